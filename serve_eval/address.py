@@ -1,0 +1,41 @@
+"""Base URLs in every form that users paste, and what to refuse in them."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit, urlunsplit
+
+from serve_eval.errors import PlanError
+
+_SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
+_ROUTES = ("/chat/completions", "/completions")
+
+
+def normalise_base_url(text: str) -> str:
+    """The URL up to and including `/v1`, to which `/completions` is appended.
+
+    Accepted are `host:port`, `http://host:port`, `.../v1` and a full `.../v1/completions` or `.../v1/chat/completions`.
+    Another path is kept as it is, as the openai SDK does. Raises PlanError for another scheme, credentials or a query
+    (they would end in logs: keys belong in environment variables) and for what is no URL.
+    """
+    url = text.strip()
+    if not _SCHEME.match(url):
+        url = f"http://{url}"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise PlanError(f"base_url: not a URL: {error}") from error
+    if parts.scheme not in ("http", "https") or not host or port == 0:
+        raise PlanError("base_url: expected host:port, http://host:port or http://host:port/v1")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise PlanError(
+            "base_url: credentials, a query and a fragment are refused, because they would end in logs; "
+            "put a key into the variable named by --api-key-env, or a header as --header 'Name: ${VARIABLE}'"
+        )
+    path = parts.path.rstrip("/")
+    for route in _ROUTES:
+        if path.endswith(route):
+            path = path.removesuffix(route)
+            break
+    return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))

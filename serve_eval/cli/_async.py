@@ -1,0 +1,50 @@
+"""The one event loop of the process, and what SIGINT and SIGTERM do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """The user or a scheduler ended the run; everything that was had is in the run folder."""
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Runs `main` to its end. The first SIGINT or SIGTERM cancels it, so that servers are stopped and files closed, and
+    raises Interrupted; a second one leaves at once."""
+    signals: list[int] = []
+
+    async def guarded() -> T:
+        task = asyncio.ensure_future(main)
+
+        def stop(number: int) -> None:
+            signals.append(number)
+            if len(signals) > 1:
+                os._exit(130)
+            task.cancel()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)
+        return await task
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            return runner.run(guarded())
+        except asyncio.CancelledError:
+            raise Interrupted from None

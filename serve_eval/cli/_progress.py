@@ -1,0 +1,99 @@
+"""Progress of a run: a bar on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+PLAIN_EVERY_S = 5.0
+
+
+def _value(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+class BarProgress:
+    """Done, failed, running value, rate and time left, redrawn at most four times a second."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("failed {task.fields[failed]}"),
+            TextColumn("value {task.fields[value]}"),
+            TextColumn("{task.fields[rate]:.0f}/s"),
+            TimeRemainingColumn(),
+            console=console,
+            refresh_per_second=4,
+        )
+        self._bar: TaskID | None = None
+        self._began = self._drawn = 0.0
+        self._before = 0
+
+    def begin(self, task: str, planned: int) -> None:
+        self._bars.start()
+        self._bar = self._bars.add_task(task, total=planned, failed=0, value="-", rate=0.0)
+        self._began = time.monotonic()
+        self._drawn, self._before = 0.0, -1
+
+    def update(self, done: int, failed: int, value: float | None) -> None:
+        if self._before < 0:
+            self._before = done
+        self._last = (done, failed, value)
+        now = time.monotonic()
+        if now - self._drawn >= 0.25:
+            self._drawn = now
+            self._draw(now)
+
+    def _draw(self, now: float) -> None:
+        done, failed, value = self._last
+        rate = (done - self._before) / max(now - self._began, 1e-9)
+        assert self._bar is not None
+        self._bars.update(self._bar, completed=done, failed=failed, value=_value(value), rate=rate)
+
+    def end(self) -> None:
+        self._draw(time.monotonic())
+        self._bars.stop()
+
+
+class PlainProgress:
+    """One line at the beginning, every few seconds and at the end of each task."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def begin(self, task: str, planned: int) -> None:
+        self._task, self._planned = task, planned
+        self._began = self._said = time.monotonic()
+        self._before: int | None = None
+
+    def update(self, done: int, failed: int, value: float | None) -> None:
+        if self._before is None:
+            self._before = done
+        self._last = (done, failed, value)
+        now = time.monotonic()
+        if now - self._said >= PLAIN_EVERY_S:
+            self._say(now)
+
+    def _say(self, now: float) -> None:
+        self._said = now
+        done, failed, value = self._last
+        rate = (done - (self._before or 0)) / max(now - self._began, 1e-9)
+        left = f", {max(0, self._planned - done) / rate:.0f} s left" if rate > 0 else ""
+        self._console.print(
+            f"{self._task}: {done}/{self._planned} done, {failed} failed, value {_value(value)}, {rate:.0f}/s{left}",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
+
+    def end(self) -> None:
+        self._say(time.monotonic())
+
+
+def progress(console: Console) -> BarProgress | PlainProgress:
+    """The form that fits where the output goes."""
+    return BarProgress(console) if console.is_terminal else PlainProgress(console)

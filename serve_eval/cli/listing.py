@@ -1,0 +1,26 @@
+"""`serve-eval list`: what can be named in a plan."""
+
+from __future__ import annotations
+
+import typer
+
+
+def listing(
+    kind: str = typer.Argument("all", help="tasks, launchers, verdicts or all."),
+) -> None:
+    """List tasks, launchers and verdict rules with their options."""
+    from serve_eval import folders
+    from serve_eval.errors import PlanError
+
+    packages = {"tasks": "serve_eval.tasks", "launchers": "launchers", "verdicts": "serve_eval.verdicts"}
+    if kind not in (*packages, "all"):
+        raise PlanError(f"unknown kind {kind!r}.{folders.nearest(kind, [*packages, 'all'])}")
+    for title, package in packages.items():
+        if kind in (title, "all"):
+            typer.echo(f"{title}:")
+            for name in folders.names(package):
+                typer.echo(f"  {name}: {folders.summary(package, name)}")
+                options = folders.options_of(folders.load(package, name))
+                for option, parameter in options.items():
+                    required = parameter.default is parameter.empty
+                    typer.echo(f"      {option}: {'required' if required else repr(parameter.default)}")

@@ -1,0 +1,251 @@
+"""`serve-eval run`: evaluate an endpoint and judge it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from serve_eval.plan import Resolved
+    from serve_eval.schema import Plan
+
+_FREE = "What is asked"
+_JUDGED = "How it is judged"
+_REACHED = "How the endpoint is reached"
+_SAID = "What is written"
+
+
+def _flag(name: str, text: str, panel: str, **more: Any) -> Any:
+    """An option with its SERVE_EVAL_* variable."""
+    variable = "SERVE_EVAL_" + name.removeprefix("--").upper().replace("-", "_")
+    return typer.Option(
+        name, *more.pop("short", ()), help=text, envvar=variable, show_envvar=False, rich_help_panel=panel, **more
+    )
+
+
+def _repeated(name: str, text: str, panel: str) -> Any:
+    """An option that may be given several times; its variable holds one value per line (see `_lines`)."""
+    return typer.Option(name, help=f"{text} Repeatable.", rich_help_panel=panel)
+
+
+def run(
+    plan: Annotated[Path | None, typer.Argument(help="A plan file (YAML) with the same content as the flags.")] = None,
+    base_url: Annotated[
+        str | None,
+        _flag("--base-url", "host:port, .../v1 or a full .../v1/completions. Also OPENAI_BASE_URL.", _REACHED),
+    ] = None,
+    launcher: Annotated[
+        str | None, _flag("--launcher", "Start the endpoint: see serve-eval list launchers.", _REACHED)
+    ] = None,
+    model: Annotated[
+        str | None,
+        _flag("--model", "Model name. May be left out when the endpoint lists exactly one.", _FREE, short=("-m",)),
+    ] = None,
+    tasks: Annotated[
+        str | None, _flag("--tasks", "Tasks, separated by commas: mmlu,gsm8k.", _FREE, short=("-t",))
+    ] = None,
+    dataset_root: Annotated[
+        str | None, _flag("--dataset-root", "Folder that holds the data sets. LLM_MODELS_ROOT is searched too.", _FREE)
+    ] = None,
+    allow_hub: Annotated[
+        bool | None, _flag("--allow-hub", "Download data sets that are not found locally.", _FREE, is_flag=True)
+    ] = None,
+    limit: Annotated[int | None, _flag("--limit", "A seeded random subset of N samples per task.", _FREE)] = None,
+    seed: Annotated[int | None, _flag("--seed", "Seed of the subset (default 0).", _FREE)] = None,
+    settings: Annotated[
+        list[str] | None, _repeated("--set", "NAME.OPTION=VALUE with a task, launcher or verdict as NAME.", _FREE)
+    ] = None,
+    reference_model: Annotated[
+        str | None, _flag("--reference-model", "Look references up under this name instead of --model.", _JUDGED)
+    ] = None,
+    dtype: Annotated[str | None, _flag("--dtype", "Specification that the reference is matched on.", _JUDGED)] = None,
+    quant_algo: Annotated[str | None, _flag("--quant-algo", "As above, for example FP8.", _JUDGED)] = None,
+    kv_cache_quant_algo: Annotated[str | None, _flag("--kv-cache-quant-algo", "As above.", _JUDGED)] = None,
+    spec_dec_algo: Annotated[str | None, _flag("--spec-dec-algo", "As above, for example MTP.", _JUDGED)] = None,
+    extra_acc_spec: Annotated[str | None, _flag("--extra-acc-spec", "As above.", _JUDGED)] = None,
+    references_dir: Annotated[
+        str | None, _flag("--references-dir", "Folder of your own references, searched first.", _JUDGED)
+    ] = None,
+    no_reference: Annotated[
+        bool | None,
+        _flag("--no-reference", "Print the value where no reference applies (exit code 3).", _JUDGED, is_flag=True),
+    ] = None,
+    allow_mismatch: Annotated[
+        list[str] | None, _repeated("--allow-mismatch", "Compare although this protocol field differs.", _JUDGED)
+    ] = None,
+    verdict: Annotated[str | None, _flag("--verdict", "Verdict rule (default classic).", _JUDGED)] = None,
+    strict: Annotated[bool, _flag("--strict", "Exit with 1 instead of 3.", _JUDGED, is_flag=True)] = False,
+    api_key_env: Annotated[
+        str | None, _flag("--api-key-env", "Variable that holds the key (default OPENAI_API_KEY).", _REACHED)
+    ] = None,
+    header: Annotated[
+        list[str] | None, _repeated("--header", "Extra header 'Name: value'; ${VARIABLE} is filled in.", _REACHED)
+    ] = None,
+    proxy: Annotated[str | None, _flag("--proxy", "HTTP proxy URL.", _REACHED)] = None,
+    ca_bundle: Annotated[str | None, _flag("--ca-bundle", "File with certificates to trust.", _REACHED)] = None,
+    concurrency: Annotated[int | None, _flag("--concurrency", "Requests in flight (default 64).", _REACHED)] = None,
+    max_attempts: Annotated[int | None, _flag("--max-attempts", "Attempts per request (default 4).", _REACHED)] = None,
+    connect_timeout: Annotated[
+        float | None, _flag("--connect-timeout", "Seconds to connect, per attempt (default 60).", _REACHED)
+    ] = None,
+    stall_timeout: Annotated[
+        float | None, _flag("--stall-timeout", "Seconds without a byte, per attempt (default 900).", _REACHED)
+    ] = None,
+    sample_timeout: Annotated[
+        float | None, _flag("--sample-timeout", "Seconds for a sample with all attempts (default 3600).", _REACHED)
+    ] = None,
+    output_dir: Annotated[
+        str | None,
+        _flag(
+            "--output-dir",
+            "Run folder (default outputs/<time>_<model>). A run that is there goes on.",
+            _SAID,
+            short=("-o",),
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None, _flag("--resume", "Go on with the run in this folder, with its own plan.", _SAID)
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        _flag("--dry-run", "Show plan, requests, thresholds and first prompts; send nothing.", _SAID, is_flag=True),
+    ] = False,
+    dump_prompts: Annotated[
+        Path | None, _flag("--dump-prompts", "Write every prompt as JSON lines to this file; send nothing.", _SAID)
+    ] = None,
+    as_json: Annotated[bool, _flag("--json", "Print the report as one JSON object.", _SAID, is_flag=True)] = False,
+    api_key: Annotated[str | None, typer.Option("--api-key", hidden=True)] = None,
+) -> None:
+    """Evaluate an endpoint, compare it with its references, say PASS, FAIL or INCONCLUSIVE.
+
+    Every flag has a variable SERVE_EVAL_<FLAG>; flags beat environment beats plan file. Exit codes: 0 pass, 1 fail,
+    2 usage, 3 undecided or no reference, 4 endpoint or infrastructure, 5 nothing scored, 130 interrupted.
+    """
+    from serve_eval.errors import PlanError
+
+    if api_key is not None:
+        raise PlanError(
+            "a key on the command line is seen by every user of this machine",
+            hint="Export OPENAI_API_KEY, or name another variable with --api-key-env.",
+        )
+    given = {
+        "base_url": base_url,
+        "launcher": launcher,
+        "model": model,
+        "tasks": [name.strip() for name in tasks.split(",") if name.strip()] if tasks else None,
+        "dataset_root": dataset_root,
+        "allow_hub": allow_hub,
+        "limit": limit,
+        "seed": seed,
+        "set": _lines(settings, "SERVE_EVAL_SET"),
+        "reference_model": reference_model,
+        "dtype": dtype,
+        "quant_algo": quant_algo,
+        "kv_cache_quant_algo": kv_cache_quant_algo,
+        "spec_dec_algo": spec_dec_algo,
+        "extra_acc_spec": extra_acc_spec,
+        "references_dir": references_dir,
+        "no_reference": no_reference,
+        "allow_mismatch": _lines(allow_mismatch, "SERVE_EVAL_ALLOW_MISMATCH"),
+        "verdict": verdict,
+        "api_key_env": api_key_env,
+        "headers": _headers(_lines(header, "SERVE_EVAL_HEADER")),
+        "proxy": proxy,
+        "ca_bundle": ca_bundle,
+        "concurrency": concurrency,
+        "max_attempts": max_attempts,
+        "connect_timeout_s": connect_timeout,
+        "stall_timeout_s": stall_timeout,
+        "sample_timeout_s": sample_timeout,
+        "output_dir": output_dir,
+    }
+    resolved = _resolve(plan, resume, {name: value for name, value in given.items() if value is not None})
+    if dry_run or dump_prompts is not None:
+        from serve_eval.cli._dry_run import dump, show
+
+        if dump_prompts is not None:
+            dump(resolved.plan, dump_prompts)
+        if dry_run:
+            raise typer.Exit(show(resolved.plan, as_json=as_json))
+        return
+    out_dir = resume or resolved.out_dir or _new_folder(resolved.plan)
+    raise typer.Exit(execute(resolved.plan, out_dir, as_json=as_json, strict=strict))
+
+
+def execute(plan: Plan, out_dir: Path, *, as_json: bool = False, strict: bool = False) -> int:
+    """Runs a plan with progress on stderr and the verdicts on stdout; returns the exit code."""
+    import sys
+
+    from rich.console import Console
+
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._progress import progress
+    from serve_eval.evaluation import evaluate
+    from serve_eval.report.exit_code import INTERRUPTED, exit_code
+    from serve_eval.report.terminal import render
+    from serve_eval.run_folder import REPORT_FILE
+
+    notes = Console(stderr=True, highlight=False)
+    base_url = plan.launcher.options.get("base_url")
+    where = f"endpoint {base_url}" if base_url else f"launcher {plan.launcher.name}"
+    notes.print(
+        f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}", markup=False, soft_wrap=True
+    )
+    try:
+        report = run_async(evaluate(plan, out_dir, progress=progress(notes)))
+    except Interrupted:
+        notes.print(f"interrupted; go on with: serve-eval run --resume {out_dir}", markup=False, soft_wrap=True)
+        return INTERRUPTED
+    if as_json:
+        sys.stdout.write((out_dir / REPORT_FILE).read_text(encoding="utf-8"))
+    else:
+        render(report, out_dir, Console(highlight=False))
+    return exit_code([task.verdict for task in report.tasks], strict=strict)
+
+
+def _resolve(plan: Path | None, resume: Path | None, settings: dict[str, Any]) -> Resolved:
+    from serve_eval.errors import PlanError
+    from serve_eval.plan import resolve, to_file
+    from serve_eval.run_folder import saved_plan
+    from serve_eval.yaml_file import read
+
+    if resume is not None and (plan is not None or "output_dir" in settings):
+        raise PlanError("--resume takes the plan and the folder of the run: give neither a plan file nor -o with it")
+    if resume is not None:
+        return resolve(to_file(saved_plan(resume)), settings, os.environ)
+    if plan is None:
+        return resolve({}, settings, os.environ)
+    document = read(plan, PlanError)
+    if not isinstance(document.value, dict):
+        raise PlanError(f"{plan}: expected a mapping of keys such as model and tasks")
+    return resolve(document.value, settings, os.environ, lambda *path: f"{plan}:{document.line(*path)}: ")
+
+
+def _lines(given: list[str] | None, variable: str) -> list[str] | None:
+    """Values of a repeated option, or the lines of its variable."""
+    return given or [line for line in os.environ.get(variable, "").splitlines() if line.strip()] or None
+
+
+def _headers(lines: list[str] | None) -> dict[str, str] | None:
+    from serve_eval.errors import PlanError
+
+    if lines is None:
+        return None
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise PlanError("--header: expected 'Name: value'")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def _new_folder(plan: Plan) -> Path:
+    from datetime import UTC, datetime
+
+    stamp = datetime.now(UTC).strftime("%Y%m%d_%H%M%S")
+    name = "".join(c if c.isalnum() or c in "-._" else "-" for c in (plan.model or "endpoint").rsplit("/", 1)[-1])
+    return Path("outputs") / f"{stamp}_{name}"

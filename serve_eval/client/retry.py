@@ -1,0 +1,46 @@
+"""What is worth another attempt, and when. Pure."""
+
+from __future__ import annotations
+
+import random
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+BASE_S = 0.5
+CAP_S = 30.0
+RETRY_AFTER_CAP_S = 120.0
+
+_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+_WRAPPED_REFUSAL = re.compile(r"\b(400|401|403|404|422), message=|message='Bad Request'")
+
+
+def worth_retrying(status: int, message: str) -> bool:
+    """Whether an error status may go away by itself.
+
+    A disaggregated orchestrator of trtllm-serve hands a worker's 400 on as a 500 that quotes it: that stays refused.
+    """
+    return status in _STATUSES and not (status == 500 and _WRAPPED_REFUSAL.search(message))
+
+
+def pause_s(attempt: int, retry_after: str | None, rng: random.Random, now: datetime | None = None) -> float:
+    """Seconds to wait after the `attempt`-th failure (1, 2, ...): exponential with full jitter, or Retry-After.
+
+    Retry-After is a number of seconds or an HTTP date and is honoured up to RETRY_AFTER_CAP_S. Full jitter: Brooker
+    2015, "Exponential Backoff And Jitter".
+    """
+    told = _retry_after_s(retry_after, now) if retry_after else None
+    if told is not None:
+        return min(max(told, 0.0), RETRY_AFTER_CAP_S)
+    return rng.uniform(0.0, min(CAP_S, BASE_S * 2 ** (attempt - 1)))
+
+
+def _retry_after_s(value: str, now: datetime | None) -> float | None:
+    if value.strip().isdigit():
+        return float(value)
+    try:
+        when = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    when = when if when.tzinfo else when.replace(tzinfo=UTC)
+    return (when - (now or datetime.now(UTC))).total_seconds()

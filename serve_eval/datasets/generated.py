@@ -1,0 +1,66 @@
+"""Data sets that the project generates itself, in the layouts of GSM8K and MMLU, so that the demo needs no download.
+
+The questions are plain arithmetic. They measure nothing about a model: they give the real prompts, scorers and verdicts
+something to work on.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+_NAMES = ("Amara", "Bela", "Chidi", "Dora", "Emre", "Farah", "Goran", "Hana", "Ivo", "Jun", "Kofi", "Lena")
+_THINGS = ("apples", "books", "coins", "marbles", "pencils", "shells", "stamps", "tickets")
+
+
+def word_problem(rng: random.Random) -> dict[str, str]:
+    """One problem with its worked solution, in GSM8K's form (`question`, `answer` ending in `#### N`)."""
+    name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
+    total = rng.randint(5, 60)
+    story, steps = [f"{name} has {total} {thing}."], []
+    for _ in range(rng.randint(1, 3)):
+        if total > 10 and rng.random() < 0.5:
+            gone = rng.randint(1, total - 1)
+            story.append(f"{name} gives {gone} of them away.")
+            steps.append(f"{total} - {gone} = <<{total}-{gone}={total - gone}>>{total - gone} {thing} are left.")
+            total -= gone
+        else:
+            more = rng.randint(2, 40)
+            story.append(f"{name} finds {more} more.")
+            steps.append(f"{total} + {more} = <<{total}+{more}={total + more}>>{total + more} {thing} after that.")
+            total += more
+    story.append(f"How many {thing} does {name} have in the end?")
+    return {"question": " ".join(story), "answer": "\n".join([*steps, f"#### {total}"])}
+
+
+def choice_row(rng: random.Random) -> list[str]:
+    """One row of MMLU's CSV form: question, four options, the right letter."""
+    a, b = rng.randint(2, 99), rng.randint(2, 99)
+    right = a * b
+    wrong = rng.sample([right + step for step in (-20, -11, -10, -9, -1, 1, 2, 9, 10, 11, 20)], 3)
+    options = [right, *wrong]
+    rng.shuffle(options)
+    return [f"What is {a} times {b}?", *map(str, options), "ABCD"[options.index(right)]]
+
+
+def write_gsm8k(folder: Path, *, seed: int = 0, train: int = 200, test: int = 1319) -> None:
+    """Writes train.jsonl and test.jsonl."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, count in (("train", train), ("test", test)):
+        rng = random.Random(f"gsm8k:{split}:{seed}")
+        lines = (msgspec.json.encode(word_problem(rng)) + b"\n" for _ in range(count))
+        (folder / f"{split}.jsonl").write_bytes(b"".join(lines))
+
+
+def write_mmlu(folder: Path, subjects: Sequence[str], *, seed: int = 0, test: int = 100) -> None:
+    """Writes dev/<subject>_dev.csv (5 rows) and test/<subject>_test.csv for every subject."""
+    for split, count in (("dev", 5), ("test", test)):
+        (folder / split).mkdir(parents=True, exist_ok=True)
+        for subject in subjects:
+            rng = random.Random(f"mmlu:{split}:{subject}:{seed}")
+            with (folder / split / f"{subject}_{split}.csv").open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerows(choice_row(rng) for _ in range(count))

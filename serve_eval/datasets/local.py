@@ -1,0 +1,173 @@
+"""Finds the folder of a data set below the roots and reads its files, with checksums.
+
+A split is one file of rows: JSON lines, CSV with a header, or Parquet (with the optional extra), under any of the names
+that upstream copies use.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval.datasets.hub import HubSource, download
+from serve_eval.errors import DatasetError
+from serve_eval.schema import DataRoots
+
+_SPLIT_NAMES = ("{split}.jsonl", "{split}.csv", "{split}.parquet", "{split}-*.parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A data set as its task knows it: the folders below a root under which copies are kept, in the order of search,
+    and where to get one."""
+
+    name: str
+    folders: tuple[str, ...]
+    homepage: str
+    hub: HubSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that was read: its path for people, its content for the reader and its checksum."""
+
+    path: Path
+    content: bytes
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+
+def candidates(source: Source, roots: DataRoots) -> list[Path]:
+    """Folders in which the data set may lie, existing or not: each name below each root, then the root itself."""
+    return [folder for root in roots.roots for folder in (*(root / name for name in source.folders), root)]
+
+
+def find_folder(source: Source, roots: DataRoots, markers: Sequence[str]) -> Path:
+    """The first candidate folder that holds a file matching one of the `markers` (glob patterns).
+
+    Asks the hub only when `roots.allow_hub` is set. Raises DatasetError that says where was looked and what to do.
+    """
+    searched = candidates(source, roots)
+    for folder in searched:
+        if any(next(folder.glob(marker), None) is not None for marker in markers):
+            return folder
+    if roots.allow_hub and source.hub is not None:
+        return download(source.hub)
+    places = "".join(f"\n  {folder}" for folder in searched) or " nowhere: no dataset root is set"
+    raise DatasetError(
+        f"the data set {source.name} was not found. Looked for {' or '.join(markers)} in:{places}", hint=advice(source)
+    )
+
+
+def advice(source: Source) -> str:
+    """How to get a data set."""
+    hub = (
+        f", or use --allow-hub to download {source.hub.repository} from the Hugging Face hub (needs serve-eval[hub])"
+        if source.hub
+        else ""
+    )
+    return (
+        f"Put a copy from {source.homepage} into <root>/{source.folders[-1]} and name the root with --dataset-root, "
+        f"SERVE_EVAL_DATASET_ROOT or LLM_MODELS_ROOT{hub}."
+    )
+
+
+def split_markers(splits: Iterable[str], subfolders: Iterable[str] = ("", "main/")) -> list[str]:
+    """Glob patterns under which the splits may be found, for `find_folder`."""
+    return [sub + name.format(split=split) for split in splits for sub in subfolders for name in _SPLIT_NAMES]
+
+
+def find_split(source: Source, folder: Path, split: str) -> DataFile:
+    """The file of one split in a data set's folder. Raises DatasetError when it is missing or in several pieces."""
+    for marker in split_markers([split]):
+        found = sorted(folder.glob(marker))
+        if len(found) > 1:
+            raise DatasetError(f"{source.name}: the split {split!r} is in {len(found)} files; only one is supported")
+        if found:
+            return read_file(found[0])
+    raise DatasetError(
+        f"{source.name} is incomplete: {folder} has no file for the split {split!r} "
+        f"(looked for {', '.join(split_markers([split]))})",
+        hint=advice(source),
+    )
+
+
+def read_file(path: Path) -> DataFile:
+    """The content of a file. Raises DatasetError when it cannot be read."""
+    try:
+        return DataFile(path, path.read_bytes())
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror}") from error
+
+
+def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines, CSV or Parquet file as dictionaries. Raises DatasetError naming file and line."""
+    read = {".jsonl": _jsonl, ".csv": _csv, ".parquet": _parquet}.get(file.path.suffix)
+    if read is None:
+        raise DatasetError(f"{file.path}: unknown format; use .jsonl, .csv or .parquet")
+    table = read(file)
+    if not table:
+        raise DatasetError(f"{file.path}: no rows")
+    for number, row in enumerate(table, 1):
+        missing = [name for name in columns if not isinstance(row.get(name), str)]
+        if missing:
+            raise DatasetError(f"{file.path}: row {number} has no text in column {', '.join(missing)}")
+    return table
+
+
+def _jsonl(file: DataFile) -> list[dict[str, Any]]:
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    table = []
+    for number, line in enumerate(file.content.splitlines(), 1):
+        if line.strip():
+            try:
+                table.append(decoder.decode(line))
+            except msgspec.DecodeError as error:
+                raise DatasetError(f"{file.path}:{number}: not a JSON object: {error}") from error
+    return table
+
+
+def text_of(file: DataFile) -> str:
+    """The content as UTF-8. Raises DatasetError when it is not."""
+    try:
+        return file.content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{file.path}: not UTF-8: {error}") from error
+
+
+def _csv(file: DataFile) -> list[dict[str, Any]]:
+    try:
+        return list(csv.DictReader(io.StringIO(text_of(file), newline=""), strict=True))
+    except csv.Error as error:
+        raise DatasetError(f"{file.path}: {error}") from error
+
+
+def _parquet(file: DataFile) -> list[dict[str, Any]]:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DatasetError(
+            f"{file.path}: reading Parquet needs pyarrow", hint="pip install 'serve-eval[hub]'"
+        ) from error
+    import pyarrow
+
+    try:
+        table: list[dict[str, Any]] = parquet.read_table(pyarrow.BufferReader(file.content)).to_pylist()
+    except pyarrow.ArrowException as error:
+        raise DatasetError(f"{file.path}: not a Parquet file: {error}") from error
+    return table
+
+
+def checksum(files: Iterable[DataFile]) -> str:
+    """sha256 over the names and checksums of the files, so that a renamed, missing or changed one shows."""
+    lines = sorted(f"{file.path.name}:{file.sha256}\n" for file in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

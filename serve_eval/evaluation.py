@@ -1,0 +1,259 @@
+"""The story of a run: a Plan is prepared, an endpoint launched, every task asked and judged, a Report kept."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import serve_eval
+from serve_eval import folders, run_folder
+from serve_eval.address import normalise_base_url
+from serve_eval.client.client import Client
+from serve_eval.client.preflight import check, discover_model
+from serve_eval.errors import PlanError
+from serve_eval.journal import Journal
+from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.report.exit_code import exit_code
+from serve_eval.runner import Progress, Tally, ask, replay
+from serve_eval.schema import (
+    Endpoint,
+    LaunchContext,
+    Plan,
+    Report,
+    Spec,
+    TaskReport,
+    TaskResult,
+    Verdict,
+    VerdictOutcome,
+)
+from serve_eval.validity import remarks
+
+SCHEMA_VERSION = 1
+LAUNCHERS = "launchers"
+VERDICTS = "serve_eval.verdicts"
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+async def evaluate(
+    plan: Plan,
+    out_dir: Path,
+    *,
+    progress: Progress | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Report:
+    """Runs a plan in a run folder, or goes on with what is there, and returns the report (also in report.json).
+
+    Secrets are taken from `environ` when the connection is opened and kept in memory only. Raises ServeEvalError for
+    what stops the run; what was had by then is in the folder.
+    """
+    started_at, began = datetime.now(UTC), time.monotonic()
+    plan = await with_model(plan, environ)
+    prepared = prepare(plan)
+    judge = _verdict_rule(plan.verdict)
+    fingerprints = {p.task.name: p.fingerprint for p in prepared}
+    warnings: list[str] = []
+    with run_folder.open_folder(out_dir, plan, fingerprints) as folder, ExitStack() as stack:
+        work = []
+        for p in prepared:
+            journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.name}.jsonl"))
+            if journal.dropped_bytes:
+                torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
+                warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
+            scores = stack.enter_context(_private_file(folder / "scores" / f"{p.task.name}.jsonl"))
+            tally = Tally(p.task, p.dataset.samples, scores)
+            replay(journal, tally)
+            work.append((p, journal, tally))
+        endpoint = _address(plan)
+        if any(tally.unanswered() for _, _, tally in work):
+            async with launch(plan, prepared, folder) as endpoint, connect(plan, endpoint, environ) as client:
+                _note_session(folder, plan, endpoint, started_at)
+                await _preflight(client, [p for p, _, tally in work if tally.unanswered()])
+                for p, journal, tally in work:
+                    await _ask(p, tally, client, journal, plan.limits.concurrency, progress)
+        results = [(p, tally.result()) for p, _, tally in work]
+        tasks = tuple(_report_task(p, result, plan, judge) for p, result in results)
+        report = Report(
+            schema_version=SCHEMA_VERSION,
+            plan=plan,
+            endpoint=endpoint,
+            environment=environment(),
+            tasks=tasks,
+            exit_code=exit_code([t.verdict for t in tasks]),
+            started_at=started_at.isoformat(timespec="seconds"),
+            wall_s=round(time.monotonic() - began, 3),
+            warnings=tuple(warnings),
+        )
+        run_folder.write_private(folder / run_folder.REPORT_FILE, run_folder.pretty_json(report))
+    return report
+
+
+async def _ask(
+    p: PreparedTask, tally: Tally, client: Client, journal: Journal, concurrency: int, progress: Progress | None
+) -> None:
+    if progress is not None:
+        progress.begin(p.task.name, len(p.dataset.samples))
+        progress.update(tally.scored, tally.failed, tally.running_value)
+    try:
+        await ask(tally, client, journal, concurrency=concurrency, progress=progress)
+    finally:
+        if progress is not None:
+            progress.end()
+
+
+# ------------------------------------------------------------------------------------------------ the endpoint
+
+
+def _address(plan: Plan) -> Endpoint:
+    """The endpoint as far as the plan alone tells it."""
+    base_url = plan.launcher.options.get("base_url")
+    return Endpoint(base_url=normalise_base_url(str(base_url)) if base_url else "", model=plan.model)
+
+
+async def with_model(plan: Plan, environ: Mapping[str, str]) -> Plan:
+    """The plan with its model: as given, or the only one that a running endpoint lists. Raises EndpointError else."""
+    if plan.model is not None:
+        return plan
+    if plan.launcher.name != "external":
+        raise PlanError(f"model: required with the launcher {plan.launcher.name!r}")
+    async with connect(plan, _address(plan), environ) as client:
+        return replace(plan, model=await discover_model(client))
+
+
+@asynccontextmanager
+async def launch(plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+    """The endpoint of the plan's launcher, with the options checked. Raises PlanError and LaunchError."""
+    start: Callable[..., AbstractAsyncContextManager[Endpoint]] = folders.load(LAUNCHERS, plan.launcher.name)
+    options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    context = LaunchContext(
+        model=plan.model, log_dir=folder / "logs", write_answer_file=lambda path, p: _write_answers(path, prepared, p)
+    )
+    async with start(context, **options) as endpoint:
+        yield replace(endpoint, base_url=normalise_base_url(endpoint.base_url), model=plan.model or endpoint.model)
+
+
+def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Client:
+    """A client with the plan's connection, its `${VARIABLE}` values filled in from `environ`."""
+    connection = plan.connection
+    headers = {name: _expand(value, environ, f"header {name}") for name, value in connection.headers.items()}
+    hidden = [headers[name] for name, value in connection.headers.items() if _VARIABLE.search(value)]
+    proxy = _expand(connection.proxy, environ, "proxy") if connection.proxy else None
+    return Client(
+        endpoint,
+        plan.limits,
+        api_key=environ.get(connection.api_key_env),
+        headers=headers,
+        proxy=proxy,
+        ca_bundle=connection.ca_bundle,
+        masked=hidden,
+    )
+
+
+def _expand(value: str, environ: Mapping[str, str], where: str) -> str:
+    missing = [name for name in _VARIABLE.findall(value) if name not in environ]
+    if missing:
+        raise PlanError(f"{where}: the environment has no {', '.join(missing)}")
+    return _VARIABLE.sub(lambda match: environ[match.group(1)], value)
+
+
+async def _preflight(client: Client, prepared: Sequence[PreparedTask]) -> None:
+    """One short request per kind of request that the tasks will send."""
+    for chat in sorted({p.chat for p in prepared}):
+        extra = {name: value for p in prepared if p.chat == chat for name, value in p.task.extra.items()}
+        await check(client, chat=chat, extra=extra)
+
+
+def _write_answers(path: Path, prepared: Sequence[PreparedTask], probability: Callable[[str, str], float]) -> None:
+    """Writes what a simulated model knows: hash of the prompt, a right and a wrong text, probability of being right."""
+    with _private_file(path) as file:
+        for p in prepared:
+            for sample in p.dataset.samples:
+                right, wrong = p.task.answers(sample)
+                line = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong}
+                file.write(msgspec.json.encode({**line, "probability": probability(p.task.name, sample.id)}) + b"\n")
+
+
+# ------------------------------------------------------------------------------------------- verdict and report
+
+
+def _verdict_rule(spec: Spec) -> Callable[..., Verdict]:
+    rule = folders.load(VERDICTS, spec.name)
+    options = folders.check_options(rule, spec.options, f"verdict.{spec.name}")
+    return lambda *arguments: rule(*arguments, **options)
+
+
+def _report_task(p: PreparedTask, result: TaskResult, plan: Plan, judge: Callable[..., Verdict]) -> TaskReport:
+    if plan.integration_test:
+        verdict = _unjudged(p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict")
+    elif p.reference is None:
+        verdict = _unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
+    else:
+        verdict = judge(result, p.reference, p.hypothesis)
+    one_token = p.task.sampling.max_tokens <= 2
+    extra = (*p.notes, *remarks(result, one_token_answers=one_token))
+    return TaskReport(
+        spec=p.spec,
+        version=p.task.version,
+        dataset={"files": p.dataset.files, "sha256": p.dataset.sha256, "total": p.dataset.total},
+        fingerprint=p.fingerprint,
+        result=result,
+        reference=p.reference,
+        verdict=replace(verdict, protocol=p.protocol, warnings=(*verdict.warnings, *extra)),
+    )
+
+
+def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, reason: str) -> Verdict:
+    if result.scored == 0:
+        outcome = VerdictOutcome.ERROR
+        reason = f"nothing_scored: none of {result.planned} samples has an answer; {reason}"
+    return Verdict(
+        task=result.task,
+        outcome=outcome,
+        rule="none",
+        evaluated=result.value,
+        bounds=result.bounds,
+        num_samples=p.hypothesis.num_samples,
+        reasons=(reason,),
+    )
+
+
+def environment() -> dict[str, object]:
+    """Versions of what made the numbers."""
+    packages = ("aiohttp", "msgspec", "numpy", "scipy", "uvloop")
+    versions = {name: version for name in packages if (version := _version(name))}
+    return {
+        "serve_eval": serve_eval.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _note_session(folder: Path, plan: Plan, endpoint: Endpoint, started_at: datetime) -> None:
+    file = folder / run_folder.ENVIRONMENT_FILE
+    sessions: list[Any] = msgspec.json.decode(file.read_bytes()) if file.exists() else []
+    entry = {"started_at": started_at.isoformat(timespec="seconds"), "endpoint": endpoint, "limits": plan.limits}
+    run_folder.write_private(file, run_folder.pretty_json([*sessions, {**entry, **environment()}]))
+
+
+def _private_file(path: Path) -> Any:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")

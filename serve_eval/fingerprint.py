@@ -1,0 +1,35 @@
+"""The protocol fingerprint of a task: everything that decides what its number means, field by field.
+
+Two results are comparable when their fingerprints are equal; when they are not, the differing field can be named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+
+from serve_eval.schema import Dataset, Task
+
+
+def fingerprint(task: Task, dataset: Dataset) -> dict[str, str]:
+    """Fields to their values in canonical JSON, with checksums for the data and the ids of the samples."""
+    ids = hashlib.sha256("\n".join(sample.id for sample in dataset.samples).encode()).hexdigest()
+    return {
+        "task": task.name,
+        "version": str(task.version),
+        **{name: canonical(value) for name, value in task.protocol.items()},
+        "dataset_sha256": dataset.sha256,
+        "samples": f"{len(dataset.samples)} sha256:{ids}",
+    }
+
+
+def canonical(value: object) -> str:
+    """One text per value: JSON with sorted keys."""
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+def protocol_differences(run: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    """Names of the fields of `other` in which `run` differs, in the order of `other`."""
+    return [name for name, value in other.items() if name not in run or run[name] != value]

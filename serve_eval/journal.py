@@ -1,0 +1,93 @@
+"""Append-only records of what an endpoint said: one JSON line per finished sample, on disk when `append` returns.
+
+A record that was written counts for ever: a killed run goes on behind its last whole line. Later records of a sample
+replace earlier ones, except that a failure never replaces a response.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from serve_eval.errors import JournalError, RunFolderError
+from serve_eval.schema import Failure, Response
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One finished sample: exactly one of `response` and `failure` is set."""
+
+    id: str
+    response: Response | None = None
+    failure: Failure | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Record)
+
+
+class Journal:
+    """The records of one task in one file, private to the user.
+
+    Opening drops a torn last line, which a kill in the middle of a write leaves behind; `dropped_bytes` says how much.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self.dropped_bytes = self._drop_torn_line()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def _drop_torn_line(self) -> int:
+        size = os.fstat(self._fd).st_size
+        end, block = size, 1 << 16
+        while end > 0:
+            start = max(0, end - block)
+            newline = os.pread(self._fd, end - start, start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end < size:
+            os.ftruncate(self._fd, end)
+        return size - end
+
+    def records(self) -> Iterator[Record]:
+        """The records in the order of their writing. Raises RunFolderError at a damaged line."""
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield _decoder.decode(line)
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    raise RunFolderError(
+                        f"{self.path}:{number}: a damaged record: {error}",
+                        hint="Delete that line: its sample is then asked again.",
+                    ) from error
+
+    def append(self, record: Record) -> None:
+        """Writes one record. Raises JournalError when it cannot be written whole; nothing torn is left then."""
+        data = _encode(record) + b"\n"
+        before = os.fstat(self._fd).st_size
+        try:
+            written = os.write(self._fd, data)
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+        except OSError as error:
+            with suppress(OSError):  # a torn line that stays is dropped when the journal is opened again
+                os.ftruncate(self._fd, before)
+            raise JournalError(
+                f"{self.path}: cannot write: {error.strerror}",
+                hint="Make room, then run the same command again: every answer written so far is kept.",
+            ) from error

@@ -1,0 +1,321 @@
+"""YAML, flags and environment to a Plan. Every problem is reported at once, with its place.
+
+Flags beat environment beats file; the command line merges the first two (each flag has a SERVE_EVAL_* variable) into
+`settings`. Form of the file, every key optional but `tasks`:
+
+    model: meta-llama/Llama-3.1-8B-Instruct
+    base_url: http://host:8000                  # or  launcher: {name: simulated, accuracy: 0.7}
+    tasks: [mmlu, {gsm8k: {num_fewshot: 5}}]
+    accuracy_spec: {quant_algo: FP8, kv_cache_quant_algo: FP8}
+    dataset_root: DIR
+    limit: 200
+    limits: {concurrency: 64}
+    connection: {headers: {X-Team: evals}, api_key_env: MY_KEY}
+    verdict: {classic: {max_missing: 0.02}}
+    output_dir: OUT
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval import folders
+from serve_eval.address import normalise_base_url
+from serve_eval.errors import PlanError
+from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec
+
+TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts"
+DEFAULT_BASE_URL = "http://localhost:8000/v1"
+
+_SECTIONS: dict[str, type] = {"accuracy_spec": AccuracySpec, "connection": Connection, "limits": Limits}
+_SCALARS: dict[str, Any] = {
+    "model": str,
+    "reference_model": str,
+    "base_url": str,
+    "dataset_root": str | list[str],
+    "allow_hub": bool,
+    "references_dir": str,
+    "limit": int,
+    "seed": int,
+    "no_reference": bool,
+    "allow_mismatch": list[str],
+    "output_dir": str,
+}
+_SPECS = ("tasks", "launcher", "verdict")
+_KEYS = (*_SCALARS, *_SECTIONS, *_SPECS)
+_SECRET_NAME = re.compile(r"api[-_]?key$|token$|secret|password|authorization|cookie", re.IGNORECASE)
+_KEY_ADVICE = "keys are read from the environment only: export OPENAI_API_KEY, or name a variable with api_key_env"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A plan and the run folder that was asked for (None: a new one is to be named)."""
+
+    plan: Plan
+    out_dir: Path | None
+
+
+class _Problems:
+    """Collects what is wrong, each with the line of the file where there is one."""
+
+    def __init__(self, line: Callable[..., str]) -> None:
+        self.found: list[str] = []
+        self._line = line
+
+    def add(self, path: tuple[str | int, ...], message: str) -> None:
+        shown = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
+        self.found.append(f"{self._line(*path)}{shown}: {message}")
+
+
+def resolve(
+    file: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    environ: Mapping[str, str],
+    line: Callable[..., str] = lambda *path: "",
+) -> Resolved:
+    """The plan out of a file's content, the settings of the command line and the environment.
+
+    `settings` holds what flags and SERVE_EVAL_* variables gave, under the names of the file's keys, the fields of the
+    sections `accuracy_spec`, `connection` and `limits` flat; `tasks` is a list of names, `set` a list of
+    NAME.OPTION=VALUE with a task's name, `launcher` or `verdict` as NAME. `line(*path)` gives a prefix such as
+    "plan.yaml:3: ". Raises PlanError with every problem.
+    """
+    problems = _Problems(line)
+    values = _scalars(file, settings, problems)
+    sections = {name: _section(name, kind, file, settings, problems) for name, kind in _SECTIONS.items()}
+    tasks = _tasks(file.get("tasks"), settings.get("tasks"), problems)
+    launcher = _launcher(file, settings, values, environ, problems)
+    verdict = _spec(settings.get("verdict", file.get("verdict", "classic")), VERDICTS, ("verdict",), problems)
+    for text in settings.get("set", ()):
+        tasks, launcher, verdict = _apply(text, tasks, launcher, verdict, problems)
+    _check_specs(tasks, launcher, verdict, problems)
+    _check_values(values, sections, problems)
+    if problems.found:
+        raise PlanError(problems.found)
+    plan = Plan(
+        model=values.get("model") or ("simulated" if launcher.name == "simulated" else None),
+        launcher=launcher,
+        tasks=tuple(tasks),
+        verdict=verdict,
+        reference_model=values.get("reference_model"),
+        accuracy_spec=AccuracySpec(**sections["accuracy_spec"]),
+        dataset_roots=_dataset_roots(values.get("dataset_root"), environ),
+        allow_hub=values.get("allow_hub", False),
+        references_dir=_absolute(values.get("references_dir")),
+        limit=values.get("limit"),
+        seed=values.get("seed", 0),
+        no_reference=values.get("no_reference", False) or environ.get("TRTLLM_ACCURACY_NO_REFERENCE") == "1",
+        allow_mismatch=tuple(values.get("allow_mismatch", ())),
+        integration_test=environ.get("INTEGRATION_TEST") == "1",
+        connection=Connection(**sections["connection"]),
+        limits=Limits(**sections["limits"]),
+    )
+    out_dir = values.get("output_dir")
+    return Resolved(plan=plan, out_dir=Path(out_dir).expanduser() if out_dir else None)
+
+
+def to_file(plan: Plan) -> dict[str, Any]:
+    """The plan in the form of a plan file: what `resolve` reads back, and what a dry run shows."""
+    named = [{spec.name: dict(spec.options)} if spec.options else spec.name for spec in (*plan.tasks, plan.verdict)]
+    content: dict[str, Any] = {
+        "model": plan.model,
+        "reference_model": plan.reference_model,
+        "launcher": {"name": plan.launcher.name, **plan.launcher.options},
+        "tasks": named[:-1],
+        "verdict": named[-1],
+        "dataset_root": list(plan.dataset_roots),
+        "references_dir": plan.references_dir,
+        "allow_mismatch": list(plan.allow_mismatch),
+        **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "no_reference")},
+    }
+    for name, kind in _SECTIONS.items():
+        section = getattr(plan, name)
+        content[name] = {f.name: getattr(section, f.name) for f in fields(kind) if getattr(section, f.name) is not None}
+    return {key: value for key, value in content.items() if value not in (None, [], {}, False)}
+
+
+def _scalars(file: Mapping[str, Any], settings: Mapping[str, Any], problems: _Problems) -> dict[str, Any]:
+    for key in file:
+        if key not in _KEYS:
+            secret = _SECRET_NAME.search(str(key))
+            problems.add((key,), _KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), _KEYS)}")
+    values: dict[str, Any] = {}
+    for name, kind in _SCALARS.items():
+        raw = settings.get(name, file.get(name))
+        if raw is not None:
+            _convert(raw, kind, (name,), values, problems)
+    return values
+
+
+def _convert(raw: Any, kind: Any, path: tuple[str | int, ...], into: dict[str, Any], problems: _Problems) -> None:
+    try:
+        into[str(path[-1])] = msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        problems.add(path, str(error))
+
+
+def _section(
+    name: str, kind: type, file: Mapping[str, Any], settings: Mapping[str, Any], problems: _Problems
+) -> dict[str, Any]:
+    """The fields of a section that were given, flags over file, converted to their types."""
+    given = file.get(name) or {}
+    if not isinstance(given, Mapping):
+        problems.add((name,), "expected a mapping")
+        given = {}
+    hints = typing.get_type_hints(kind)
+    for key in given:
+        if key not in hints:
+            secret = name == "connection" and _SECRET_NAME.search(str(key))
+            problems.add((name, key), _KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), hints)}")
+    found: dict[str, Any] = {}
+    for field, hint in hints.items():
+        raw = settings.get(field, given.get(field))
+        if raw is not None:
+            _convert(raw, hint, (name, field), found, problems)
+    return found
+
+
+def _spec(raw: Any, folder: str, path: tuple[str | int, ...], problems: _Problems) -> Spec:
+    """`name`, `{name: {options}}` or `{name: NAME, option: value}`."""
+    if isinstance(raw, str):
+        return Spec(name=raw)
+    if isinstance(raw, Mapping) and isinstance(raw.get("name"), str):
+        return Spec(name=raw["name"], options={key: value for key, value in raw.items() if key != "name"})
+    if isinstance(raw, Mapping) and len(raw) == 1:
+        name, options = next(iter(raw.items()))
+        if options is None or isinstance(options, Mapping):
+            return Spec(name=str(name), options=dict(options or {}))
+    problems.add(path, "expected a name, or a name with a mapping of options")
+    return Spec(name=folders.names(folder)[0])
+
+
+def _tasks(in_file: Any, chosen: list[str] | None, problems: _Problems) -> list[Spec]:
+    if in_file is not None and not isinstance(in_file, list):
+        problems.add(("tasks",), "expected a list")
+        in_file = []
+    listed = [_spec(raw, TASKS, ("tasks", i), problems) for i, raw in enumerate(in_file or [])]
+    if chosen is not None:
+        by_name = {spec.name: spec for spec in listed}
+        listed = [by_name.get(name, Spec(name=name)) for name in chosen]
+    if not listed and not problems.found:
+        known = ", ".join(folders.names(TASKS))
+        problems.add(("tasks",), f"name at least one task (--tasks A,B). Known: {known}")
+    names = [spec.name for spec in listed]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        problems.add(("tasks",), f"{name} is listed twice")
+    return listed
+
+
+def _launcher(
+    file: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    values: Mapping[str, Any],
+    environ: Mapping[str, str],
+    problems: _Problems,
+) -> Spec:
+    """The launcher; `base_url` is short for the launcher `external` with that address."""
+    raw = settings.get("launcher", file.get("launcher"))
+    if raw is not None and "base_url" in settings and "launcher" not in settings:
+        raw = None
+    spec = _spec(raw, LAUNCHERS, ("launcher",), problems) if raw is not None else Spec(name="external")
+    if isinstance(raw, str) and isinstance(file.get("launcher"), Mapping):
+        in_file = _spec(file["launcher"], LAUNCHERS, ("launcher",), problems)
+        spec = in_file if in_file.name == raw else spec
+    if spec.name != "external":
+        if "base_url" in settings or "base_url" in file:
+            problems.add(("base_url",), f"excludes the launcher {spec.name!r}, which starts its own endpoint")
+        return spec
+    base_url = settings.get("base_url") or environ.get("OPENAI_BASE_URL") or values.get("base_url")
+    base_url = base_url or spec.options.get("base_url") or DEFAULT_BASE_URL
+    try:
+        return Spec(name="external", options={**spec.options, "base_url": normalise_base_url(str(base_url))})
+    except PlanError as error:
+        problems.found += error.problems
+        return spec
+
+
+def _apply(
+    text: str, tasks: list[Spec], launcher: Spec, verdict: Spec, problems: _Problems
+) -> tuple[list[Spec], Spec, Spec]:
+    """One NAME.OPTION=VALUE; the value is YAML, so `null`, `true`, numbers and [lists] are what they look like."""
+    import yaml
+
+    target, _, raw = text.partition("=")
+    name, _, option = target.partition(".")
+    try:
+        value = yaml.safe_load(raw)
+    except yaml.YAMLError:
+        value = raw
+    if not option or "=" not in text:
+        problems.add(("set",), f"expected NAME.OPTION=VALUE, not {text!r}")
+    elif name == "launcher":
+        launcher = Spec(name=launcher.name, options={**launcher.options, option: value})
+    elif name == "verdict":
+        verdict = Spec(name=verdict.name, options={**verdict.options, option: value})
+    elif name in {task.name for task in tasks}:
+        tasks = [
+            Spec(name=task.name, options={**task.options, option: value}) if task.name == name else task
+            for task in tasks
+        ]
+    else:
+        known = [*(task.name for task in tasks), "launcher", "verdict"]
+        problems.add(("set",), f"{name!r} is not a task of this run.{folders.nearest(name, known)}")
+    return tasks, launcher, verdict
+
+
+def _check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: _Problems) -> None:
+    """Names and options against the folders."""
+    for folder, spec, path in (
+        *((TASKS, task, ("tasks", i, task.name)) for i, task in enumerate(tasks)),
+        (LAUNCHERS, launcher, ("launcher",)),
+        (VERDICTS, verdict, ("verdict",)),
+    ):
+        try:
+            make = folders.load(folder, spec.name)
+            folders.check_options(make, spec.options, "")
+            if folder == TASKS:
+                make(**folders.check_options(make, spec.options, ""))
+        except PlanError as error:
+            for problem in error.problems:
+                option = re.match(r"\.(\w+): (.*)", problem, re.DOTALL)
+                problems.add((*path, option[1]) if option else path, option[2] if option else problem)
+
+
+def _check_values(values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], problems: _Problems) -> None:
+    if values.get("limit", 1) < 1:
+        problems.add(("limit",), "must be 1 or more")
+    for name, value in sections["limits"].items():
+        if value <= 0:
+            problems.add(("limits", name), "must be above 0")
+    references_dir = values.get("references_dir")
+    if references_dir and not Path(references_dir).expanduser().is_dir():
+        problems.add(("references_dir",), f"{references_dir} is not a folder")
+    connection = sections["connection"]
+    for name, value in connection.get("headers", {}).items():
+        if _SECRET_NAME.search(name) and "${" not in value:
+            problems.add(
+                ("connection", "headers", name), "looks like a secret; take it from the environment as ${VARIABLE}"
+            )
+    proxy = connection.get("proxy") or ""
+    if "@" in proxy and "${" not in proxy:
+        problems.add(("connection", "proxy"), "holds credentials; take them from the environment as ${VARIABLE}")
+
+
+def _dataset_roots(given: str | list[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The given roots, then the layout of TensorRT-LLM's models root."""
+    roots = [given] if isinstance(given, str) else list(given or [])
+    if models := environ.get("LLM_MODELS_ROOT"):
+        roots += [str(Path(models) / "datasets"), models]
+    unique = dict.fromkeys(root for root in map(_absolute, roots) if root)
+    return tuple(unique)
+
+
+def _absolute(path: str | None) -> str | None:
+    return str(Path(path).expanduser().absolute()) if path else None

@@ -1,0 +1,177 @@
+"""Everything that can be known before the first request: tasks, data, references, thresholds.
+
+What cannot be judged fails here, before a GPU is taken.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from serve_eval import folders, reference
+from serve_eval.errors import DatasetError, NotComparableError, PlanError
+from serve_eval.fingerprint import fingerprint, protocol_differences
+from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Spec, Task
+from serve_eval.stats.classic import num_samples_for
+
+TASKS = "serve_eval.tasks"
+_NO_ROW_HINT = "Give the --model and the specification of a registered row, or your own rows with --references-dir."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTask:
+    """A task with its data and what it will be compared with.
+
+    `hypothesis` has the reference's overrides applied and its `num_samples` set to the n of the formula. A `reference`
+    of None comes with the reason in `why_no_reference`. `protocol` says how well the reference's own is known.
+    """
+
+    spec: Spec
+    task: Task
+    dataset: Dataset
+    fingerprint: dict[str, str]
+    hypothesis: Hypothesis
+    reference: Reference | None
+    why_no_reference: str | None
+    protocol: str | None
+    notes: tuple[str, ...]
+
+    @property
+    def chat(self) -> bool:
+        return not isinstance(self.dataset.samples[0].prompt, str)
+
+
+def build_task(spec: Spec, where: str) -> Task:
+    """The task of a plan's entry. Raises PlanError for an unknown name or option."""
+    make = folders.load(TASKS, spec.name)
+    task: Task = make(**folders.check_options(make, spec.options, where))
+    return task
+
+
+def prepare(plan: Plan) -> list[PreparedTask]:
+    """Every task of the plan, ready to be asked.
+
+    Raises PlanError, DatasetError, ReferenceFileError, and NotComparableError when a reference is missing or was taken
+    under another protocol, unless the plan allows it.
+    """
+    built, problems = [], []
+    for i, spec in enumerate(plan.tasks):
+        try:
+            built.append((spec, build_task(spec, f"tasks[{i}].{spec.name}")))
+        except PlanError as error:
+            problems += error.problems
+    problems += _unknown_mismatches(plan, [task for _, task in built])
+    if problems:
+        raise PlanError(problems)
+    return [_prepare(plan, spec, task) for spec, task in built]
+
+
+def _unknown_mismatches(plan: Plan, tasks: Sequence[Task]) -> list[str]:
+    known = sorted({name for task in tasks for name in task.protocol})
+    return [
+        f"allow_mismatch: unknown protocol field {name!r}.{folders.nearest(name, known)}"
+        for name in plan.allow_mismatch
+        if name not in known
+    ]
+
+
+def _prepare(plan: Plan, spec: Spec, task: Task) -> PreparedTask:
+    found, why = _reference(plan, task)
+    protocol, refused = (None, None) if found is None else _compare_protocol(plan, spec, task, found)
+    if refused:
+        found, why = None, refused
+    if why is not None and not (plan.no_reference or plan.integration_test):
+        raise NotComparableError(
+            f"{task.name}: {why}",
+            hint=("Compare all the same: --allow-mismatch FIELD." if refused else _NO_ROW_HINT)
+            + " To print the value without a verdict: --no-reference.",
+        )
+    hypothesis = _hypothesis(task.hypothesis, found)
+    assert hypothesis.num_samples is not None
+    roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
+    full = task.load(roots, hypothesis.num_samples)
+    _check_ids(task, full)
+    dataset, hypothesis, notes = _subset(plan, task, full, hypothesis)
+    return PreparedTask(
+        spec=spec,
+        task=task,
+        dataset=dataset,
+        fingerprint=fingerprint(task, dataset),
+        hypothesis=hypothesis,
+        reference=found,
+        why_no_reference=why,
+        protocol=protocol,
+        notes=notes,
+    )
+
+
+def reference_directories(plan: Plan) -> list[Path]:
+    """Where references are looked for: the user's own first, then those that ship with the project."""
+    own = [Path(plan.references_dir)] if plan.references_dir else []
+    return [*own, reference.shipped_dir()]
+
+
+def _reference(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
+    """The reference, or why there is none."""
+    model = plan.reference_model or plan.model
+    if model is None:
+        return None, "the model is not known yet"
+    directories = reference_directories(plan)
+    found = reference.find(task.reference_file, model, plan.accuracy_spec, directories)
+    if found is not None:
+        return found, None
+    return None, reference.explain_missing(task.reference_file, model, plan.accuracy_spec, directories)
+
+
+def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> tuple[str, str | None]:
+    """What the report says of the reference's protocol, and why the reference must not be used (None: it may)."""
+    if found.protocol is not None:
+        other: Any = found.protocol
+        known = "recorded with the reference"
+    else:
+        other = folders.load(TASKS, spec.name)().protocol
+        known = "assumed (task default)"
+    differing = protocol_differences(task.protocol, other)
+    refused = [name for name in differing if name not in plan.allow_mismatch]
+    if refused:
+        details = "; ".join(
+            f"{name} is {task.protocol.get(name)!r}, {other[name]!r} with the reference" for name in refused
+        )
+        return known, f"the protocol differs from the reference's, which is {known}: {details}"
+    return known + (f", mismatch allowed: {', '.join(differing)}" if differing else ""), None
+
+
+def _hypothesis(base: Hypothesis, found: Reference | None) -> Hypothesis:
+    """The task's parameters with the reference row's overrides, and n for theta where none is registered."""
+    if found is not None:
+        names = ("num_samples", "sigma", "alpha", "beta")
+        overrides: dict[str, Any] = {n: getattr(found, n) for n in names if getattr(found, n) is not None}
+        base = replace(base, **overrides)
+    if base.num_samples is None:
+        base = replace(base, num_samples=num_samples_for(base.theta, base.sigma, base.alpha, base.beta))
+    return base
+
+
+def _check_ids(task: Task, dataset: Dataset) -> None:
+    if not dataset.samples:
+        raise DatasetError(f"{task.name}: the data set gives no samples")
+    if len({sample.id for sample in dataset.samples}) < len(dataset.samples):
+        raise DatasetError(f"{task.name}: two samples have the same id")
+
+
+def _subset(
+    plan: Plan, task: Task, dataset: Dataset, hypothesis: Hypothesis
+) -> tuple[Dataset, Hypothesis, tuple[str, ...]]:
+    """A seeded random subset in the order of the protocol, and the n that goes with it."""
+    planned = len(dataset.samples)
+    limit = 1 if plan.integration_test else plan.limit
+    if limit is None or limit >= planned:
+        return dataset, hypothesis, ()
+    rng = random.Random(f"{plan.seed}:{task.name}")
+    chosen = sorted(rng.sample(range(planned), limit))
+    note = f"a random subset of {limit} of {planned} samples (seed {plan.seed}), judged with n = {limit}"
+    samples = [dataset.samples[i] for i in chosen]
+    return replace(dataset, samples=samples), replace(hypothesis, num_samples=limit), (note,)

@@ -1,0 +1,1 @@
+"""What a report looks like to people and to machines; report.json is the truth they are made from."""

@@ -1,0 +1,133 @@
+"""A run's folder: locked while it is used, bound to one plan, private to the user.
+
+plan.json            the plan and the protocol fingerprint of each task
+environment.json     one entry per session: versions, endpoint, limits
+samples/<task>.jsonl what the endpoint said            scores/<task>.jsonl  what we made of it
+report.json          the report                        logs/                of launched servers
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.schema import Plan
+
+PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
+
+FREE_FIELDS = ("limits", "connection", "dataset_roots")
+"""Fields of the plan that may differ on resuming: they say how fast, how reached and where the data lies, not what is
+asked. The content of the data is held by the fingerprints."""
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all, readable by the user alone. Raises RunFolderError when it cannot."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot write: {error.strerror}") from error
+
+
+def pretty_json(value: object) -> bytes:
+    """JSON for people: two spaces of indentation and a final newline. Non-finite numbers become null."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def saved_plan(path: Path) -> Plan:
+    """The plan of a run folder. Raises RunFolderError when there is none."""
+    try:
+        stored = msgspec.json.decode((path / PLAN_FILE).read_bytes())
+        return msgspec.convert(stored["plan"], Plan)
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{path} holds no run: there is no {PLAN_FILE} to resume") from error
+    except (OSError, KeyError, TypeError, msgspec.MsgspecError) as error:
+        raise RunFolderError(f"{path / PLAN_FILE} cannot be read: {error}") from error
+
+
+@contextmanager
+def open_folder(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]]) -> Iterator[Path]:
+    """The folder, created or found again, locked until the end of the block (also when the process is killed).
+
+    Raises RunFolderError when another process has it, when it belongs to another plan or other data (the differing
+    field is named), or when it holds other files than a run's.
+    """
+    import fcntl
+
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        foreign = not (path / PLAN_FILE).exists() and any(p.name != LOCK_FILE for p in path.iterdir())
+        lock = None if foreign else os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be used as a run folder: {error.strerror}") from error
+    if lock is None:
+        raise RunFolderError(f"{path} is not empty and holds no run", hint="Choose another folder with -o.")
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            raise RunFolderError(
+                f"{path} is in use by another run (process {holder or 'unknown'})",
+                hint="Wait for it, or use another -o.",
+            ) from error
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        _bind(path, plan, fingerprints)
+        for name in ("samples", "scores", "logs"):
+            (path / name).mkdir(mode=0o700, exist_ok=True)
+        yield path
+    finally:
+        os.close(lock)
+
+
+def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]]) -> None:
+    wanted = msgspec.json.decode(msgspec.json.encode({"plan": plan, "fingerprints": fingerprints}))
+    file = path / PLAN_FILE
+    if not file.exists():
+        write_private(file, pretty_json({"schema_version": 1, **wanted}))
+        return
+    try:
+        stored = msgspec.json.decode(file.read_bytes())
+        found = {"plan": dict(stored["plan"]), "fingerprints": stored["fingerprints"]}
+    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
+    for field in FREE_FIELDS:
+        found["plan"].pop(field, None)
+        wanted["plan"].pop(field, None)
+    differing = differences(found, wanted)
+    if differing:
+        raise RunFolderError(
+            f"{path} holds another run:\n" + "\n".join(f"  {line}" for line in differing),
+            hint="Use another folder with -o, or go on with what that run was: --resume.",
+        )
+
+
+def differences(old: Any, new: Any, where: str = "") -> list[str]:
+    """Where two JSON values differ, as lines `path: was X, now Y`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [*old, *(k for k in new if k not in old)]
+        return [
+            line
+            for key in keys
+            for line in differences(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))
+        ]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [line for i, (a, b) in pairs for line in differences(a, b, f"{where}[{i}]")]
+    return [] if old == new else [f"{where}: was {_brief(old)}, now {_brief(new)}"]
+
+
+def _brief(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 80 else text[:77] + "..."

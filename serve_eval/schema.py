@@ -1,0 +1,437 @@
+"""Every noun of serve-eval, in the order in which a run meets them. Read this file first.
+
+A Plan says what to run; a launcher yields an Endpoint; a Task turns Samples into Requests; the client turns Requests
+into Responses or Failures; scorers give Scores; a verdict rule compares the TaskResult with a Reference and says a
+Verdict; the Report keeps it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+# --------------------------------------------------------------------------------------------------- what to run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """A file of a folder of alternatives (a task, a launcher, a verdict rule) with its keyword arguments."""
+
+    name: str
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracySpec:
+    """What a reference is matched on. The user declares it: no server tells it."""
+
+    dtype: str = "auto"
+    quant_algo: str | None = None
+    kv_cache_quant_algo: str | None = None
+    spec_dec_algo: str | None = None
+    extra_acc_spec: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How an endpoint is reached: the *name* of the key's variable and unexpanded `${VAR}` values, never a key."""
+
+    api_key_env: str = "OPENAI_API_KEY"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    proxy: str | None = None
+    ca_bundle: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How fast and how long: limits never change what is asked, so a resumed run may use others.
+
+    `connect_timeout_s` bounds the TCP and TLS set-up of one attempt, `stall_timeout_s` the time without a byte,
+    `sample_timeout_s` a whole sample with all its attempts and pauses.
+    """
+
+    concurrency: int = 64
+    max_attempts: int = 4
+    connect_timeout_s: float = 60.0
+    stall_timeout_s: float = 900.0
+    sample_timeout_s: float = 3600.0
+    max_response_bytes: int = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that decides what a run asks and how it is judged. Pure data; saved with the run.
+
+    `model` is the name that is sent and under which references are looked up; `reference_model` overrides the second.
+    `limit` is the size of a seeded random subset per task (None: all planned samples).
+    """
+
+    model: str | None
+    launcher: Spec
+    tasks: tuple[Spec, ...]
+    verdict: Spec = Spec(name="classic")
+    reference_model: str | None = None
+    accuracy_spec: AccuracySpec = AccuracySpec()
+    dataset_roots: tuple[str, ...] = ()
+    allow_hub: bool = False
+    references_dir: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    no_reference: bool = False
+    allow_mismatch: tuple[str, ...] = ()
+    integration_test: bool = False
+    connection: Connection = Connection()
+    limits: Limits = Limits()
+
+
+# ---------------------------------------------------------------------------------------------- where it runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A running OpenAI-compatible endpoint. `base_url` ends before `/completions`; `info` is told, never trusted."""
+
+    base_url: str
+    model: str | None = None
+    info: Mapping[str, object] = field(default_factory=dict)
+
+
+AnswerFileWriter = Callable[[Path, Callable[[str, str], float]], None]
+"""Writes the simulator's answer file to a path, given (task name, sample id) -> probability of a right answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchContext:
+    """What the story hands to every launcher: the model's name, a folder for logs, and, for launchers that play a
+    model themselves, a function that writes down the right and a wrong answer to every prompt."""
+
+    model: str | None
+    log_dir: Path
+    write_answer_file: AnswerFileWriter | None = None
+
+
+# ------------------------------------------------------------------------------------------- what is asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One turn of a chat prompt."""
+
+    role: str
+    content: str
+
+
+Prompt = str | tuple[Message, ...]
+"""A text goes to /v1/completions, messages go to /v1/chat/completions; there is no other switch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Always sent in full: an omitted temperature means sampling at 1.0 on trtllm-serve."""
+
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One question. `id` is unique within its task and stable between runs."""
+
+    id: str
+    prompt: Prompt
+    target: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataRoots:
+    """Where a task may look for its data: folders in the order of search, and the hub only when asked for."""
+
+    roots: tuple[Path, ...] = ()
+    allow_hub: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """The samples of one run of a task, in the order of the protocol, and what they were read from.
+
+    `sha256` is over the names and the contents of `files`; `total` counts the rows before any subset was taken.
+    """
+
+    samples: Sequence[Sample]
+    files: tuple[str, ...]
+    sha256: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A score per sample lies in [lo, hi] (None: unbounded); the task's value is `scale` times their mean."""
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+    lo: float | None = 0.0
+    hi: float | None = 1.0
+    scale: float = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """Parameters of the classic test, in the units of the value (points). A task that registers no `num_samples` is
+    planned for a minimum detectable effect of `theta` points."""
+
+    num_samples: int | None = None
+    sigma: float = 50.0
+    alpha: float = 0.05
+    beta: float = 0.2
+    theta: float = 3.0
+
+
+# ---------------------------------------------------------------------------------------- what came back
+
+
+class FailureKind(StrEnum):
+    """Why there is no answer. Never scored."""
+
+    HTTP_ERROR = "http_error"
+    TIMEOUT = "timeout"
+    DISCONNECTED = "disconnected"
+    INVALID_RESPONSE = "invalid_response"
+
+
+class Outcome(StrEnum):
+    """What an answer was worth. All but CORRECT and PARTIAL are scored with the metric's worst value or 0."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    PARTIAL = "partial"
+    UNPARSED = "unparsed"
+    EMPTY = "empty"
+    REASONING_ONLY = "reasoning_only"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is sent for one sample. `extra` holds fields beyond the common OpenAI ones (truncate_prompt_tokens)."""
+
+    sample_id: str
+    prompt: Prompt
+    sampling: SamplingParams
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try of a request: seconds since the client opened, what went wrong (None: nothing), our X-Request-ID."""
+
+    start_s: float
+    end_s: float
+    failure: FailureKind | None
+    status: int | None
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts as the server reports them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """An answer. `finish_reason` "length" means that it was cut, which is a flag and not an outcome."""
+
+    text: str
+    finish_reason: str | None
+    reasoning: str | None = None
+    refusal: str | None = None
+    usage: Usage = Usage()
+    latency_s: float = 0.0
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason == "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """No answer after every attempt. Returned, not raised; a scorer can never be given one."""
+
+    kind: FailureKind
+    message: str
+    status: int | None = None
+    retryable: bool = True
+    attempts: tuple[Attempt, ...] = ()
+
+
+# --------------------------------------------------------------------------------------- what it is worth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """`answer` is what was extracted (None: nothing could be); `parts` are named sub-scores, such as one per filter."""
+
+    value: float
+    outcome: Outcome
+    answer: str | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+Breakdown = Callable[[Sequence[Sample], Sequence[float]], Mapping[str, object]]
+
+
+def no_breakdown(samples: Sequence[Sample], values: Sequence[float]) -> Mapping[str, object]:
+    """The default breakdown: none."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A benchmark: a value that holds functions.
+
+    `load(roots, num_samples)` gives the samples; `score(sample, response)` judges one answer, and the value is the mean
+    of the scores; `breakdown` sees the scored samples with their scores in the same order; `answers(sample)` is one
+    text that scores full marks and one that scores nothing, for the contract tests and the simulator. `protocol` names
+    every choice that changes the number: it is part of the fingerprint, and a reference is only comparable under the
+    same one.
+    """
+
+    name: str
+    version: int
+    reference_file: str
+    metric: Metric
+    hypothesis: Hypothesis
+    sampling: SamplingParams
+    protocol: Mapping[str, object]
+    load: Callable[[DataRoots, int], Dataset]
+    score: Callable[[Sample, Response], Score]
+    answers: Callable[[Sample], tuple[str, str]]
+    extra: Mapping[str, object] = field(default_factory=dict)
+    breakdown: Breakdown = no_breakdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What a task gave. Counts: planned = scored + failed. `value` (points) is over the scored samples only and None
+    when there are none; `bounds` are the lowest and highest value that the missing answers allow (Manski bounds),
+    None where the metric is unbounded and something is missing."""
+
+    task: str
+    metric: Metric
+    planned: int
+    scored: int
+    failed: int
+    truncated: int
+    outcomes: Mapping[str, int]
+    failures: Mapping[str, int]
+    value: float | None
+    bounds: tuple[float, float] | None
+    parts: Mapping[str, float]
+    breakdown: Mapping[str, object]
+
+    @property
+    def unparsed(self) -> int:
+        return self.outcomes.get(Outcome.UNPARSED, 0)
+
+
+# ------------------------------------------------------------------------------------ what it is compared with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A registered value (points) for a task, a model and an accuracy specification. None: the task's own default.
+
+    `protocol` None means that the source recorded none: the task's defaults are then assumed. `threshold` is an
+    explicit cutoff that replaces the computed one. `old` marks a row that only an older file of the source has.
+    """
+
+    task: str
+    model: str
+    spec: AccuracySpec
+    value: float
+    num_samples: int | None = None
+    sigma: float | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    higher_is_better: bool | None = None
+    threshold: float | None = None
+    reference_note: str | None = None
+    source: str | None = None
+    date: str | None = None
+    protocol: Mapping[str, object] | None = None
+    old: bool = False
+    file: str = ""
+    line: int = 0
+
+
+class VerdictOutcome(StrEnum):
+    """What is said of a task in the end."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    NO_REFERENCE = "NO REFERENCE"
+    NOT_JUDGED = "INTEGRATION TEST"
+    ERROR = "ERROR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The judgement of one task. Values, bounds, reference, threshold, theta and sigma are in points.
+
+    `num_samples` is the n of the formula: the registered one for a full run, the number asked under `--limit`.
+    `protocol` says what the reference is known to have been taken under.
+    """
+
+    task: str
+    outcome: VerdictOutcome
+    rule: str
+    evaluated: float | None
+    bounds: tuple[float, float] | None = None
+    reference: float | None = None
+    threshold: float | None = None
+    theta: float | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    sigma: float | None = None
+    num_samples: int | None = None
+    protocol: str | None = None
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """One task of a report: what was asked, what came back, what is said of it."""
+
+    spec: Spec
+    version: int
+    dataset: Mapping[str, object]
+    fingerprint: Mapping[str, str]
+    result: TaskResult
+    reference: Reference | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The truth about a run: what report.json holds and every other output is made from."""
+
+    schema_version: int
+    plan: Plan
+    endpoint: Endpoint
+    environment: Mapping[str, object]
+    tasks: tuple[TaskReport, ...]
+    exit_code: int
+    started_at: str
+    wall_s: float
+    warnings: tuple[str, ...] = ()

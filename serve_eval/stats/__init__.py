@@ -1,0 +1,1 @@
+"""Pure statistics: numbers in, numbers out. scipy is imported inside functions, so that only a verdict pays for it."""

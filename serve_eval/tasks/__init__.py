@@ -1,0 +1,1 @@
+"""Benchmarks, one per file: `task(*, options) -> Task`."""

@@ -1,0 +1,177 @@
+"""GSM8K: grade-school maths word problems, 5-shot, by lm-evaluation-harness's protocol as TensorRT-LLM's suite runs it.
+
+Paper: Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems". Data: openai/gsm8k, config main (MIT), 7473
+training and 1319 test questions. One sample: question "Tom has 3 apples and buys 4. How many has he?", answer "He has
+3+4=<<3+4=7>>7 apples.\\n#### 7". The model is expected to end its solution with `#### <number>`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from serve_eval.datasets import local
+from serve_eval.datasets.hub import HubSource
+from serve_eval.errors import DatasetError, PlanError
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Message,
+    Metric,
+    Outcome,
+    Prompt,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Task,
+)
+from serve_eval.scorers.numeric import EXTRACTORS, FLEXIBLE, STRICT, normalise
+
+SOURCE = local.Source(
+    name="GSM8K",
+    folders=("openai/gsm8k", "gsm8k"),
+    homepage="https://github.com/openai/grade-school-math",
+    hub=HubSource(repository="openai/gsm8k", patterns=("main/*.parquet",)),
+)
+STOP = ("Question:", "</s>", "<|im_end|>")
+
+Filter = Literal["mean", "strict-match", "flexible-extract"]
+
+
+def task(
+    *,
+    num_samples: int = 1319,
+    num_fewshot: int = 5,
+    apply_chat_template: bool = False,
+    fewshot_as_multiturn: bool = False,
+    system_prompt: str | None = None,
+    filter: Filter = "mean",  # noqa: A002  (the field's word for it, and the name of the option)
+    max_tokens: int = 256,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    stop: list[str] | None = None,
+    truncate_prompt_tokens: int | None = 4096,
+    random_seed: int = 0,
+) -> Task:
+    """The task with its options.
+
+    `apply_chat_template` sends messages to the chat endpoint, `fewshot_as_multiturn` then makes each shot a pair of
+    turns. The value is the mean of both filters, or one `filter` alone. `stop` replaces the three default stop strings.
+    `truncate_prompt_tokens` null leaves the field out for servers that reject it. `random_seed` fixes the order of the
+    questions and the shots. Raises PlanError for options that exclude each other.
+    """
+    if fewshot_as_multiturn and not apply_chat_template:
+        raise PlanError("gsm8k.fewshot_as_multiturn needs apply_chat_template")
+    if num_fewshot < 0 or num_samples < 1 or max_tokens < 1:
+        raise PlanError("gsm8k: num_fewshot must be 0 or more, num_samples and max_tokens 1 or more")
+    stops = STOP if stop is None else tuple(stop)
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        folder = local.find_folder(SOURCE, roots, local.split_markers(["test", "train"]))
+        files = [local.find_split(SOURCE, folder, split) for split in ("train", "test")]
+        train, test = (local.rows(file, ["question", "answer"]) for file in files)
+        if len(test) < wanted or len(train) < num_fewshot:
+            raise DatasetError(
+                f"GSM8K is incomplete: {files[1].path} has {len(test)} questions and {files[0].path} {len(train)}; "
+                f"{wanted} and {num_fewshot} are needed",
+                hint=local.advice(SOURCE),
+            )
+        shots = _shots(train, num_fewshot, random_seed, twice=apply_chat_template and not fewshot_as_multiturn)
+        samples = [
+            Sample(
+                id=f"test-{row}",
+                prompt=_prompt(test[row], next(shots), apply_chat_template, fewshot_as_multiturn, system_prompt),
+                target=test[row]["answer"],
+            )
+            for row in _order(len(test), random_seed)[:wanted]
+        ]
+        return Dataset(
+            samples=samples, files=tuple(str(f.path) for f in files), sha256=local.checksum(files), total=len(test)
+        )
+
+    def score(sample: Sample, response: Response) -> Score:
+        target = normalise(sample.target)
+        answers = {name: extract(response.text) for name, extract in EXTRACTORS.items()}
+        parts = {name: float(a is not None and normalise(a) == target) for name, a in answers.items()}
+        chosen = [STRICT, FLEXIBLE] if filter == "mean" else [filter]
+        value = sum(parts[name] for name in chosen) / len(chosen)
+        answer = next((a for a in (answers[name] for name in chosen) if a is not None), None)
+        if answer is None:
+            outcome = Outcome.UNPARSED
+        else:
+            outcome = {0.0: Outcome.WRONG, 1.0: Outcome.CORRECT}.get(value, Outcome.PARTIAL)
+        return Score(value=value, outcome=outcome, answer=answer, parts=parts)
+
+    return Task(
+        name="gsm8k",
+        version=1,
+        reference_file="gsm8k",
+        metric=Metric(),
+        hypothesis=Hypothesis(num_samples=num_samples),
+        sampling=SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stops),
+        extra={} if truncate_prompt_tokens is None else {"truncate_prompt_tokens": truncate_prompt_tokens},
+        protocol={
+            "apply_chat_template": apply_chat_template,
+            "fewshot_as_multiturn": fewshot_as_multiturn,
+            "num_fewshot": num_fewshot,
+            "system_prompt": system_prompt,
+            "filter": filter,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_p": top_p,
+            "stop": list(stops),
+            "truncate_prompt_tokens": truncate_prompt_tokens,
+            "random_seed": random_seed,
+        },
+        load=load,
+        score=score,
+        answers=_answers,
+    )
+
+
+def _order(count: int, seed: int) -> list[int]:
+    """The order of `datasets.Dataset.shuffle(seed)`, which the suite applies to the test split."""
+    import numpy
+
+    return [int(i) for i in numpy.random.default_rng(seed).permutation(count)]
+
+
+def _shots(train: Sequence[dict[str, Any]], count: int, seed: int, *, twice: bool) -> Iterator[list[dict[str, Any]]]:
+    """The shots of each question in the order of evaluation, drawn from the unshuffled training split.
+
+    lm-evaluation-harness up to 0.4.9 draws `twice` for a chat prompt in a single turn and uses the second draw.
+    """
+    rng = random.Random(seed)
+    while True:
+        if twice and count:
+            rng.sample(range(len(train)), count)
+        yield [train[i] for i in rng.sample(range(len(train)), count)] if count else []
+
+
+def _question(row: dict[str, Any]) -> str:
+    return f"Question: {row['question']}\nAnswer:"
+
+
+def _prompt(
+    row: dict[str, Any], shots: list[dict[str, Any]], chat: bool, multiturn: bool, system_prompt: str | None
+) -> Prompt:
+    one_turn = "".join(f"{_question(shot)} {shot['answer']}\n\n" for shot in shots) + _question(row)
+    if not chat:
+        return (system_prompt or "") + one_turn
+    system = [Message(role="system", content=system_prompt)] if system_prompt else []
+    if not multiturn:
+        return (*system, Message(role="user", content=one_turn))
+    turns = [
+        turn
+        for shot in shots
+        for turn in (Message(role="user", content=_question(shot)), Message(role="assistant", content=shot["answer"]))
+    ]
+    return (*system, *turns, Message(role="user", content=_question(row)))
+
+
+def _answers(sample: Sample) -> tuple[str, str]:
+    number = normalise(sample.target)
+    return f" {sample.target}", f" I am not sure.\n#### {'1' if number == '0' else '0'}"

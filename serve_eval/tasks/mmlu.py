@@ -1,0 +1,203 @@
+"""MMLU: multiple choice in 57 subjects, 5-shot, answered by one letter, as TensorRT-LLM's own evaluator runs it.
+
+Paper: Hendrycks et al. 2021, "Measuring Massive Multitask Language Understanding". Data: hendrycks/test (MIT), one CSV
+file per subject and split with the columns question, A, B, C, D, answer letter and no header. One sample ends in
+"What is 2+2?\\nA. 3\\nB. 4\\nC. 5\\nD. 6\\nAnswer:" and is right when the completion starts with "B".
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from serve_eval.datasets import local
+from serve_eval.datasets.hub import HubSource
+from serve_eval.errors import DatasetError, PlanError
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Message,
+    Metric,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Task,
+)
+from serve_eval.scorers.choice import prefix_match
+from serve_eval.tasks._mmlu_subjects import CATEGORY_OF, SUBCATEGORY_OF, SUBJECTS
+
+SOURCE = local.Source(
+    name="MMLU",
+    folders=("mmlu", "mmlu/data", "cais/mmlu"),
+    homepage="https://github.com/hendrycks/test (data.tar)",
+    hub=HubSource(repository="cais/mmlu", patterns=("data.tar",), archive="data.tar"),
+)
+LETTERS = "ABCD"
+
+Row = list[str]
+
+
+def task(
+    *,
+    num_samples: int = 4096,
+    num_fewshot: int = 5,
+    apply_chat_template: bool = False,
+    system_prompt: str | None = None,
+    none_cells: Literal["nan", "none"] = "nan",
+    max_tokens: int = 2,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    stop: list[str] | None = None,
+    truncate_prompt_tokens: int | None = 4094,
+    random_seed: int = 0,
+) -> Task:
+    """The task with its options.
+
+    ceil(num_samples / 57) questions are drawn per subject, so 4096 asks 4104 questions; the registered number stays the
+    n of the test. `none_cells`: the suite reads the files with pandas, which turns the cell "None" into "nan"; `none`
+    keeps it. `truncate_prompt_tokens` null leaves the field out for servers that reject it. Raises PlanError for
+    options out of range.
+    """
+    if not 0 <= num_fewshot <= 5 or num_samples < 1 or max_tokens < 1:
+        raise PlanError("mmlu: num_fewshot must be 0 to 5, num_samples and max_tokens 1 or more")
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        folder = local.find_folder(SOURCE, roots, ["test/*_test.csv", "dev/*_dev.csv"])
+        files = _files(folder)
+        test = {subject: _rows(files["test", subject], none_cells) for subject in SUBJECTS}
+        dev = {subject: _rows(files["dev", subject], none_cells) for subject in SUBJECTS}
+        total = sum(map(len, test.values()))
+        short = [subject for subject in SUBJECTS if len(dev[subject]) < num_fewshot]
+        if total < wanted or short:
+            detail = f"fewer than {num_fewshot} dev rows in {', '.join(short)}" if short else f"{total} test questions"
+            raise DatasetError(
+                f"MMLU is incomplete: {folder} has {detail}; {wanted} are wanted", hint=local.advice(SOURCE)
+            )
+        samples = []
+        for subject, row in _sampled({s: len(test[s]) for s in SUBJECTS}, wanted, random_seed):
+            text = _prompt(subject, dev[subject][:num_fewshot], test[subject][row])
+            if apply_chat_template:
+                system = [Message(role="system", content=system_prompt)] if system_prompt else []
+                prompt: str | tuple[Message, ...] = (*system, Message(role="user", content=text))
+            else:
+                prompt = (system_prompt or "") + text
+            samples.append(
+                Sample(
+                    id=f"{subject}-{row}", prompt=prompt, target=test[subject][row][5], metadata={"subject": subject}
+                )
+            )
+        return Dataset(
+            samples=samples,
+            files=tuple(str(file.path) for file in files.values()),
+            sha256=local.checksum(files.values()),
+            total=total,
+        )
+
+    return Task(
+        name="mmlu",
+        version=1,
+        reference_file="mmlu",
+        metric=Metric(),
+        hypothesis=Hypothesis(num_samples=num_samples),
+        sampling=SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=tuple(stop or ())),
+        extra={} if truncate_prompt_tokens is None else {"truncate_prompt_tokens": truncate_prompt_tokens},
+        protocol={
+            "apply_chat_template": apply_chat_template,
+            "num_fewshot": num_fewshot,
+            "system_prompt": system_prompt,
+            "none_cells": none_cells,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_p": top_p,
+            "stop": list(stop or ()),
+            "truncate_prompt_tokens": truncate_prompt_tokens,
+            "random_seed": random_seed,
+        },
+        load=load,
+        score=_score,
+        answers=_answers,
+        breakdown=_breakdown,
+    )
+
+
+def _files(folder: Path) -> dict[tuple[str, str], local.DataFile]:
+    paths = {(split, s): folder / split / f"{s}_{split}.csv" for split in ("dev", "test") for s in SUBJECTS}
+    missing = [str(path) for path in paths.values() if not path.is_file()]
+    if missing:
+        shown = "".join(f"\n  {path}" for path in missing[:5])
+        raise DatasetError(f"MMLU is incomplete: {len(missing)} files are missing:{shown}", hint=local.advice(SOURCE))
+    return {key: local.read_file(path) for key, path in paths.items()}
+
+
+def _rows(file: local.DataFile, none_cells: str) -> list[Row]:
+    try:
+        table = list(csv.reader(io.StringIO(local.text_of(file), newline=""), strict=True))
+    except csv.Error as error:
+        raise DatasetError(f"{file.path}: {error}") from error
+    for number, row in enumerate(table, 1):
+        if len(row) != 6 or row[5] not in tuple(LETTERS):
+            raise DatasetError(f"{file.path}: row {number} is not question, A, B, C, D, answer letter")
+    if not table:
+        raise DatasetError(f"{file.path}: no rows")
+    if none_cells == "nan":
+        return [["nan" if cell == "None" else cell for cell in row] for row in table]
+    return table
+
+
+def _sampled(sizes: Mapping[str, int], wanted: int, seed: int) -> list[tuple[str, int]]:
+    """(subject, row) of the questions asked: the same number per subject, subjects in alphabetical order.
+
+    The suite calls `DataFrame.sample` subject after subject on numpy's global legacy generator, which is the head of a
+    permutation by that generator.
+    """
+    import numpy
+
+    per_subject = math.ceil(wanted / len(sizes))
+    generator = numpy.random.RandomState(seed)
+    chosen: list[tuple[str, int]] = []
+    for subject, size in sizes.items():
+        rows = generator.permutation(size)[:per_subject] if per_subject < size else range(size)
+        chosen += [(subject, int(row)) for row in rows]
+    return chosen
+
+
+def _example(row: Row) -> str:
+    return row[0] + "".join(f"\n{letter}. {cell}" for letter, cell in zip(LETTERS, row[1:5], strict=True)) + "\nAnswer:"
+
+
+def _prompt(subject: str, shots: Sequence[Row], row: Row) -> str:
+    about = "".join(f" {word}" for word in subject.split("_"))
+    head = f"The following are multiple choice questions (with answers) about {about}.\n\n"
+    return head + "".join(f"{_example(shot)} {shot[5]}\n\n" for shot in shots) + _example(row)
+
+
+def _score(sample: Sample, response: Response) -> Score:
+    return prefix_match(response.text, sample.target)
+
+
+def _answers(sample: Sample) -> tuple[str, str]:
+    return f" {sample.target}", f" {LETTERS[(LETTERS.index(sample.target) + 1) % 4]}"
+
+
+def _breakdown(samples: Sequence[Sample], values: Sequence[float]) -> Mapping[str, object]:
+    """Accuracy in percent and number of scored questions by subject, subcategory and category."""
+    tables: dict[str, dict[str, list[float]]] = {
+        name: defaultdict(list) for name in ("subject", "subcategory", "category")
+    }
+    for sample, value in zip(samples, values, strict=True):
+        subject = sample.metadata["subject"]
+        subcategory = SUBCATEGORY_OF[subject]
+        tables["subject"][subject].append(value)
+        tables["subcategory"][subcategory].append(value)
+        tables["category"][CATEGORY_OF[subcategory]].append(value)
+    return {
+        name: {key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for key, v in sorted(table.items())}
+        for name, table in tables.items()
+    }

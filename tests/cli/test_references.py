@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from serve_eval.cli.references import app
+from serve_eval.errors import PlanError, ReferenceFileError
+
+OWN = """\
+"[red]org/mine[/red]":
+  - accuracy: 77.25
+  - {quant_algo: FP8, accuracy: 76, num_samples: 12, threshold: 70, old: true, source: a table}
+"""
+
+
+def _run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def _own(tmp_path: Path, name: str = "gsm8k", text: str = OWN) -> Path:
+    folder = tmp_path / "own"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def test_list_counts_models_and_entries_of_every_file(tmp_path: Path) -> None:
+    result = _run("list", "--references-dir", _own(tmp_path))
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert result.exit_code == 0
+    assert ["gsm8k", "1", "2", str(tmp_path / "own")] in rows
+    assert ["mixed_modality_qwen_vl", "0", "0"] in [row[:3] for row in rows]
+    assert ["acceptance_length", "12", "12"] in [row[:3] for row in rows]
+    assert [row[0] for row in rows if row].count("gsm8k") == 2
+
+
+def test_show_prints_names_as_they_are_and_own_entries_first(tmp_path: Path) -> None:
+    result = _run("show", "gsm8k", "--references-dir", _own(tmp_path))
+    assert result.exit_code == 0
+    assert result.stdout.index("[red]org/mine[/red]") < result.stdout.index("deepseek-ai/DeepSeek-R1")
+    assert "77.25" in result.stdout
+    assert "a table (old)" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_show_of_one_model_leaves_the_others_out() -> None:
+    result = _run("show", "gsm8k", "--model", "deepseek-ai/DeepSeek-R1")
+    assert result.exit_code == 0
+    assert "95.42" in result.stdout
+    assert "Qwen" not in result.stdout
+
+
+def test_show_knows_acceptance_lengths() -> None:
+    result = _run("show", "acceptance_length", "--model", "TestKimiK3::test_w4a16_mxfp4")
+    assert ["TestKimiK3::test_w4a16_mxfp4", "1.318", "1.15"] in [line.split() for line in result.stdout.splitlines()]
+    assert "TestGPTOSS" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["show", "gsm9k"], "Did you mean 'gsm8k'?"),
+        (["show", "gsm8k", "--model", "deepseek-ai/DeepSeek-r1"], "Did you mean 'deepseek-ai/DeepSeek-R1'?"),
+        (["show", "acceptance_length", "--model", "TestGPTOS::test_dflash"], "Did you mean 'TestGPTOSS::test_dflash'?"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(arguments: list[str], what: str) -> None:
+    result = _run(*arguments)
+    assert isinstance(result.exception, PlanError)
+    assert what in str(result.exception)
+
+
+def test_control_sequences_of_a_file_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    own = _own(tmp_path, text='"\\e[31mred": [{accuracy: 1}]\n')
+    assert "\x1b" not in _run("show", "gsm8k", "--references-dir", own).stdout
+
+
+def test_check_of_the_shipped_files_passes() -> None:
+    result = _run("check")
+    assert result.exit_code == 0
+    assert "no problem found" in result.stdout
+
+
+def test_check_lists_every_problem_of_a_file_and_of_a_folder(tmp_path: Path) -> None:
+    folder = _own(tmp_path, text="m: [{accuracy: x}]\nn: [{acuracy: 1}]\n")
+    for path in (folder, folder / "gsm8k.yaml"):
+        error = _run("check", path).exception
+        assert isinstance(error, ReferenceFileError)
+        assert error.exit_code == 2
+        assert [line.split(": ")[:2] for line in str(error).splitlines()] == [
+            [f"{folder / 'gsm8k.yaml'}:1", "m"],
+            [f"{folder / 'gsm8k.yaml'}:2", "n"],
+            [f"{folder / 'gsm8k.yaml'}:2", "n"],
+        ]
+
+
+def test_import_prints_every_oddity_and_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = _own(tmp_path, text="m:\n  - accuracy: 0.0\n  - {accuracy: 5.5, extra: x}\n")
+    result = _run("import", folder, "--commit", "feedbeef")
+    assert result.exit_code == 0, result.exception
+    assert result.stdout.splitlines() == [
+        "gsm8k.yaml: m: default: key 'extra' dropped, the suite ignores it",
+        "gsm8k.yaml: m: default: shadowed duplicate with ANOTHER VALUE (0.0, then 5.5), dropped",
+        "gsm8k.yaml: m: default: accuracy 0 never gates",
+        "references: 1 files, 1 entries (0 of them old), 3 oddities",
+    ]
+    assert "commit feedbeef" in (tmp_path / "references" / "gsm8k.yaml").read_text()
+
+
+def test_import_never_claims_the_snapshots_commits_for_another_folder(tmp_path: Path) -> None:
+    _run("import", _own(tmp_path), "--to", tmp_path / "plain")
+    _run("import", tmp_path / "own", "--to", tmp_path / "snapshot", "--snapshot")
+    assert "commit not recorded" in (tmp_path / "plain" / "gsm8k.yaml").read_text()
+    assert "commit 5bceeb1a" in (tmp_path / "snapshot" / "gsm8k.yaml").read_text()

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.client import wire
+from serve_eval.schema import Message, Request, SamplingParams, Usage
+
+JSON = "application/json"
+SSE = "text/event-stream; charset=utf-8"
+
+
+def _request(**more: object) -> Request:
+    fields = {"sample_id": "1", "prompt": "Hi", "sampling": SamplingParams(max_tokens=5)} | more
+    return Request(**fields)  # type: ignore[arg-type]
+
+
+def test_sampling_is_always_sent_in_full() -> None:
+    assert json.loads(wire.encode(_request(), "m")) == {
+        "model": "m",
+        "prompt": "Hi",
+        "max_tokens": 5,
+        "temperature": 0.0,
+        "top_p": 1.0,
+    }
+
+
+def test_stop_seed_and_extra_fields_are_sent_when_they_are_set() -> None:
+    sampling = SamplingParams(max_tokens=5, seed=7, stop=("a", "b"))
+    body = json.loads(wire.encode(_request(sampling=sampling, extra={"truncate_prompt_tokens": 9}), "m"))
+    assert (body["seed"], body["stop"], body["truncate_prompt_tokens"]) == (7, ["a", "b"], 9)
+
+
+def test_messages_go_to_the_chat_route() -> None:
+    prompt = (Message(role="system", content="s"), Message(role="user", content="u"))
+    body = json.loads(wire.encode(_request(prompt=prompt), "m"))
+    assert body["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    assert wire.route(prompt) == "/chat/completions"
+    assert wire.route("text") == "/completions"
+
+
+def test_a_completion_of_trtllm_serve_is_read() -> None:
+    body = {
+        "id": "cmpl-1",
+        "object": "text_completion",
+        "choices": [{"index": 0, "text": " B", "token_ids": None, "finish_reason": "length", "stop_reason": None}],
+        "usage": {"prompt_tokens": 7, "total_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {}},
+        "prompt_token_ids": None,
+    }
+    answer = wire.decode(json.dumps(body).encode(), JSON)
+    assert (answer.text, answer.finish_reason, answer.truncated) == (" B", "length", True)
+    assert answer.usage == Usage(prompt_tokens=7, completion_tokens=2)
+
+
+def test_a_chat_answer_keeps_reasoning_apart() -> None:
+    message = {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": []}
+    answer = wire.decode(json.dumps({"choices": [{"message": message, "finish_reason": "length"}]}).encode(), JSON)
+    assert (answer.text, answer.reasoning) == ("", "hm")
+
+
+def test_an_empty_text_with_a_finish_reason_is_an_answer() -> None:
+    assert wire.decode(b'{"choices": [{"text": "", "finish_reason": "stop"}]}', JSON).text == ""
+    assert wire.decode(b'{"choices": [{"message": {"content": null}, "finish_reason": "stop"}]}', JSON).text == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "message"),
+    [
+        (b"<html><head><title>Welcome to nginx</title></head></html>", "text/html", "Welcome to nginx"),
+        (b"", JSON, "an empty body"),
+        (b"null", JSON, "not an OpenAI answer"),
+        (b"[]", JSON, "not an OpenAI answer"),
+        (b'{"choices": []}', JSON, "no choices"),
+        (b'{"choices": null}', JSON, "no choices"),
+        (b"{}", JSON, "no choices"),
+        (b'{"choices": [{"text": "abc"', JSON, "not an OpenAI answer"),
+        (b'{"choices": [{"text": 3, "finish_reason": "stop"}]}', JSON, "not an OpenAI answer"),
+        (b'{"choices": [{"text": null, "finish_reason": null}]}', JSON, "neither a text nor a finish_reason"),
+        (b'{"choices": [{"message": {"content": null}}]}', JSON, "neither a text nor a finish_reason"),
+        (b'{"choices": [{"text": ""}]}', JSON, "without a finish_reason"),
+        (b'{"error": {"message": "overloaded"}}', JSON, "overloaded"),
+        (b"data: [DONE]\n\n", SSE, "without a finish_reason"),
+        (b'data: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n', SSE, "without a finish_reason"),
+        (b'data: {"error": {"message": "engine died"}}\n\n', SSE, "engine died"),
+        (b"data: {oops}\n\n", SSE, "not an OpenAI stream"),
+        (b"", SSE, "without a finish_reason"),
+    ],
+)
+def test_a_body_without_an_answer_is_invalid_never_empty(body: bytes, content_type: str, message: str) -> None:
+    with pytest.raises(wire.InvalidResponse, match=message):
+        wire.decode(body, content_type)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("done", ["data: [DONE]{0}{0}", ""])
+def test_a_whole_event_stream_is_joined(newline: str, done: str) -> None:
+    chunks = [
+        {"choices": [{"delta": {"role": "assistant"}}]},
+        {"choices": [{"delta": {"content": "#### "}}]},
+        {"choices": [{"delta": {"content": "7"}, "finish_reason": None}]},
+        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}},
+    ]
+    body = "".join(f"data: {json.dumps(chunk)} {newline}{newline}" for chunk in chunks) + done.format(newline)
+    answer = wire.decode(body.encode(), SSE)
+    assert (answer.text, answer.finish_reason, answer.usage.completion_tokens) == ("#### 7", "stop", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "kept"),
+    [("a</s>b", ("</s>",), "a"), ("abc", ("x",), "abc"), ("1 Q: 2 </s>", ("</s>", "Q:"), "1 "), ("abc", (), "abc")],
+)
+def test_the_text_is_cut_at_the_first_stop_string(text: str, stop: tuple[str, ...], kept: str) -> None:
+    body = json.dumps({"choices": [{"text": text, "finish_reason": "stop"}]}).encode()
+    assert wire.decode(body, JSON, stop).text == kept
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"object":"error","message":"too long","type":"BadRequestError","param":null,"code":400}', "too long"),
+        (b"{\"error\": \"[{'type': 'extra_forbidden'}]\"}", "[{'type': 'extra_forbidden'}]"),
+        (b'{"detail": "Internal server error 400"}', "Internal server error 400"),
+        (b'{"detail": [{"loc": ["body"], "msg": "field required"}]}', "field required"),
+        (b'{"error":{"message":"no such model","type":"x","code":"model_not_found","param":null}}', "no such model"),
+        (b"LLM is unavailable.", "LLM is unavailable."),
+        (b"", "an empty body"),
+        (b"<!doctype html><title> Oops </title>", "an HTML page titled 'Oops'"),
+        (b"<p>x", "an HTML page"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b'"quoted"', "quoted"),
+        (b"{}", "{}"),
+    ],
+)
+def test_every_shape_of_error_body_gives_its_message(body: bytes, message: str) -> None:
+    assert wire.describe(body) == message
+
+
+def test_a_long_error_is_cut() -> None:
+    assert len(wire.describe(b"x" * 100_000)) == wire.MAX_MESSAGE
+
+
+def test_model_lists_are_read_leniently() -> None:
+    assert wire.model_ids(b'{"object":"list","data":[{"id":"a"},{"id":"b"}]}') == ["a", "b"]
+    for body in (b"[]", b"", b"<html>", b'{"data": null}', b'{"data": [1]}', b'{"detail":"Not Found"}'):
+        assert wire.model_ids(body) == []
+
+
+@given(st.binary(max_size=300), st.sampled_from([JSON, SSE, "text/html", ""]))
+def test_any_bytes_give_an_answer_or_an_invalid_response(body: bytes, content_type: str) -> None:
+    with contextlib.suppress(wire.InvalidResponse):
+        wire.decode(body, content_type)
+    assert wire.describe(body)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda x: (
+            st.lists(x)
+            | st.dictionaries(
+                st.sampled_from(["choices", "text", "message", "error", "content", "finish_reason", "detail"]), x
+            )
+        ),
+    )
+)
+def test_any_json_gives_an_answer_or_an_invalid_response(value: object) -> None:
+    body = json.dumps(value).encode()
+    with contextlib.suppress(wire.InvalidResponse):
+        wire.decode(body, JSON)
+    assert isinstance(wire.describe(body), str)

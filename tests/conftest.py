@@ -1,0 +1,30 @@
+"""Fixtures that several test files use: generated data sets, and the shared folder of real data where it is present."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve_eval.datasets.generated import write_gsm8k, write_mmlu
+from serve_eval.tasks._mmlu_subjects import SUBJECTS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data beside the checkout; a test that needs it is skipped elsewhere."""
+    folder = ROOT.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("the shared folder with real data is not beside this checkout")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset root with generated GSM8K and MMLU of the sizes that the registered references ask for."""
+    root = tmp_path_factory.mktemp("data")
+    write_gsm8k(root / "gsm8k")
+    write_mmlu(root / "mmlu", SUBJECTS)
+    return root

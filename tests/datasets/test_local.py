@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from serve_eval.datasets import local
+from serve_eval.datasets.hub import HubSource, download
+from serve_eval.errors import DatasetError
+from serve_eval.schema import DataRoots
+from serve_eval.tasks.gsm8k import SOURCE
+
+
+def test_a_data_set_that_is_nowhere_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError) as caught:
+        local.find_folder(SOURCE, DataRoots(roots=(tmp_path,)), ["test.jsonl"])
+    assert str(tmp_path / "openai/gsm8k") in str(caught.value)
+    assert "grade-school-math" in caught.value.hint
+
+
+def test_without_any_root_the_message_says_so() -> None:
+    with pytest.raises(DatasetError, match="no dataset root is set"):
+        local.find_folder(SOURCE, DataRoots(), ["test.jsonl"])
+
+
+def test_the_first_root_wins_and_the_suites_layout_is_found(tmp_path: Path) -> None:
+    for place in ("a/gsm8k", "b/openai/gsm8k"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "test.jsonl").touch()
+    roots = DataRoots(roots=(tmp_path / "a", tmp_path / "b"))
+    assert local.find_folder(SOURCE, roots, ["test.jsonl"]) == tmp_path / "a/gsm8k"
+    assert local.find_folder(SOURCE, DataRoots(roots=(tmp_path / "b",)), ["test.jsonl"]) == tmp_path / "b/openai/gsm8k"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.jsonl", b'{"q": "a"}\n{"q": \n', "x.jsonl:2"),
+        ("x.jsonl", b"[1]\n", "x.jsonl:1"),
+        ("x.jsonl", b'{"q": 3}\n', "row 1 has no text in column q"),
+        ("x.jsonl", b"", "no rows"),
+        ("x.csv", b"q\n\xff\n", "not UTF-8"),
+        ("x.csv", b'q\n"a\n', "x.csv"),
+        ("x.parquet", b"PAR1", "not a Parquet file"),
+        ("x.txt", b"a", "unknown format"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DatasetError, match=message):
+        local.rows(local.read_file(tmp_path / name), ["q"])
+
+
+def test_the_checksum_sees_names_and_contents_but_not_the_order() -> None:
+    a, b = local.DataFile(Path("a"), b"1"), local.DataFile(Path("b"), b"2")
+    assert local.checksum([a, b]) == local.checksum([b, a])
+    assert local.checksum([a, b]) != local.checksum([a, local.DataFile(Path("b"), b"3")])
+    assert local.checksum([a, b]) != local.checksum([a, local.DataFile(Path("c"), b"2")])
+
+
+def test_the_hub_is_asked_only_when_allowed(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="was not found"):
+        local.find_folder(SOURCE, DataRoots(roots=(tmp_path,), allow_hub=False), ["test.jsonl"])
+
+
+def test_an_archive_from_the_hub_is_unpacked_once(tmp_path: Path) -> None:
+    (tmp_path / "in/data/test").mkdir(parents=True)
+    (tmp_path / "in/data/test/anatomy_test.csv").write_text("q,1,2,3,4,A\n")
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    with tarfile.open(snapshot / "data.tar", "w") as archive:
+        archive.add(tmp_path / "in/data", "data")
+    source = HubSource(repository="x/mmlu", patterns=("data.tar",), archive="data.tar")
+    for _ in range(2):
+        folder = download(source, lambda _: snapshot)
+        assert (folder / "test/anatomy_test.csv").read_text() == "q,1,2,3,4,A\n"
+
+
+def test_an_archive_that_reaches_outside_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "evil").write_text("x")
+    with tarfile.open(tmp_path / "data.tar", "w") as archive:
+        archive.add(tmp_path / "evil", "../outside")
+    source = HubSource(repository="x/mmlu", patterns=("data.tar",), archive="data.tar")
+    with pytest.raises(DatasetError, match="could not be had"):
+        download(source, lambda _: tmp_path)
+    assert not (tmp_path.parent / "outside").exists()
