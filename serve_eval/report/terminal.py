@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -34,20 +35,8 @@ _COLUMNS = (
 
 
 def render(report: Report, out_dir: Path, console: Console) -> None:
-    """Prints the verdict table and what explains it. Wide tables turn into one block per task on a narrow terminal."""
-    rows = [_row(task) for task in report.tasks]
-    widths = [max(len(cell) for cell in column) for column in zip(_COLUMNS, *rows, strict=True)]
-    if sum(widths) + 2 * len(widths) <= console.width:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in _COLUMNS:
-            table.add_column(name, justify="left" if name in ("task", "verdict") else "right", no_wrap=True)
-        for task, row in zip(report.tasks, rows, strict=True):
-            style = _STYLES.get(task.verdict.outcome, "bold yellow")
-            table.add_row(*map(Text, row[:-1]), Text(row[-1], style=style))
-        console.print(table)
-    else:
-        for task, row in zip(report.tasks, rows, strict=True):
-            _block(task, row, console)
+    """Prints the verdict table and what explains it. On a narrow terminal the table has a column per task."""
+    console.print(*_tables(report.tasks, console.width), sep="\n\n")
     for task in report.tasks:
         _explain(task, console)
     for warning in report.warnings:
@@ -57,13 +46,26 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
     _say(console, f"run folder: {out_dir}")
 
 
-def _block(task: TaskReport, row: list[str], console: Console) -> None:
-    grid = Table.grid(padding=(0, 2))
-    for name, cell in zip(_COLUMNS, row, strict=True):
-        style = _STYLES.get(task.verdict.outcome, "bold yellow") if name == "verdict" else ""
-        grid.add_row(Text(name, style="bold"), Text(cell, style=style))
-    console.print(grid)
-    console.print()
+def _tables(tasks: Sequence[TaskReport], width: int) -> list[Table]:
+    """One table with a row per task, or as many as it takes with a column per task."""
+    cells = [[Text(cell) for cell in _row(task)] for task in tasks]
+    for task, row in zip(tasks, cells, strict=True):
+        row[-1].stylize(_STYLES.get(task.verdict.outcome, "bold yellow"))
+    header = [Text(name, style="bold") for name in _COLUMNS]
+    if sum(max(map(len, column)) + 2 for column in zip(header, *cells, strict=True)) <= width:
+        return [_table([header, *cells])]
+    columns = max(1, (width - 11) // (2 + max((len(cell) for row in cells for cell in row), default=1)))
+    chunks = [cells[i : i + columns] for i in range(0, len(cells), columns)]
+    return [_table([list(row) for row in zip(header, *chunk, strict=True)]) for chunk in chunks]
+
+
+def _table(rows: Sequence[Sequence[Text]]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for i in range(len(rows[0])):
+        table.add_column(justify="left" if i in (0, len(_COLUMNS) - 1) else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _row(task: TaskReport) -> list[str]:

@@ -1,0 +1,407 @@
+"""The command as users run it: real processes, a real socket, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEY = "sk-test-0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """References of the simulated model: right with probability 0.9."""
+    folder = tmp_path_factory.mktemp("references")
+    for task in ("gsm8k", "mmlu"):
+        (folder / f"{task}.yaml").write_text("simulated:\n  - accuracy: 90.0\n    source: declared by the tests\n")
+    return folder
+
+
+@pytest.fixture
+def flags(data_root: Path, references: Path, tmp_path: Path) -> list[str]:
+    """A small run on the simulated endpoint; a test appends what it is about."""
+    return [
+        *("--launcher", "simulated", "--dataset-root", str(data_root), "--references-dir", str(references)),
+        *("--tasks", "gsm8k", "--set", "gsm8k.num_samples=300", "--set", "launcher.accuracy=0.9"),
+        *("-o", str(tmp_path / "out")),
+    ]
+
+
+def _environ(**more: str) -> dict[str, str]:
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM", "INTEG"))
+    }
+    return {**kept, "COLUMNS": "200", **more}
+
+
+def _run(*arguments: str, timeout: float = 60, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "serve_eval", "run", *arguments]
+    return subprocess.run(
+        command, env=_environ(**environ), capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def _report(tmp_path: Path, name: str = "out") -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((tmp_path / name / "report.json").read_text())
+    return report
+
+
+def _records(tmp_path: Path, name: str = "out") -> list[dict[str, Any]]:
+    lines = (tmp_path / name / "samples" / "gsm8k.jsonl").read_bytes().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_sound_endpoint_passes(flags: list[str], tmp_path: Path) -> None:
+    done = _run(*flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    header, row = done.stdout.splitlines()[:2]
+    assert header.split() == [
+        *("task", "n", "failed", "truncated", "unparsed", "evaluated", "reference", "threshold", "theta"),
+        *("alpha", "beta", "sigma", "verdict"),
+    ]
+    assert row.split()[:5] == ["gsm8k", "300", "0", "0", "0"]
+    assert row.split()[-1] == "PASS"
+    assert f"run folder: {tmp_path / 'out'}" in done.stdout
+    assert "gsm8k: 300/300 done, 0 failed" in done.stderr
+    report = _report(tmp_path)
+    (task,) = report["tasks"]
+    assert task["verdict"]["outcome"] == "PASS"
+    assert task["verdict"]["num_samples"] == 300
+    assert task["verdict"]["protocol"] == "assumed (task default)"
+    assert task["result"]["scored"] == 300
+    assert len(task["dataset"]["sha256"]) == 64
+    scores = (tmp_path / "out/scores/gsm8k.jsonl").read_text().splitlines()
+    assert len(scores) == 300
+    mean = sum(json.loads(line)["value"] for line in scores) / 300
+    assert 100 * mean == pytest.approx(task["result"]["value"])
+
+
+def test_a_damaged_endpoint_fails(flags: list[str]) -> None:
+    done = _run(*flags, "--set", "launcher.damage=0.3")
+    assert done.returncode == 1
+    assert "FAIL" in done.stdout
+
+
+def test_a_plan_file_with_the_same_content_gives_the_same_report(
+    flags: list[str], data_root: Path, references: Path, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "launcher: {name: simulated, accuracy: 0.9}\n"
+        "tasks: [gsm8k: {num_samples: 300}]\n"
+        f"dataset_root: {data_root}\nreferences_dir: {references}\noutput_dir: {tmp_path / 'two'}\n"
+    )
+    assert _run(*flags).returncode == _run(str(plan)).returncode == 0
+    one, two = _report(tmp_path), _report(tmp_path, "two")
+    assert one["tasks"] == two["tasks"]
+    assert one["plan"] == two["plan"]
+
+
+def test_both_tasks_are_judged_and_mmlu_names_both_numbers(flags: list[str], tmp_path: Path) -> None:
+    done = _run(*flags, "--tasks", "mmlu,gsm8k", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    mmlu = report["tasks"][0]
+    assert (mmlu["result"]["planned"], mmlu["verdict"]["num_samples"]) == (4104, 4096)
+    assert len(mmlu["result"]["breakdown"]["subject"]) == 57
+    assert len(mmlu["result"]["breakdown"]["category"]) == 4
+    assert report == _report(tmp_path)
+
+
+@pytest.mark.parametrize("again", ["same command", "--resume"])
+def test_a_killed_run_goes_on_and_ends_with_the_numbers_of_an_uninterrupted_one(
+    flags: list[str], tmp_path: Path, again: str
+) -> None:
+    slow = [*flags, "--set", "launcher.latency_s=0.05", "--concurrency", "8"]
+    whole = [*flags, "--set", "launcher.latency_s=0.05"]
+    assert _run(*[str(tmp_path / "whole") if x == str(tmp_path / "out") else x for x in whole]).returncode == 0
+    journal = tmp_path / "out/samples/gsm8k.jsonl"
+    with subprocess.Popen(
+        [sys.executable, "-m", "serve_eval", "run", *slow],
+        env=_environ(),
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    ) as process:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and (not journal.exists() or journal.stat().st_size < 20_000):
+            time.sleep(0.01)
+        process.kill()
+    had = _records(tmp_path)
+    assert 20 < len(had) < 290
+    with journal.open("ab") as file:
+        file.write(b'{"id":"test-1","respon')
+    done = _run(*(slow if again == "same command" else ["--resume", str(tmp_path / "out")]))
+    assert done.returncode == 0, done.stderr
+    assert "torn last record" in done.stdout
+    records = _records(tmp_path)
+    assert records[: len(had)] == had
+    assert len(records) == len({record["id"] for record in records}) == 300
+    assert _report(tmp_path)["tasks"] == _report(tmp_path, "whole")["tasks"]
+
+
+def test_a_finished_run_is_judged_again_without_its_endpoint(flags: list[str], tmp_path: Path) -> None:
+    assert _run(*flags).returncode == 0
+    before = _records(tmp_path)
+    done = _run(*flags)
+    assert done.returncode == 0
+    assert _records(tmp_path) == before
+    assert len(json.loads((tmp_path / "out/environment.json").read_text())) == 1
+
+
+def test_another_plan_in_the_same_folder_is_refused_naming_the_field(flags: list[str]) -> None:
+    assert _run(*flags).returncode == 0
+    done = _run(*flags, "--set", "gsm8k.num_fewshot=3", "--allow-mismatch", "num_fewshot")
+    assert done.returncode == 2
+    assert "plan.tasks[0].options.num_fewshot: was null, now 3" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_server(
+    flags: list[str], tmp_path: Path, number: signal.Signals
+) -> None:
+    slow = [*flags, "--set", "launcher.latency_s=0.2", "--concurrency", "4"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "serve_eval", "run", *slow], env=_environ(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        journal = tmp_path / "out/samples/gsm8k.jsonl"
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and (not journal.exists() or not journal.stat().st_size):
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert f"serve-eval run --resume {tmp_path / 'out'}" in said
+    base_url = json.loads((tmp_path / "out/environment.json").read_text())[0]["endpoint"]["base_url"]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(base_url.split(":")[2].split("/")[0])), timeout=2)
+
+
+def test_a_dry_run_shows_everything_and_sends_nothing(flags: list[str], tmp_path: Path) -> None:
+    done = _run(*flags, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "launcher:",
+        "_simulator",
+        "task gsm8k: 300 requests",
+        "reference: 90.0",
+        "threshold: ",
+        "theta: ",
+        "| Question: ",
+        "nothing was sent",
+    ):
+        assert part in done.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_prompts_can_be_dumped(flags: list[str], tmp_path: Path) -> None:
+    assert _run(*flags, "--dump-prompts", str(tmp_path / "p.jsonl")).returncode == 0
+    lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert len(lines) == 300
+    assert set(lines[0]) == {"task", "id", "prompt", "target"}
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(flags: list[str], tmp_path: Path) -> None:
+    done = _run(*flags, "--limit", "40", "--seed", "7")
+    assert "a random subset of 40 of 300 samples (seed 7), judged with n = 40" in done.stdout
+    (task,) = _report(tmp_path)["tasks"]
+    assert task["verdict"]["num_samples"] == task["result"]["planned"] == 40
+    again = [str(tmp_path / "two") if x == str(tmp_path / "out") else x for x in flags]
+    _run(*again, "--limit", "40", "--seed", "8")
+    ids = [{record["id"] for record in _records(tmp_path, name)} for name in ("out", "two")]
+    assert ids[0] != ids[1]
+
+
+def test_integration_test_asks_one_sample_judges_nothing_and_shouts(flags: list[str], tmp_path: Path) -> None:
+    done = _run(*flags, INTEGRATION_TEST="1")
+    assert done.returncode == 0
+    assert "INTEGRATION TEST" in done.stdout
+    assert len(_records(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("how", ["--no-reference", "variable"])
+def test_a_missing_reference_stops_the_run_unless_it_is_allowed(flags: list[str], how: str) -> None:
+    unknown = [*flags, "--quant-algo", "NVFP4"]
+    refused = _run(*unknown)
+    assert refused.returncode == 3
+    assert "simulated" in refused.stderr
+    assert "NVFP4" in refused.stderr
+    allowed = _run(*unknown, how) if how.startswith("--") else _run(*unknown, TRTLLM_ACCURACY_NO_REFERENCE="1")
+    assert allowed.returncode == 3
+    assert "NO REFERENCE" in allowed.stdout
+    assert " 9" in allowed.stdout.splitlines()[1]
+
+
+def test_an_option_that_deviates_from_the_assumed_protocol_is_refused_unless_allowed(flags: list[str]) -> None:
+    deviating = [*flags, "--set", "gsm8k.num_fewshot=3"]
+    refused = _run(*deviating)
+    assert refused.returncode == 3
+    assert "num_fewshot is 3, 5 with the reference" in refused.stderr
+    allowed = _run(*deviating, "--allow-mismatch", "num_fewshot")
+    assert allowed.returncode == 0
+    assert "mismatch allowed: num_fewshot" in allowed.stdout
+
+
+def test_a_port_where_nobody_listens_is_said_at_once(flags: list[str], tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    began = time.monotonic()
+    done = _run(
+        *flags[2:-8], *flags[-2:], "--tasks", "gsm8k", "--model", "simulated", "--base-url", f"127.0.0.1:{port}"
+    )
+    assert done.returncode == 4
+    assert f"http://127.0.0.1:{port}/v1/completions" in done.stderr
+    assert "Is the server up" in done.stderr
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("html", "an HTML page"),
+        ("empty_choices", "no choices"),
+        ("null_content", "neither a text nor"),
+        ("bad_json", "not an OpenAI answer"),
+        ("disconnect", "Disconnected"),
+        ("500", "HTTP 500"),
+        ("wrapped_400", "Bad Request"),
+    ],
+)
+def test_an_endpoint_that_answers_nothing_useful_ends_the_run_with_its_cause(
+    flags: list[str], kind: str, said: str
+) -> None:
+    done = _run(*flags, "--set", "launcher.failure_rate=1.0", "--set", f"launcher.failure_kind='{kind}'")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert said in done.stderr
+
+
+def test_failures_are_counted_never_scored_and_bound_the_value(flags: list[str], tmp_path: Path) -> None:
+    done = _run(
+        *flags,
+        "--set",
+        "launcher.failure_rate=0.01",
+        "--set",
+        "launcher.failure_kind=wrapped_400",
+        "--set",
+        "launcher.seed=3",
+    )
+    (task,) = _report(tmp_path)["tasks"]
+    result = task["result"]
+    assert 0 < result["failed"] <= 6
+    assert result["scored"] + result["failed"] == result["planned"] == 300
+    assert result["failures"] == {"http_error": result["failed"]}
+    low, high = result["bounds"]
+    assert high - low == pytest.approx(100 * result["failed"] / 300)
+    assert low < result["value"] < high
+    assert done.returncode == 0
+    assert "samples were scored; the value lies in [" in done.stdout
+
+
+def test_too_many_failures_are_inconclusive(flags: list[str]) -> None:
+    done = _run(*flags, "--set", "launcher.failure_rate=0.2", "--set", "launcher.failure_kind=wrapped_400")
+    assert done.returncode == 3
+    assert "too_many_missing" in done.stdout
+    assert (
+        _run(
+            *flags, "--strict", "--set", "launcher.failure_rate=0.2", "--set", "launcher.failure_kind=wrapped_400"
+        ).returncode
+        == 1
+    )
+
+
+def test_truncated_answers_are_scored_and_counted(flags: list[str], tmp_path: Path) -> None:
+    _run(*flags, "--set", "launcher.truncate_rate=0.5")
+    result = _report(tmp_path)["tasks"][0]["result"]
+    assert result["truncated"] > 100
+    assert result["scored"] == 300
+    assert result["failed"] == 0
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(flags: list[str], tmp_path: Path) -> None:
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+
+    command = [sys.executable, "-m", "serve_eval", "run", *flags, "--set", "gsm8k.num_samples=1319"]
+    done = subprocess.run(
+        command, env=_environ(), capture_output=True, text=True, timeout=60, check=False, preexec_fn=small_files
+    )
+    assert done.returncode in (4, 2), done.stderr
+    assert "cannot" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_key_never_reaches_a_file_or_the_screen(flags: list[str], tmp_path: Path) -> None:
+    for arguments in (
+        ["--api-key", KEY],
+        ["--header", f"Authorization: Bearer {KEY}"],
+        ["--base-url", f"http://me:{KEY}@host"],
+    ):
+        done = _run(*flags, *arguments)
+        assert done.returncode == 2
+        assert KEY not in done.stdout + done.stderr
+    done = _run(*flags, "--header", "X-Other-Key: ${OTHER}", OPENAI_API_KEY=KEY, OTHER=KEY)
+    assert done.returncode == 0, done.stderr
+    assert KEY not in done.stdout + done.stderr
+    for file in (tmp_path / "out").rglob("*"):
+        if file.is_file():
+            assert KEY.encode() not in file.read_bytes(), file
+
+
+def test_files_of_a_run_are_private(flags: list[str], tmp_path: Path) -> None:
+    _run(*flags, "--limit", "5")
+    for path in (tmp_path / "out", *(tmp_path / "out").rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_two_runs_in_one_folder_are_refused(flags: list[str], tmp_path: Path) -> None:
+    slow = [*flags, "--set", "launcher.latency_s=1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "serve_eval", "run", *slow], env=_environ(), stderr=subprocess.DEVNULL
+    ) as first:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not (tmp_path / "out/environment.json").exists():
+            time.sleep(0.02)
+        second = _run(*slow)
+        first.terminate()
+    assert second.returncode == 2
+    assert f"in use by another run (process {first.pid})" in second.stderr
+
+
+def test_usage_errors_come_all_at_once(flags: list[str]) -> None:
+    done = _run(*flags, "--tasks", "gsm8", "--verdict", "clasic", "--limit", "0")
+    assert done.returncode == 2
+    for part in ("Did you mean 'gsm8k'?", "Did you mean 'classic'?", "limit: must be 1 or more"):
+        assert part in done.stderr
+
+
+def test_variables_stand_for_flags_and_underscores_for_dashes(flags: list[str], references: Path) -> None:
+    renamed = ["--references_dir" if x == "--references-dir" else x for x in flags]
+    done = _run(
+        *renamed, "--dry-run", SERVE_EVAL_LIMIT="17", SERVE_EVAL_SET="gsm8k.num_samples=200\nlauncher.accuracy=0.5"
+    )
+    assert "task gsm8k: 17 requests" in done.stdout, done.stderr
+
+
+def test_a_narrow_terminal_gets_one_block_per_task(flags: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "serve_eval", "run", *flags, "--limit", "5"],
+        env={**_environ(), "COLUMNS": "60"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert any(line.split() == ["failed", "0"] for line in done.stdout.splitlines())

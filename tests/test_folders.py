@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from serve_eval import folders
+from serve_eval.errors import PlanError
+
+
+def _example(
+    first: int,
+    *,
+    count: int = 3,
+    share: float | None = None,
+    kind: Literal["a", "b"] = "a",
+    needed: str,
+    names: list[str] = [],  # noqa: B006
+) -> None:
+    """A function with options."""
+
+
+def test_names_are_the_files_without_an_underscore() -> None:
+    assert {"gsm8k", "mmlu"} <= set(folders.names("serve_eval.tasks"))
+    assert not [name for name in folders.names("serve_eval.tasks") if name.startswith("_")]
+
+
+def test_an_unknown_name_comes_with_the_nearest() -> None:
+    with pytest.raises(PlanError, match=r"unknown task .gsm8.\. Did you mean .gsm8k.\?"):
+        folders.load("serve_eval.tasks", "gsm8")
+
+
+def test_options_are_the_keyword_only_parameters() -> None:
+    assert list(folders.options_of(_example)) == ["count", "share", "kind", "needed", "names"]
+
+
+def test_options_are_converted_to_their_types() -> None:
+    checked = folders.check_options(_example, {"needed": "x", "share": 1, "names": ["a"], "kind": "b"}, "t")
+    assert checked == {"needed": "x", "share": 1.0, "names": ["a"], "kind": "b"}
+    assert isinstance(checked["share"], float)
+
+
+def test_every_bad_option_is_reported() -> None:
+    with pytest.raises(PlanError) as caught:
+        folders.check_options(_example, {"count": "3", "kind": "c", "cuont": 1}, "tasks[0].x")
+    assert len(caught.value.problems) == 4
+    text = str(caught.value)
+    assert "tasks[0].x.count: " in text
+    assert "tasks[0].x.kind: " in text
+    assert "tasks[0].x.cuont: unknown option. Did you mean 'count'?" in text
+    assert "tasks[0].x.needed: required" in text
+
+
+def test_without_a_near_name_the_known_ones_are_listed() -> None:
+    assert folders.nearest("zzz", ["alpha", "beta"]) == " Known: alpha, beta."
+    assert folders.nearest("ALPHA", ["alpha", "beta"]) == " Did you mean 'alpha'?"
+    assert folders.nearest("x", []) == ""
