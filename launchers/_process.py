@@ -1,98 +1,124 @@
-"""What launchers share: one server as a process of its own group, watched, and ended on every path."""
+"""A server as a process of its own, from its start to its end: what every launcher that starts something shares."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from serve_eval.errors import LaunchError
 
 STOP_S = 10.0
-"""Time between SIGTERM and SIGKILL."""
-POLL_S = 0.05
-LOG_LINES = 20
+"""How long a server may take to end after SIGTERM, before SIGKILL."""
+KILL_S = 5.0
+"""How long we wait for what SIGKILL ends."""
+LOG_LINES = 15
+"""Lines of the log that an error quotes."""
+
+T = TypeVar("T")
 
 
-class Server:
-    """A started server process with its log file."""
+class ServerProcess:
+    """A server that `server_process` started. `pid` is also the id of its process group."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log_file: Path, name: str) -> None:
-        self.process, self.log_file, self.name = process, log_file, name
+    def __init__(self, process: subprocess.Popen[bytes], log_file: Path) -> None:
+        self.pid, self.log_file = process.pid, log_file
+        self._process = process
 
-    def check_alive(self) -> None:
-        """Raises LaunchError with the last lines of the log when the process has ended."""
-        if self.process.returncode is not None:
-            raise LaunchError(
-                f"{self.name} ended with exit code {self.process.returncode}. Its last words:\n{self.last_words()}",
-                hint=f"The whole log: {self.log_file}",
-            )
+    def exit_code(self) -> int | None:
+        """None while it runs. What is left of its group is killed as soon as the end is seen."""
+        if self._process.returncode is None and self._process.poll() is not None:
+            # Only now: later the number of the group could be another's.
+            self._signal(signal.SIGKILL)
+        return self._process.returncode
 
-    def last_words(self) -> str:
-        """The last lines of the log."""
-        text = self.log_file.read_text(encoding="utf-8", errors="replace")
-        return "\n".join(text.splitlines()[-LOG_LINES:]) or "(nothing was logged)"
+    async def until(self, probe: Callable[[], Awaitable[T | None]], *, timeout_s: float) -> T:
+        """What `probe` gives once it is not None.
 
-    async def wait_for_file(self, path: Path, timeout_s: float) -> str:
-        """The content of a file that the server writes when it is ready. Raises LaunchError."""
-        deadline = time.monotonic() + timeout_s
-        while not path.exists():
-            self.check_alive()
-            if time.monotonic() > deadline:
-                raise LaunchError(f"{self.name} was not ready after {timeout_s:g} s:\n{self.last_words()}")
-            await asyncio.sleep(POLL_S)
-        return path.read_text(encoding="utf-8")
+        Raises LaunchError with the last lines of the log when the server ends before, or after `timeout_s` seconds.
+        """
+        clock, pause_s = asyncio.get_running_loop().time, 0.02
+        deadline = clock() + timeout_s
+        while (found := await probe()) is None:
+            if (code := self.exit_code()) is not None:
+                ending = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+                raise self._error(f"the server ended with {ending} before it was ready")
+            if clock() > deadline:
+                raise self._error(f"the server is not ready after {timeout_s:g} s")
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, 0.5)
+        return found
 
-    async def wait_until_healthy(self, url: str, timeout_s: float) -> None:
-        """Waits until GET `url` answers 200. Raises LaunchError when the server ends before that or takes too long."""
+    async def healthy(self, url: str, *, timeout_s: float) -> None:
+        """Returns once GET `url` answers 200. Raises LaunchError as `until` does."""
         import httpx
 
-        deadline = time.monotonic() + timeout_s
         async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
-            while True:
-                self.check_alive()
-                with suppress(httpx.HTTPError):
-                    if (await client.get(url)).status_code == 200:
-                        return
-                if time.monotonic() > deadline:
-                    raise LaunchError(f"{self.name} was not healthy after {timeout_s:g} s:\n{self.last_words()}")
-                await asyncio.sleep(POLL_S)
+
+            async def probe() -> bool | None:
+                with suppress(httpx.TransportError):
+                    return (await client.get(url)).status_code == 200 or None
+                return None
+
+            await self.until(probe, timeout_s=timeout_s)
+
+    async def stop(self) -> None:
+        """Ends the server and its group: SIGTERM, then SIGKILL after STOP_S seconds or when we are cancelled."""
+        try:
+            if self.exit_code() is None:
+                self._signal(signal.SIGTERM)
+                await self._ended(STOP_S)
+        finally:
+            if self.exit_code() is None:
+                self._signal(signal.SIGKILL)
+                await self._ended(KILL_S)
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
+    async def _ended(self, timeout_s: float) -> None:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_s
+        while self.exit_code() is None and clock() < deadline:
+            await asyncio.sleep(0.02)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # macOS answers EPERM for a group of which only a zombie is left
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def _error(self, message: str) -> LaunchError:
+        lines = self.log_file.read_bytes()[-16384:].decode(errors="replace").splitlines()[-LOG_LINES:]
+        return LaunchError("\n  ".join([f"{message}:", *lines]), hint=f"Its log is {self.log_file}.")
 
 
 @asynccontextmanager
 async def server_process(
-    command: Sequence[str], *, name: str, log_file: Path, env: Mapping[str, str] | None = None
-) -> AsyncIterator[Server]:
-    """Starts `command` in a process group of its own, with its output in `log_file` and a pipe as standard input.
+    command: Sequence[str], *, log_file: Path, env: Mapping[str, str] | None = None
+) -> AsyncIterator[ServerProcess]:
+    """Runs a command in a session of its own for the length of the block; every way out of the block ends it.
 
-    The pipe closes when this process ends in any way, SIGKILL included, which a server of ours takes as its own end.
-    On leaving, the group gets SIGTERM and after STOP_S SIGKILL. Raises LaunchError when the command cannot be started.
+    Its output is added to `log_file` (mode 0600). Its stdin is a pipe that only we hold: a server that watches it ends
+    with us, however we end. `env` None: our environment. Raises LaunchError when the command cannot be run.
     """
-    log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    server = _start(command, log_file, env)
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, env=env, start_new_session=True
-        )
+        yield server
+    finally:
+        await server.stop()
+
+
+def _start(command: Sequence[str], log_file: Path, env: Mapping[str, str] | None) -> ServerProcess:
+    try:
+        log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+            process = subprocess.Popen(  # noqa: S603 - the launcher's own command, and no shell
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True
+            )
     except OSError as error:
-        raise LaunchError(f"{name} cannot be started: {error}") from error
-    finally:
-        os.close(log)
-    try:
-        yield Server(process, log_file, name)
-    finally:
-        await asyncio.shield(_stop(process))
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), STOP_S)
-            return
+        raise LaunchError(f"{command[0]} cannot be started: {error}") from error
+    return ServerProcess(process, log_file)

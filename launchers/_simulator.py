@@ -1,33 +1,51 @@
-"""A simulated OpenAI-compatible endpoint on a loopback socket: a real HTTP server in front of a file of answers.
+"""The simulated endpoint: an OpenAI-compatible server that looks answers up in a file. There is no model in it.
 
-    python -m launchers._simulator --config '{"answers": "answers.jsonl"}' --port-file FILE
+    python -m launchers._simulator --answers FILE [--model NAME] [--port 0] [--ready-file FILE] [FAULTS]
 
-Faults are switched on in the configuration and hit the same prompts in every run with the same seed.
+The answer file has one JSON object per line: `sha256` of the prompt (`serve_eval.prompt_hash`), the texts `right` and
+`wrong`, and the `probability` of the right one. A token is a word with the white space before it.
+
+Chance is decided by hashes. A prompt is answered right where a uniform number of (seed, run, prompt) lies below its
+probability times (1 - damage), so more damage only ever adds wrong answers. Which prompts fail, are cut or come back
+empty depends on (seed, prompt), the jitter of the latency on (seed, number of the request).
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import itertools
 import os
+import re
 import signal
+import stat
 import sys
-from collections import Counter
-from collections.abc import AsyncIterator
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 from aiohttp import web
 
-from launchers._answers import Model, count_tokens, cut, read_answers, uniform
-from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.prompt_hash import prompt_sha256, uniform
 from serve_eval.schema import Message, Prompt
 
-FailureKind = Literal[
+UNKNOWN_ANSWER = "I do not know."
+DEFAULT_MAX_TOKENS = 16
+MAX_BODY_BYTES = 64 * 1024 * 1024
+KEEPALIVE_S = 5.0
+"""Idle time after which a connection is closed, as trtllm-serve does."""
+SHUTDOWN_S = 0.2
+"""How long requests in progress may take when the server ends."""
+RECORDED = 1000
+"""Requests of which bodies and headers are kept with `record`: the latest ones."""
+
+Fault = Literal[
     "500",
-    "wrapped_400",
     "429",
     "503",
     "disconnect",
@@ -36,289 +54,605 @@ FailureKind = Literal[
     "null_content",
     "bad_json",
     "hang",
+    "wrapped_400",
     "stream_without_finish",
 ]
+"""How a request fails: a status in one of trtllm-serve's forms, no answer, or a 200 that holds none.
+
+500: `{"detail": ...}` of an orchestrator. 429: with `Retry-After: 0`. 503: plain text. disconnect: the connection is
+closed. html: a proxy's page. empty_choices, null_content, bad_json (cut in the middle): an answer without a text. hang:
+nothing until the client goes. wrapped_400: a worker's refusal as an orchestrator's 500. stream_without_finish: an event
+stream, asked for or not, that never says why it ends.
+"""
+
+_COMMON_FIELDS = frozenset(
+    [
+        "model",
+        "best_of",
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "max_tokens",
+        "n",
+        "presence_penalty",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "temperature",
+        "top_p",
+        "user",
+        "echo",
+        "lora_request",
+        "prompt_ignore_length",
+        "use_beam_search",
+        "top_k",
+        "top_p_min",
+        "min_p",
+        "repetition_penalty",
+        "length_penalty",
+        "early_stopping",
+        "stop_token_ids",
+        "include_stop_str_in_output",
+        "ignore_eos",
+        "min_tokens",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "truncate_prompt_tokens",
+        "add_special_tokens",
+        "response_format",
+        "disaggregated_params",
+        "thinking_token_budget",
+        "priority",
+        "conversation_params",
+    ]
+)
+_TEXT_FIELDS = _COMMON_FIELDS | set(["prompt", "suffix", "return_context_logits", "detokenize"])
+_CHAT_FIELDS = _COMMON_FIELDS | set(
+    [
+        "messages",
+        "max_completion_tokens",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "prompt_token_ids",
+        "add_generation_prompt",
+        "documents",
+        "chat_template",
+        "chat_template_kwargs",
+        "cache_salt",
+        "agent_hierarchy",
+        "media_io_kwargs",
+        "mm_processor_kwargs",
+        "thinking",
+    ]
+)
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What is simulated. Rates are shares of the prompts, chosen by their hash.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatorConfig:
+    """What the server knows and how it misbehaves. Rates and `damage` are in [0, 1], times in seconds.
 
-    `failures_per_prompt` 0: a chosen prompt always fails; else only so often. `latency_s` is the time before an answer.
-    `context_tokens` limits prompt words plus max_tokens. `list_models` false: no /v1/models, like an orchestrator.
-    `check_model` false: any model name is taken, like trtllm-serve. `refused_fields` are answered with 400.
+    `failure_rate` is the share of the prompts whose requests fail as `failure_kind` says, `failures_per_prompt` times
+    each (0: always). Prompts that the answer file does not know fail only at a rate of 1, so that a client's first
+    trial can pass. `truncate_rate` is the share of the answers that lose half their words, `empty_rate` of those that
+    are "". `crash_after` ends the process at the first request after so many, so it is for a process of its own.
+    `context_tokens` bounds prompt and `max_tokens` together. `any_model` accepts every model name, as trtllm-serve
+    does; `strict_fields` refuses what it does not know; `no_models` has no /v1/models, like its orchestrator.
+    `api_key` must come as a bearer token when set. `record` keeps the latest bodies and headers in `Stats`.
+    Raises ValueError for values out of range.
     """
 
-    answers: str
+    answers: Path | None = None
     model: str = "simulated"
     seed: int = 0
     run: int = 0
     damage: float = 0.0
     latency_s: float = 0.0
+    latency_jitter_s: float = 0.0
     failure_rate: float = 0.0
-    failure_kind: FailureKind = "500"
+    failure_kind: Fault = "500"
     failures_per_prompt: int = 0
     truncate_rate: float = 0.0
     empty_rate: float = 0.0
+    crash_after: int | None = None
     context_tokens: int | None = None
-    list_models: bool = True
-    check_model: bool = True
-    refused_fields: tuple[str, ...] = ()
-    api_key: str | None = None
+    any_model: bool = False
+    strict_fields: bool = False
+    no_models: bool = False
+    api_key: str | None = field(default=None, repr=False)
+    record: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("damage", "failure_rate", "truncate_rate", "empty_rate"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}, which is not between 0 and 1")
+        for name in ("latency_s", "latency_jitter_s", "failures_per_prompt", "crash_after", "context_tokens"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, which is negative")
 
 
 @dataclass(slots=True)
-class Seen:
-    """What a running simulator has seen, for tests: requests per prompt hash, most at a time, bodies and headers."""
+class Stats:
+    """What the server has seen, for tests in the same process: completion requests by prompt hash, the most that were
+    in progress at once, and with `record` the latest bodies and headers."""
 
-    prompts: Counter[str] = field(default_factory=Counter)
-    in_flight: int = 0
-    most_in_flight: int = 0
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
-
-
-SEEN: web.AppKey[Seen] = web.AppKey("seen", Seen)
+    requests: Counter[str] = field(default_factory=Counter)
+    concurrent: int = 0
+    max_concurrent: int = 0
+    bodies: deque[Any] = field(default_factory=lambda: deque(maxlen=RECORDED))
+    headers: deque[Mapping[str, str]] = field(default_factory=lambda: deque(maxlen=RECORDED))
 
 
-class _Refusal(Exception):
-    def __init__(self, status: int, body: dict[str, Any]) -> None:
-        super().__init__(status)
-        self.status, self.body = status, body
+STATS = web.AppKey("stats", Stats)
+"""Key of the Stats of an application."""
 
 
-def _bad_request(message: str) -> _Refusal:
-    """A worker's error body of trtllm-serve."""
-    return _Refusal(400, {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400})
-
-
-def _json(value: object, status: int = 200, **headers: str) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(value), status=status, content_type="application/json", headers=headers or None
-    )
-
-
-class _Simulator:
-    def __init__(self, config: Config, *, record: bool) -> None:
-        self.config, self.record, self.seen = config, record, Seen()
-        self.model = Model(
-            answers=read_answers(Path(config.answers)), seed=config.seed, run=config.run, damage=config.damage
-        )
-
-    async def health(self, request: web.Request) -> web.Response:
-        return web.Response()
-
-    async def version(self, request: web.Request) -> web.Response:
-        return _json({"version": "simulator"})
-
-    async def models(self, request: web.Request) -> web.Response:
-        entry = {"id": self.config.model, "object": "model", "created": 0, "owned_by": "simulator"}
-        return _json({"object": "list", "data": [entry]})
-
-    async def generate(self, request: web.Request) -> web.StreamResponse:
-        seen = self.seen
-        seen.in_flight += 1
-        seen.most_in_flight = max(seen.most_in_flight, seen.in_flight)
-        try:
-            return await self._generate(request)
-        except _Refusal as refusal:
-            return _json(refusal.body, refusal.status)
-        finally:
-            seen.in_flight -= 1
-
-    async def _generate(self, request: web.Request) -> web.StreamResponse:
-        config = self.config
-        if config.api_key and request.headers.get("Authorization") != f"Bearer {config.api_key}":
-            told = request.headers.get("Authorization", "nothing")
-            raise _Refusal(
-                401, {"error": {"message": f"Incorrect API key provided: {told}", "code": "invalid_api_key"}}
-            )
-        try:
-            body = msgspec.json.decode(await request.read(), type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise _Refusal(400, {"error": str(error)}) from error
-        if self.record:
-            self.seen.bodies.append(body)
-            self.seen.headers.append(dict(request.headers))
-        prompt = self._check(body, chat=request.path.endswith("/chat/completions"))
-        sha256 = prompt_sha256(prompt)
-        self.seen.prompts[sha256] += 1
-        if config.latency_s:
-            await asyncio.sleep(config.latency_s)
-        if uniform("fail", config.seed, sha256) < config.failure_rate and (
-            not config.failures_per_prompt or self.seen.prompts[sha256] <= config.failures_per_prompt
-        ):
-            return await _fail(config.failure_kind, request)
-        return await self._answer(request, body, prompt, sha256)
-
-    def _check(self, body: dict[str, Any], *, chat: bool) -> Prompt:
-        """The prompt of a valid request. Raises _Refusal as the real servers do."""
-        config = self.config
-        for name in config.refused_fields:
-            if name in body:
-                raise _Refusal(400, {"error": f"[{{'type': 'extra_forbidden', 'loc': ('body', '{name}')}}]"})
-        model = body.get("model")
-        if config.check_model and model != config.model:
-            message = f"The model `{model}` does not exist or you do not have access to it."
-            error = {"message": message, "type": "invalid_request_error", "param": None, "code": "model_not_found"}
-            raise _Refusal(404, {"error": error})
-        max_tokens = body.setdefault("max_tokens", 16)
-        if not isinstance(max_tokens, int) or max_tokens < 1:
-            raise _bad_request(f"`max_tokens` ({max_tokens}) must be greater than 0")
-        if body.get("n", 1) != 1:
-            raise _bad_request("only n = 1 is simulated")
-        prompt = _messages(body) if chat else body.get("prompt")
-        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
-            prompt = prompt[0]
-        if not prompt or not isinstance(prompt, (str, tuple)):
-            raise _bad_request("expected one prompt as a string, or a list of messages")
-        if config.context_tokens is not None:
-            used = _words(prompt) + max_tokens
-            if used > config.context_tokens:
-                limit = f"This model's maximum context length is {config.context_tokens} tokens"
-                raise _bad_request(f"{limit}. However, your request needs {used} tokens.")
-        return prompt
-
-    async def _answer(
-        self, request: web.Request, body: dict[str, Any], prompt: Prompt, sha256: str
-    ) -> web.StreamResponse:
-        config = self.config
-        stop = body.get("stop") or []
-        whole = self.model.answer(sha256)
-        text, finish = cut(whole, body["max_tokens"], [stop] if isinstance(stop, str) else list(stop))
-        if uniform("truncate", config.seed, sha256) < config.truncate_rate:
-            text, finish = cut(text, max(1, count_tokens(text) // 2), [])[0], "length"
-        if uniform("empty", config.seed, sha256) < config.empty_rate:
-            text, finish = "", "stop"
-        used = {"prompt_tokens": _words(prompt), "completion_tokens": count_tokens(text)}
-        usage = {**used, "total_tokens": sum(used.values())}
-        chat = not isinstance(prompt, str)
-        head = {"id": f"sim-{sha256[:16]}", "created": 0, "model": body.get("model")}
-        if body.get("stream"):
-            include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-            return await _stream(request, head, chat, text, finish, usage if include_usage else None)
-        said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish}
-        kind = "chat.completion" if chat else "text_completion"
-        return _json({**head, "object": kind, "choices": [choice], "usage": usage})
-
-
-def _messages(body: dict[str, Any]) -> Prompt | None:
-    try:
-        return tuple(Message(role=turn["role"], content=turn["content"]) for turn in body["messages"])
-    except (KeyError, TypeError):
-        return None
-
-
-def _words(prompt: Prompt) -> int:
-    return count_tokens(prompt) if isinstance(prompt, str) else sum(count_tokens(turn.content) for turn in prompt)
-
-
-async def _stream(
-    request: web.Request, head: dict[str, Any], chat: bool, text: str, finish: str, usage: dict[str, int] | None
-) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-    await response.prepare(request)
-    kind = "chat.completion.chunk" if chat else "text_completion"
-
-    async def send(choices: list[dict[str, Any]], **more: object) -> None:
-        event = {**head, "object": kind, "choices": choices, **more}
-        await response.write(b"data: " + msgspec.json.encode(event) + b"\n\n")
-
-    if chat:
-        await send([{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}])
-    for start in range(0, len(text), 8):
-        piece = text[start : start + 8]
-        await send(
-            [{"index": 0, **({"delta": {"content": piece}} if chat else {"text": piece}), "finish_reason": None}]
-        )
-    await send([{"index": 0, **({"delta": {}} if chat else {"text": ""}), "finish_reason": finish}])
-    if usage is not None:
-        await send([], usage=usage)
-    await response.write(b"data: [DONE]\n\n")
-    return response
-
-
-async def _fail(kind: FailureKind, request: web.Request) -> web.StreamResponse:
-    wrapped = "Internal server error 400, message='Bad Request', url='http://localhost:8001/v1/completions'"
-    match kind:
-        case "500":
-            return _json({"detail": "Internal server error simulated"}, 500)
-        case "wrapped_400":
-            return _json({"detail": wrapped}, 500)
-        case "429":
-            return _json({"error": {"message": "slow down"}}, 429, **{"Retry-After": "0"})
-        case "503":
-            return web.Response(status=503, text="LLM is unavailable.")
-        case "html":
-            page = "<html><head><title>Welcome</title></head><body>hello</body></html>"
-            return web.Response(text=page, content_type="text/html")
-        case "empty_choices":
-            return _json({"object": "text_completion", "choices": []})
-        case "null_content":
-            choice = {"index": 0, "text": None, "message": {"content": None}, "finish_reason": None}
-            return _json({"choices": [choice]})
-        case "bad_json":
-            return web.Response(body=b'{"choices": [{"text": "half an ans', content_type="application/json")
-        case "stream_without_finish":
-            body = b'data: {"choices": [{"index": 0, "text": "half"}]}\n\ndata: [DONE]\n\n'
-            return web.Response(body=body, content_type="text/event-stream")
-        case "hang":
-            await asyncio.sleep(3600)
-    if request.transport is not None:
-        request.transport.close()
-    return web.Response()
-
-
-def create_app(config: Config, *, record: bool = False) -> web.Application:
-    """The application. `record` keeps every request's body and headers in `app[SEEN]`. Raises OSError and
-    msgspec.DecodeError when the answer file cannot be read."""
-    simulator = _Simulator(config, record=record)
-    app = web.Application(client_max_size=64 * 1024 * 1024)
-    app[SEEN] = simulator.seen
-    app.router.add_get("/health", simulator.health)
-    app.router.add_get("/version", simulator.version)
-    if config.list_models:
+def create_app(config: SimulatorConfig) -> web.Application:
+    """The server as an aiohttp application. Raises OSError or msgspec.MsgspecError for a bad answer file."""
+    simulator = _Simulator(config)
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app[STATS] = simulator.stats
+    app.router.add_post("/v1/completions", simulator.completions)
+    app.router.add_post("/v1/chat/completions", simulator.chat_completions)
+    app.router.add_get("/health", _health)
+    app.router.add_get("/version", _version)
+    if not config.no_models:
         app.router.add_get("/v1/models", simulator.models)
-    app.router.add_post("/v1/completions", simulator.generate)
-    app.router.add_post("/v1/chat/completions", simulator.generate)
     return app
 
 
 @asynccontextmanager
-async def serve(app: web.Application, port: int = 0) -> AsyncIterator[str]:
-    """Serves an application on 127.0.0.1 and yields its base URL. Port 0: any free one."""
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+async def serve(simulator: SimulatorConfig | web.Application, *, port: int = 0) -> AsyncIterator[str]:
+    """Serves on a socket of 127.0.0.1 (`port` 0: any free one) and yields the base URL `http://127.0.0.1:PORT/v1`.
+
+    Raises OSError when the port is taken.
+    """
+    app = simulator if isinstance(simulator, web.Application) else create_app(simulator)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=KEEPALIVE_S,
+        shutdown_timeout=SHUTDOWN_S,
+    )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", port, backlog=8192)
-        await site.start()
+        await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
         yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     finally:
         await runner.cleanup()
 
 
-async def _main(config: Config, port_file: Path) -> None:
-    """Serves until SIGTERM, or until standard input ends because the process that started us is gone."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, ended.set)
+# -------------------------------------------------------------------------------------------------- what is asked
 
-    def end_with_parent() -> None:
-        if not os.read(sys.stdin.fileno(), 4096):
+
+class _Entry(msgspec.Struct):
+    """A line of the answer file."""
+
+    sha256: str
+    right: str
+    wrong: str
+    probability: float
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = True
+
+
+class _Body(msgspec.Struct):
+    """The fields of a request that change the answer."""
+
+    model: str
+    prompt: str | list[str | int | list[int]] | None = None
+    messages: tuple[Message, ...] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = 1
+    stop: str | list[str] | None = None
+    stream: bool | None = False
+    stream_options: _StreamOptions | None = None
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class _Ask(NamedTuple):
+    """A request that was found valid."""
+
+    chat: bool
+    model: str
+    hashes: list[str]
+    prompt_tokens: int
+    max_tokens: int
+    stop: Sequence[str]
+    stream: bool
+    include_usage: bool
+
+
+class _Generated(NamedTuple):
+    """The answer to one prompt."""
+
+    text: str | None
+    finish_reason: str | None
+    stop_reason: str | None = None
+
+
+class _Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, body: object) -> None:
+        self.status, self.body = status, body
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Body).decode
+_WORD = re.compile(r"\s*\S+")
+_PIECE = re.compile(r"\s*\S+|\s+")
+
+
+class _Simulator:
+    """Chance is drawn once, when the answer file is read; a request then only looks up."""
+
+    def __init__(self, config: SimulatorConfig) -> None:
+        self.config, self.stats = config, Stats()
+        self._answers: dict[str, _Generated] = {}
+        self._failing: set[str] = set()
+        self._received = 0
+        lines = config.answers.read_bytes() if config.answers else b""
+        for entry in msgspec.json.Decoder(_Entry).decode_lines(lines):
+            self._answers[entry.sha256] = self._draw(entry)
+            if uniform(f"{config.seed}:fail:{entry.sha256}") < config.failure_rate:
+                self._failing.add(entry.sha256)
+        models = {"id": config.model, "object": "model", "created": int(time.time()), "owned_by": "simulated"}
+        self._models = _encode({"object": "list", "data": [models]})
+
+    def _draw(self, entry: _Entry) -> _Generated:
+        config, key = self.config, entry.sha256
+        right = uniform(f"{config.seed}:{config.run}:{key}") < entry.probability * (1.0 - config.damage)
+        text = entry.right if right else entry.wrong
+        if uniform(f"{config.seed}:empty:{key}") < config.empty_rate:
+            return _Generated("", "stop")
+        if uniform(f"{config.seed}:truncate:{key}") < config.truncate_rate:
+            return _Generated(_first_words(text, max(1, len(text.split()) // 2)), "length")
+        return _Generated(text, "stop")
+
+    async def models(self, request: web.Request) -> web.Response:
+        if refused := self._unauthorized(request):
+            return refused
+        return _json(200, self._models)
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=False)
+
+    async def chat_completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=True)
+
+    def _unauthorized(self, request: web.Request) -> web.Response | None:
+        key = self.config.api_key
+        if key is None or request.headers.get("Authorization") == f"Bearer {key}":
+            return None
+        return _json(401, _encode(_openai_error("Incorrect API key provided.", "invalid_api_key")))
+
+    async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+        if refused := self._unauthorized(request):
+            return refused
+        stats = self.stats
+        self._received += 1
+        if self.config.crash_after is not None and self._received > self.config.crash_after:
+            sys.stderr.write(f"crashing after {self.config.crash_after} requests, as told\n")
+            sys.stderr.flush()
+            os._exit(1)
+        number = self._received
+        stats.concurrent += 1
+        stats.max_concurrent = max(stats.max_concurrent, stats.concurrent)
+        try:
+            ask = self._understand(await request.read(), request.headers, chat)
+            await self._wait(number)
+            if self._fails(ask):
+                return await self._fail(request, ask, number)
+            generated = [self._generate(key, ask) for key in ask.hashes]
+            if ask.stream:
+                return await _stream(request, _events(ask, number, generated))
+            return _json(200, _answer(ask, number, generated))
+        except _Refused as error:
+            return _json(error.status, _encode(error.body))
+        finally:
+            stats.concurrent -= 1
+
+    def _understand(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> _Ask:
+        """Raises _Refused in the forms of trtllm-serve, and in OpenAI's for an unknown model."""
+        config = self.config
+        try:
+            body = _decode(raw)
+            if config.record or config.strict_fields:
+                self._look_closely(msgspec.json.decode(raw), headers, chat)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise _Refused(400, {"error": str(error)}) from error
+        if not config.any_model and body.model != config.model:
+            raise _Refused(404, _openai_error(f"The model `{body.model}` does not exist.", "model_not_found", "model"))
+        prompts = _prompts(body, chat)
+        max_tokens = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+        if max_tokens is None:
+            max_tokens = DEFAULT_MAX_TOKENS
+        if max_tokens <= 0:
+            raise _bad_request(f"`max_tokens` ({max_tokens}) must be greater than 0")
+        if body.n != 1:
+            raise _bad_request("only n = 1 is simulated")
+        if body.stream_options is not None and not body.stream:
+            raise _bad_request("Stream options can only be defined when stream is true.")
+        lengths = [_prompt_tokens(prompt, body.truncate_prompt_tokens) for prompt in prompts]
+        needed, limit = max(lengths) + max_tokens, config.context_tokens
+        if limit is not None and needed > limit:
+            raise _bad_request(
+                f"This model's maximum context length is {limit} tokens. However, your messages resulted in {needed} "
+                "tokens. Please reduce the length of the messages."
+            )
+        hashes = [prompt_sha256(prompt) for prompt in prompts]
+        self.stats.requests.update(hashes)
+        return _Ask(
+            chat=chat,
+            model=body.model,
+            hashes=hashes,
+            prompt_tokens=sum(lengths),
+            max_tokens=max_tokens,
+            stop=(body.stop,) if isinstance(body.stop, str) else body.stop or (),
+            stream=bool(body.stream),
+            include_usage=body.stream_options is not None and body.stream_options.include_usage,
+        )
+
+    def _look_closely(self, body: Any, headers: Mapping[str, str], chat: bool) -> None:
+        if self.config.record:
+            self.stats.bodies.append(body)
+            self.stats.headers.append(dict(headers))
+        if self.config.strict_fields and (unknown := set(body) - (_CHAT_FIELDS if chat else _TEXT_FIELDS)):
+            errors = [{"type": "extra_forbidden", "loc": ("body", name), "msg": _EXTRA} for name in sorted(unknown)]
+            raise _Refused(400, {"error": str(errors)})
+
+    async def _wait(self, number: int) -> None:
+        config = self.config
+        if config.latency_s or config.latency_jitter_s:
+            jitter = config.latency_jitter_s and config.latency_jitter_s * uniform(f"{config.seed}:latency:{number}")
+            await asyncio.sleep(config.latency_s + jitter)
+
+    def _fails(self, ask: _Ask) -> bool:
+        """Whether this request fails; called once per request, after it was counted."""
+        config = self.config
+        if not config.failure_rate:
+            return False
+        chosen = [key for key in ask.hashes if config.failure_rate >= 1.0 or key in self._failing]
+        return any(not config.failures_per_prompt or self._due(key) for key in chosen)
+
+    def _due(self, key: str) -> bool:
+        return self.stats.requests[key] <= self.config.failures_per_prompt
+
+    def _generate(self, key: str, ask: _Ask) -> _Generated:
+        generated = self._answers.get(key, _UNKNOWN)
+        text, finish_reason, _ = generated
+        assert text is not None
+        if len(text) > ask.max_tokens and len(text.split()) > ask.max_tokens:
+            text, finish_reason = _first_words(text, ask.max_tokens), "length"
+        ends = [(end, stop) for stop in ask.stop if stop and (end := text.find(stop)) >= 0]
+        if ends:
+            end, stop = min(ends)
+            return _Generated(text[:end], "stop", stop)
+        return _Generated(text, finish_reason)
+
+    async def _fail(self, request: web.Request, ask: _Ask, number: int) -> web.StreamResponse:
+        sound = [self._generate(key, ask) for key in ask.hashes]
+        match self.config.failure_kind:
+            case "500":
+                return _json(500, _encode({"detail": "Internal server error simulated failure"}))
+            case "429":
+                body = _trtllm_error("Simulated overload", "TooManyRequests", 429)
+                return _json(429, _encode(body), {"Retry-After": "0"})
+            case "503":
+                text = "LLM is unavailable. Please check the server logs for more details."
+                return web.Response(status=503, text=text)
+            case "disconnect":
+                if request.transport is not None:
+                    request.transport.abort()
+                return web.Response()
+            case "html":
+                text = "<!DOCTYPE html><html><body><h1>Simulated gateway</h1></body></html>"
+                return web.Response(text=text, content_type="text/html")
+            case "empty_choices":
+                return _json(200, _answer(ask, number, []))
+            case "null_content":
+                return _json(200, _answer(ask, number, [_Generated(None, None) for _ in sound]))
+            case "bad_json":
+                whole = _answer(ask, number, sound)
+                return _json(200, whole[: len(whole) // 2])
+            case "hang":
+                await asyncio.Event().wait()
+                return web.Response()
+            case "wrapped_400":
+                detail = f"Internal server error 400, message='Bad Request', url='http://localhost:1{request.path}'"
+                return _json(500, _encode({"detail": detail}))
+            case "stream_without_finish":
+                return await _stream(request, _events(ask, number, sound, finish=False))
+
+
+async def _health(request: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def _version(request: web.Request) -> web.Response:
+    return _json(200, b'{"version":"simulator"}')
+
+
+def _prompts(body: _Body, chat: bool) -> Sequence[Prompt]:
+    if chat:
+        if body.messages is None:
+            raise _Refused(400, {"error": "Object missing required field `messages`"})
+        if not body.messages:
+            raise _bad_request("list index out of range")
+        return [body.messages]
+    if body.prompt is None:
+        raise _Refused(400, {"error": "Object missing required field `prompt`"})
+    if isinstance(body.prompt, str):
+        return [body.prompt]
+    if not body.prompt:
+        raise _bad_request("list index out of range")
+    texts = [prompt for prompt in body.prompt if isinstance(prompt, str)]
+    if len(texts) < len(body.prompt):
+        raise _bad_request("prompts of token ids are not simulated")
+    return texts
+
+
+def _prompt_tokens(prompt: Prompt, truncate: int | None) -> int:
+    texts = [prompt] if isinstance(prompt, str) else [turn.content for turn in prompt]
+    words = sum(len(text.split()) for text in texts)
+    return words if truncate is None else min(words, truncate)
+
+
+def _first_words(text: str, count: int) -> str:
+    """The text up to the end of its `count`-th word."""
+    end = 0
+    for word in itertools.islice(_WORD.finditer(text), count):
+        end = word.end()
+    return text[:end]
+
+
+# ------------------------------------------------------------------------------------------------ what is answered
+
+_UNKNOWN = _Generated(UNKNOWN_ANSWER, "stop")
+_EXTRA = "Extra inputs are not permitted"
+
+
+def _json(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+
+
+def _trtllm_error(message: str, kind: str, status: int) -> dict[str, object]:
+    return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
+
+
+def _openai_error(message: str, code: str, param: str | None = None) -> dict[str, object]:
+    return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
+
+
+def _bad_request(message: str) -> _Refused:
+    return _Refused(400, _trtllm_error(message, "BadRequestError", 400))
+
+
+def _head(ask: _Ask, number: int, *, chunk: bool) -> dict[str, object]:
+    kind = "text_completion" if not ask.chat else "chat.completion.chunk" if chunk else "chat.completion"
+    prefix = "chatcmpl" if ask.chat else "cmpl"
+    return {"id": f"{prefix}-{number:032x}", "object": kind, "created": int(time.time()), "model": ask.model}
+
+
+def _usage(ask: _Ask, generated: Sequence[_Generated]) -> dict[str, object]:
+    completion = sum(len(g.text.split()) for g in generated if g.text)
+    prompt = ask.prompt_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _answer(ask: _Ask, number: int, generated: Sequence[_Generated]) -> bytes:
+    """A whole answer, as JSON."""
+    choices = []
+    for index, (text, finish_reason, stop_reason) in enumerate(generated):
+        said: dict[str, object] = {"text": text, "token_ids": None, "context_logits": None}
+        if ask.chat:
+            said = {"message": {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": []}}
+        ending = {"logprobs": None, "finish_reason": finish_reason, "stop_reason": stop_reason}
+        choices.append({"index": index, **said, **ending, "disaggregated_params": None})
+    head = _head(ask, number, chunk=False)
+    return _encode({**head, "choices": choices, "usage": _usage(ask, generated), "prompt_token_ids": None})
+
+
+def _events(ask: _Ask, number: int, generated: Sequence[_Generated], *, finish: bool = True) -> Iterator[bytes]:
+    """The answer as server-sent events, a word each."""
+    head = _head(ask, number, chunk=True)
+
+    def event(index: int, said: str | dict[str, str], end: _Generated | None = None) -> bytes:
+        choice: dict[str, object] = {"index": index, "delta" if ask.chat else "text": said, "logprobs": None}
+        choice |= {"finish_reason": end and end.finish_reason, "stop_reason": end and end.stop_reason}
+        return b"data: " + _encode({**head, "choices": [choice], "usage": None}) + b"\n\n"
+
+    for index, one in enumerate(generated):
+        if ask.chat:
+            # trtllm-serve writes a blank before the end of this event
+            yield event(index, {"role": "assistant"})[:-2] + b" \n\n"
+        for piece in _PIECE.findall(one.text or ""):
+            yield event(index, {"content": piece} if ask.chat else piece)
+        if finish:
+            yield event(index, {} if ask.chat else "", one)
+    if ask.include_usage:
+        yield b"data: " + _encode({**head, "choices": [], "usage": _usage(ask, generated)}) + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+async def _stream(request: web.Request, events: Iterator[bytes]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    await response.prepare(request)
+    for event in events:
+        await response.write(event)
+    await response.write_eof()
+    return response
+
+
+# ---------------------------------------------------------------------------------------------- as its own process
+
+_IN_PROCESS_ONLY = ("api_key", "record")
+"""A key does not belong on a command line, and what is recorded could not be read."""
+
+
+def _parse(arguments: Sequence[str] | None) -> tuple[SimulatorConfig, int, Path | None]:
+    """The command line: an option for every field of SimulatorConfig that makes sense there."""
+    parser = argparse.ArgumentParser(
+        prog="python -m launchers._simulator",
+        description="A simulated OpenAI-compatible endpoint on 127.0.0.1. There is no model in it.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--ready-file", type=Path, default=None, help="gets the base URL once it can be used")
+    hints = get_type_hints(SimulatorConfig)
+    for one in fields(SimulatorConfig):
+        flag = f"--{one.name.replace('_', '-')}"
+        if one.name not in _IN_PROCESS_ONLY:
+            parser.add_argument(flag, action="store_true" if hints[one.name] is bool else "store")
+    given = vars(parser.parse_args(arguments))
+    port, ready_file = given.pop("port"), given.pop("ready_file")
+    answers = {"answers": Path(given.pop("answers"))} if "answers" in given else {}
+    try:
+        types = {name: hints[name] for name in given}
+        checked = {name: msgspec.convert(given[name], types[name], strict=False) for name in given}
+        return SimulatorConfig(**answers, **checked), port, ready_file
+    except ValueError as error:
+        parser.error(str(error))
+
+
+async def _run(config: SimulatorConfig, port: int, ready_file: Path | None) -> None:
+    """Serves until SIGTERM, SIGINT or the end of the process that holds the other end of stdin."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+
+    def read_stdin() -> None:
+        if not os.read(0, 65536):
+            loop.remove_reader(0)
             ended.set()
 
-    loop.add_reader(sys.stdin.fileno(), end_with_parent)
-    async with serve(create_app(config)) as base_url:
-        partial = port_file.with_suffix(".partial")
-        partial.write_text(base_url, encoding="utf-8")
-        partial.replace(port_file)
+    mode = os.fstat(0).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        loop.add_reader(0, read_stdin)
+    async with serve(config, port=port) as base_url:
+        sys.stdout.write(f"simulated endpoint at {base_url}\n")
+        sys.stdout.flush()
+        if ready_file is not None:
+            partial = ready_file.with_name(ready_file.name + ".partial")
+            partial.write_text(base_url)
+            partial.replace(ready_file)
         await ended.wait()
 
 
-if __name__ == "__main__":
-    import argparse
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the server as its own process."""
+    config, port, ready_file = _parse(arguments)
+    asyncio.run(_run(config, port, ready_file))
 
-    parser = argparse.ArgumentParser(description="The simulated endpoint of serve-eval.")
-    parser.add_argument("--config", required=True, help="configuration as JSON")
-    parser.add_argument("--port-file", required=True, type=Path, help="file that the base URL is written to")
-    arguments = parser.parse_args()
-    asyncio.run(_main(msgspec.json.decode(arguments.config, type=Config), arguments.port_file))
+
+if __name__ == "__main__":
+    main()

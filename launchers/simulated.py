@@ -1,36 +1,33 @@
-"""A simulated endpoint: a real HTTP server on a loopback socket that is told the answers. There is no model in it."""
+"""A simulated endpoint: a small local server that looks the right answers up; there is no model, and no GPU is used."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-import msgspec
-
-from launchers._answers import probability
 from launchers._process import server_process
-from launchers._simulator import Config, FailureKind
 from serve_eval.errors import LaunchError
+from serve_eval.prompt_hash import uniform
 from serve_eval.schema import Endpoint, LaunchContext
 
-READY_S = 30.0
+READY_S = 60.0
+"""How long the server may take to start."""
 
 
-def commands(
-    context: LaunchContext, *, accuracy: object = None, flip_rate: object = None, **faults: Any
-) -> list[list[str]]:
-    """The command line that would be started; `accuracy` and `flip_rate` go into the answer file it reads."""
-    config = Config(answers=str(context.log_dir / "answers.jsonl"), model=context.model or "simulated", **faults)
-    changed = {name: value for name, value in msgspec.to_builtins(config).items() if value != _DEFAULTS.get(name)}
-    text = msgspec.json.encode(changed).decode()
-    port_file = str(context.log_dir / "simulator.url")
-    return [[sys.executable, "-m", "launchers._simulator", "--config", text, "--port-file", port_file]]
-
-
-_DEFAULTS = msgspec.to_builtins(Config(answers=""))
+def commands(context: LaunchContext, **options: object) -> list[list[str]]:
+    """The one command line that `launch` would start with these options."""
+    command = [sys.executable, "-m", "launchers._simulator", "--model", context.model or "simulated"]
+    command += ["--answers", str(_answers(context)), "--ready-file", str(_ready(context))]
+    for name, value in options.items():
+        if name in ("accuracy", "flip_rate") or value == inspect.signature(launch).parameters[name].default:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        command += [flag] if value is True else [flag, str(value)]
+    return [command]
 
 
 @asynccontextmanager
@@ -43,52 +40,106 @@ async def launch(
     run: int = 0,
     damage: float = 0.0,
     latency_s: float = 0.0,
+    latency_jitter_s: float = 0.0,
     failure_rate: float = 0.0,
-    failure_kind: FailureKind = "500",
+    failure_kind: Literal[
+        "500",
+        "429",
+        "503",
+        "disconnect",
+        "html",
+        "empty_choices",
+        "null_content",
+        "bad_json",
+        "hang",
+        "wrapped_400",
+        "stream_without_finish",
+    ] = "500",
     failures_per_prompt: int = 0,
     truncate_rate: float = 0.0,
     empty_rate: float = 0.0,
+    crash_after: int | None = None,
     context_tokens: int | None = None,
-    list_models: bool = True,
+    any_model: bool = False,
+    strict_fields: bool = False,
+    no_models: bool = False,
 ) -> AsyncIterator[Endpoint]:
-    """Starts the simulator and yields its endpoint.
+    """Starts the simulator on a free port of 127.0.0.1 and yields its endpoint.
 
-    Every prompt of a task is answered right with probability `accuracy` (one number, or one per task); with `flip_rate`
-    a share of the prompts is unstable between runs and the others are not. `damage` takes that share of the right
-    answers away. Raises LaunchError when the numbers do not fit together or the server does not start.
+    `accuracy` is the probability of a right answer, for all tasks or by task name; `flip_rate` the share of the prompts
+    that are judged differently in two runs that differ in `run` alone (None: every prompt is right with the probability
+    `accuracy`). `damage` is the share of the right answers that are lost. The faults are told in
+    `launchers._simulator.SimulatorConfig`. Raises LaunchError when the options contradict each other or the server does
+    not start.
     """
+    # First of all, while the parameters are the only locals: these are the options.
+    options = {name: value for name, value in locals().items() if name != "context"}
     if context.write_answer_file is None:
-        raise LaunchError("the simulated endpoint needs the answers of a run; it cannot be started alone")
-    faults = {
-        "seed": seed,
-        "run": run,
-        "damage": damage,
-        "latency_s": latency_s,
-        "failure_rate": failure_rate,
-        "failure_kind": failure_kind,
-        "failures_per_prompt": failures_per_prompt,
-        "truncate_rate": truncate_rate,
-        "empty_rate": empty_rate,
-        "context_tokens": context_tokens,
-        "list_models": list_models,
-    }
+        raise LaunchError("the simulated endpoint needs the answers of the tasks, and there are none here")
+    [command] = commands(context, **options)
+    chance = probability(accuracy, flip_rate, seed)
+    context.log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    context.write_answer_file(_answers(context), chance)
+    ready, log_file = _ready(context), context.log_dir / "simulated.log"
+    ready.unlink(missing_ok=True)
+    async with server_process(command, log_file=log_file) as server:
 
-    def chance(task: str, sample_id: str) -> float:
-        mean = accuracy if isinstance(accuracy, float) else accuracy.get(task)
-        if mean is None:
-            raise LaunchError(f"launcher.accuracy: no value for the task {task!r}")
-        try:
-            return probability(seed, task, sample_id, accuracy=mean, flip_rate=flip_rate)
-        except ValueError as error:
-            raise LaunchError(f"launcher: {error}") from error
+        async def base_url() -> str | None:
+            return ready.read_text() if ready.exists() else None
 
-    context.write_answer_file(context.log_dir / "answers.jsonl", chance)
-    port_file = context.log_dir / "simulator.url"
-    port_file.unlink(missing_ok=True)
-    (command,) = commands(context, **faults)
-    log_file = context.log_dir / "simulator.log"
-    async with server_process(command, name="the simulated endpoint", log_file=log_file) as server:
-        base_url = await server.wait_for_file(Path(port_file), READY_S)
-        await server.wait_until_healthy(base_url.removesuffix("/v1") + "/health", READY_S)
-        info = {"launcher": "simulated", "note": "no model: the answers were given to it"}
-        yield Endpoint(base_url=base_url, model=context.model or "simulated", info=info)
+        url = await server.until(base_url, timeout_s=READY_S)
+        await server.healthy(f"{url.removesuffix('/v1')}/health", timeout_s=READY_S)
+        ready.unlink()
+        info = {"launcher": "simulated", "pid": server.pid, "log_file": str(log_file)}
+        yield Endpoint(base_url=url, model=context.model or "simulated", info=info)
+
+
+def probability(accuracy: float | dict[str, float], flip_rate: float | None, seed: int) -> Callable[[str, str], float]:
+    """(task name, sample id) -> probability of a right answer, always the same for the same seed.
+
+    Without `flip_rate` it is the accuracy for every prompt. With it, a share u = 3 flip_rate of the prompts has a
+    probability that is uniform in [0, 1] (two draws of such a prompt differ with probability 1/3) and the others have 1
+    or 0, so that the mean is the accuracy. Raises LaunchError when there is no such mixture or a task has no accuracy.
+    """
+    known = accuracy if isinstance(accuracy, dict) else {}
+    by_task = {task: _mixture(value, flip_rate) for task, value in known.items()}
+    common = None if isinstance(accuracy, dict) else _mixture(accuracy, flip_rate)
+
+    def of(task: str, sample_id: str) -> float:
+        mixture = common or by_task.get(task)
+        if mixture is None:
+            raise LaunchError(f"simulated: accuracy has no entry for the task {task!r}, only for {', '.join(known)}")
+        if flip_rate is None:
+            return mixture[1]
+        share, sure = mixture
+        key = f"{seed}:{task}:{sample_id}"
+        if uniform(f"share:{key}") < share:
+            return uniform(f"unsure:{key}")
+        return 1.0 if uniform(f"sure:{key}") < sure else 0.0
+
+    return of
+
+
+def _mixture(accuracy: float, flip_rate: float | None) -> tuple[float, float]:
+    """The share of the prompts with a uniform probability, and the mean of the others."""
+    if not 0.0 <= accuracy <= 1.0:
+        raise LaunchError(f"simulated: an accuracy of {accuracy:g} is not between 0 and 1")
+    if flip_rate is None:
+        return 0.0, accuracy
+    share = 3.0 * flip_rate
+    if not 0.0 <= share <= 1.0:
+        raise LaunchError(f"simulated: a flip_rate of {flip_rate:g} is not between 0 and 1/3")
+    if not share / 2 <= accuracy <= 1.0 - share / 2:
+        raise LaunchError(
+            f"simulated: with a flip_rate of {flip_rate:g}, {share:g} of the prompts are right half of the time, so the "
+            f"accuracy lies between {share / 2:g} and {1.0 - share / 2:g} and cannot be {accuracy:g}"
+        )
+    return share, (accuracy - share / 2) / (1.0 - share) if share < 1.0 else 0.5
+
+
+def _answers(context: LaunchContext) -> Path:
+    return context.log_dir / "simulated.answers.jsonl"
+
+
+def _ready(context: LaunchContext) -> Path:
+    return context.log_dir / "simulated.url"

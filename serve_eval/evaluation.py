@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -21,8 +22,8 @@ from serve_eval import folders, run_folder
 from serve_eval.address import normalise_base_url
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
-from serve_eval.errors import PlanError
-from serve_eval.journal import Journal
+from serve_eval.errors import JournalError, PlanError
+from serve_eval.journal import NO_ROOM_HINT, Journal
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.report.exit_code import exit_code
@@ -65,7 +66,7 @@ async def evaluate(
     judge = _verdict_rule(plan.verdict)
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     warnings: list[str] = []
-    with run_folder.open_folder(out_dir, plan, fingerprints) as folder, ExitStack() as stack:
+    with _full_disk(out_dir), run_folder.open_folder(out_dir, plan, fingerprints) as folder, ExitStack() as stack:
         work = []
         for p in prepared:
             journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.name}.jsonl"))
@@ -98,6 +99,17 @@ async def evaluate(
         )
         run_folder.write_private(folder / run_folder.REPORT_FILE, run_folder.pretty_json(report))
     return report
+
+
+@contextmanager
+def _full_disk(out_dir: Path) -> Iterator[None]:
+    """Turns a write that found no room, of any file of the run, into a JournalError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise JournalError(f"{out_dir}: cannot write: {error.strerror}", hint=NO_ROOM_HINT) from error
 
 
 async def _ask(

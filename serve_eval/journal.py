@@ -18,6 +18,8 @@ import msgspec
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.schema import Failure, Response
 
+NO_ROOM_HINT = "Make room, then run the same command again: every answer written so far is kept."
+
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One finished sample: exactly one of `response` and `failure` is set."""
@@ -89,5 +91,5 @@ class Journal:
                 os.ftruncate(self._fd, before)
             raise JournalError(
                 f"{self.path}: cannot write: {error.strerror}",
-                hint="Make room, then run the same command again: every answer written so far is kept.",
+                hint=NO_ROOM_HINT,
             ) from error

@@ -1,4 +1,4 @@
-"""The hash by which the story and the simulator both know a prompt."""
+"""Numbers that a prompt decides: what the story and the simulated endpoint must agree on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from serve_eval.schema import Prompt
 
 
 def prompt_sha256(prompt: Prompt) -> str:
-    """Hex sha256 of a text, or of the JSON list of [role, content] pairs of messages."""
+    """Hex SHA-256 of a prompt: of a text's UTF-8, or of the compact JSON list of [role, content] pairs of messages."""
     if isinstance(prompt, str):
         return hashlib.sha256(prompt.encode()).hexdigest()
     return hashlib.sha256(msgspec.json.encode([[turn.role, turn.content] for turn in prompt])).hexdigest()
+
+
+def uniform(key: str) -> float:
+    """A number in [0, 1] that is always the same for a key and looks uniformly random over keys."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) / 2**64

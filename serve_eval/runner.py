@@ -161,8 +161,8 @@ def replay(journal: Journal, tally: Tally) -> int:
 class _Watch:
     """Notices that the endpoint as a whole is gone or refuses everything."""
 
-    def __init__(self) -> None:
-        self._answered, self._row, self._last = False, 0, ("", 0)
+    def __init__(self, *, answered: bool) -> None:
+        self._answered, self._row, self._last = answered, 0, ("", 0)
 
     def see(self, result: Response | Failure) -> None:
         """Raises EndpointError after DEAD_AFTER equal failures: at the start of any kind, later of lost connections."""
@@ -188,7 +188,7 @@ async def ask(
     A sample counts as had when its record was written. Raises EndpointError when the endpoint is given up, and
     JournalError when a record cannot be written; requests in flight are then cancelled.
     """
-    watch = _Watch()
+    watch = _Watch(answered=tally.scored > 0)
     await _pool(tally, client, journal, tally.unanswered(), concurrency, progress, watch.see)
     again = tally.worth_another_pass()
     await _pool(tally, client, journal, again, concurrency, progress, lambda result: None)
