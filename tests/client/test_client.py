@@ -1,0 +1,303 @@
+"""The client against a real socket: every way of getting no answer, told apart, retried only where that can help."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from launchers._simulator import STATS, SimulatorConfig, Stats, create_app, serve
+from serve_eval.client.client import Client
+from serve_eval.client.preflight import check, discover_model
+from serve_eval.errors import EndpointError, PlanError
+from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Message, Request, Response, SamplingParams
+
+T = TypeVar("T")
+QUICK = Limits(stall_timeout_s=0.3, connect_timeout_s=2.0, sample_timeout_s=20.0)
+KEY = "sk-test-0123456789abcdef"
+
+
+def _request(prompt: Any = "What is 3 + 4?", **sampling: Any) -> Request:
+    return Request(sample_id="1", prompt=prompt, sampling=SamplingParams(max_tokens=20, **sampling))
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Path:
+    """An answer file for one text and one chat prompt."""
+    chat = (Message(role="user", content="What is 3 + 4?"),)
+    lines = [
+        {"sha256": prompt_sha256(prompt), "right": " #### 7", "wrong": " #### 8", "probability": 1.0}
+        for prompt in ("What is 3 + 4?", chat)
+    ]
+    (tmp_path / "answers.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    return tmp_path / "answers.jsonl"
+
+
+def _simulate(
+    config: SimulatorConfig, body: Callable[[Client], Awaitable[T]], limits: Limits = QUICK, **client: Any
+) -> tuple[T, Stats]:
+    async def main() -> tuple[T, Stats]:
+        app = create_app(config)
+        async with (
+            serve(app) as base_url,
+            Client(Endpoint(base_url=base_url, model="simulated"), limits, **client) as c,
+        ):
+            return await body(c), app[STATS]
+
+    return asyncio.run(main())
+
+
+def _answering(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.Application:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    return app
+
+
+def _ask(
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], limits: Limits = QUICK, **client: Any
+) -> Response | Failure:
+    async def main() -> Response | Failure:
+        async with serve(_answering(handler)) as base_url, Client(Endpoint(base_url=base_url), limits, **client) as c:
+            return await c.send(_request())
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("prompt", ["What is 3 + 4?", (Message(role="user", content="What is 3 + 4?"),)])
+def test_text_and_messages_are_answered(answers: Path, prompt: Any) -> None:
+    result, stats = _simulate(SimulatorConfig(answers=answers, record=True), lambda c: c.send(_request(prompt)))
+    assert isinstance(result, Response)
+    assert (result.text.strip(), result.finish_reason) == ("#### 7", "stop")
+    assert result.usage.completion_tokens == 2
+    (attempt,) = result.attempts
+    assert (attempt.failure, attempt.status) == (None, 200)
+    assert result.latency_s == pytest.approx(attempt.end_s - attempt.start_s, abs=1e-4)
+    assert stats.headers[0]["X-Request-ID"] == attempt.request_id
+    assert stats.bodies[0]["temperature"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure", "status", "attempts"),
+    [
+        ("500", FailureKind.HTTP_ERROR, 500, 4),
+        ("503", FailureKind.HTTP_ERROR, 503, 4),
+        ("429", FailureKind.HTTP_ERROR, 429, 4),
+        ("wrapped_400", FailureKind.HTTP_ERROR, 500, 1),
+        ("disconnect", FailureKind.DISCONNECTED, None, 4),
+        ("hang", FailureKind.TIMEOUT, None, 4),
+        ("html", FailureKind.INVALID_RESPONSE, 200, 4),
+        ("empty_choices", FailureKind.INVALID_RESPONSE, 200, 4),
+        ("null_content", FailureKind.INVALID_RESPONSE, 200, 4),
+        ("bad_json", FailureKind.INVALID_RESPONSE, 200, 4),
+        ("stream_without_finish", FailureKind.INVALID_RESPONSE, 200, 4),
+    ],
+)
+def test_every_fault_has_its_kind_and_its_attempts(
+    answers: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, failure: FailureKind, status: int | None, attempts: int
+) -> None:
+    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.01)
+    config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind=kind)
+    result, stats = _simulate(config, lambda c: c.send(_request()))
+    assert isinstance(result, Failure)
+    assert (result.kind, result.status, len(result.attempts)) == (failure, status, attempts)
+    assert {attempt.failure for attempt in result.attempts} == {failure}
+    assert len({attempt.request_id for attempt in result.attempts}) == attempts
+    assert stats.requests.total() == attempts
+
+
+def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers: Path) -> None:
+    config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2)
+    result, _ = _simulate(config, lambda c: c.send(_request()))
+    assert isinstance(result, Response)
+    assert [attempt.status for attempt in result.attempts] == [429, 429, 200]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+def test_a_refusal_is_never_repeated(status: int) -> None:
+    asked = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({"error": "no"}, status=status)
+
+    result = _ask(refuse)
+    assert isinstance(result, Failure)
+    assert (result.message, result.retryable, asked) == (f"HTTP {status}: no", False, ["/v1/completions"])
+
+
+def test_a_context_overflow_is_a_failure_of_the_sample_with_the_servers_words(answers: Path) -> None:
+    result, _ = _simulate(SimulatorConfig(answers=answers, context_tokens=10), lambda c: c.send(_request()))
+    assert isinstance(result, Failure)
+    assert (result.kind, result.status, result.retryable) == (FailureKind.HTTP_ERROR, 400, False)
+    assert "maximum context length" in result.message
+
+
+def test_a_redirect_is_not_followed_with_the_key() -> None:
+    async def redirect(request: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"Location": "http://127.0.0.1:9/"})
+
+    result = _ask(redirect, api_key=KEY)
+    assert isinstance(result, Failure)
+    assert (result.status, result.retryable) == (307, False)
+
+
+def test_a_port_where_nobody_listens_is_a_disconnect() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    async def main() -> Response | Failure:
+        limits = Limits(max_attempts=1)
+        async with Client(Endpoint(base_url=f"http://127.0.0.1:{port}/v1"), limits) as client:
+            return await client.send(_request())
+
+    result = asyncio.run(main())
+    assert isinstance(result, Failure)
+    assert (result.kind, result.retryable) == (FailureKind.DISCONNECTED, True)
+    assert str(port) in result.message
+
+
+def test_an_answer_that_never_ends_is_cut_off_at_the_limit() -> None:
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(1000):
+            await response.write(b"x" * 65536)
+        return response
+
+    result = _ask(endless, Limits(max_response_bytes=1_000_000, max_attempts=1))
+    assert isinstance(result, Failure)
+    assert result.kind is FailureKind.INVALID_RESPONSE
+    assert "larger than 1000000 bytes" in result.message
+
+
+def test_a_body_that_breaks_off_is_a_disconnect() -> None:
+    async def half(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b'{"choices": [')
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    result = _ask(half, Limits(max_attempts=1))
+    assert isinstance(result, Failure)
+    assert result.kind is FailureKind.DISCONNECTED
+
+
+def test_the_time_limit_of_a_sample_covers_its_attempts_and_pauses() -> None:
+    async def busy(request: web.Request) -> web.Response:
+        return web.Response(status=429, headers={"Retry-After": "60"})
+
+    result = _ask(busy, Limits(sample_timeout_s=0.3))
+    assert isinstance(result, Failure)
+    assert (result.kind, len(result.attempts)) == (FailureKind.HTTP_ERROR, 1)
+    assert "gave up after the sample's 0.3 s" in result.message
+
+
+def test_a_key_that_a_server_echoes_is_masked_and_it_is_sent() -> None:
+    async def echo(request: web.Request) -> web.Response:
+        assert request.headers["Authorization"] == f"Bearer {KEY}"
+        assert request.headers["X-Other"] == "other-secret"
+        text = f"{request.headers['Authorization']} {request.headers['X-Other']}"
+        return web.json_response({"choices": [{"text": text, "finish_reason": "stop"}]})
+
+    result = _ask(echo, api_key=KEY, headers={"X-Other": "other-secret"}, masked=["other-secret"])
+    assert isinstance(result, Response)
+    assert result.text == "Bearer *** ***"
+
+
+def test_the_environment_gives_no_proxy(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    result, _ = _simulate(SimulatorConfig(answers=answers), lambda c: c.send(_request()))
+    assert isinstance(result, Response)
+
+
+def test_a_configured_proxy_is_used() -> None:
+    seen = []
+
+    async def proxy(request: web.Request) -> web.Response:
+        seen.append(str(request.url))
+        return web.json_response({"choices": [{"text": "via proxy", "finish_reason": "stop"}]})
+
+    async def main() -> Response | Failure:
+        async with serve(_answering(proxy)) as url:
+            endpoint = Endpoint(base_url="http://model.invalid/v1")
+            async with Client(endpoint, QUICK, proxy=url.removesuffix("/v1")) as client:
+                return await client.send(_request())
+
+    result = asyncio.run(main())
+    assert isinstance(result, Response)
+    assert seen == ["http://model.invalid/v1/completions"]
+
+
+def test_a_ca_bundle_that_cannot_be_read_is_a_plan_error(tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("not a certificate")
+    for name in ("bad.pem", "missing.pem"):
+        with pytest.raises(PlanError, match=name):
+            Client(Endpoint(base_url="http://h/v1"), QUICK, ca_bundle=str(tmp_path / name))
+
+
+def test_as_many_requests_are_in_flight_as_are_sent(answers: Path) -> None:
+    async def many(client: Client) -> list[Response | Failure]:
+        return await asyncio.gather(*(client.send(_request()) for _ in range(200)))
+
+    results, stats = _simulate(SimulatorConfig(answers=answers, latency_s=0.2), many, Limits())
+    assert all(isinstance(result, Response) for result in results)
+    assert stats.max_concurrent == 200
+
+
+def test_the_one_model_is_discovered(answers: Path) -> None:
+    assert _simulate(SimulatorConfig(answers=answers, model="my/model"), discover_model)[0] == "my/model"
+
+
+def test_an_orchestrator_without_a_model_list_asks_for_the_name(answers: Path) -> None:
+    with pytest.raises(EndpointError, match="lists no model") as caught:
+        _simulate(SimulatorConfig(answers=answers, no_models=True), discover_model)
+    assert "--model" in caught.value.hint
+
+
+def _preflight(config: SimulatorConfig, model: str = "simulated", **client: Any) -> EndpointError:
+    async def main() -> None:
+        async with serve(create_app(config)) as url, Client(Endpoint(base_url=url, model=model), QUICK, **client) as c:
+            await check(c, chat=False, extra={"truncate_prompt_tokens": 4096})
+
+    with pytest.raises(EndpointError) as caught:
+        asyncio.run(main())
+    return caught.value
+
+
+def test_a_model_that_the_server_does_not_know_comes_with_the_nearest(answers: Path) -> None:
+    error = _preflight(
+        SimulatorConfig(answers=answers, model="meta-llama/Llama-3.1-8B"), model="meta-llama/Llama-3.1-8b"
+    )
+    assert "HTTP 404" in str(error)
+    assert "Did you mean 'meta-llama/Llama-3.1-8B'?" in error.hint
+
+
+def test_a_missing_key_is_said(answers: Path) -> None:
+    error = _preflight(SimulatorConfig(answers=answers, api_key=KEY))
+    assert "HTTP 401" in str(error)
+    assert "OPENAI_API_KEY" in error.hint
+
+
+def test_a_server_that_refuses_a_field_comes_with_the_option_to_leave_it_out() -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.json_response(
+            {"error": "[{'type': 'extra_forbidden', 'loc': ('body', 'truncate_prompt_tokens')}]"}, status=400
+        )
+
+    async def main() -> None:
+        async with serve(_answering(refuse)) as url, Client(Endpoint(base_url=url, model="m"), QUICK) as c:
+            await check(c, chat=False, extra={"truncate_prompt_tokens": 4096})
+
+    with pytest.raises(EndpointError) as caught:
+        asyncio.run(main())
+    assert "--set TASK.truncate_prompt_tokens=null" in caught.value.hint

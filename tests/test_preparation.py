@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from serve_eval.errors import NotComparableError, PlanError, ReferenceFileError
+from serve_eval.preparation import prepare
+from serve_eval.schema import AccuracySpec, Plan, Spec
+
+
+@pytest.fixture
+def plan(data_root: Path) -> Plan:
+    return Plan(
+        model="meta-llama/Llama-3.1-8B-Instruct",
+        launcher=Spec(name="external"),
+        tasks=(Spec(name="gsm8k"),),
+        dataset_roots=(str(data_root),),
+    )
+
+
+def _own(tmp_path: Path, plan: Plan, entry: str) -> Plan:
+    (tmp_path / "gsm8k.yaml").write_text(f"{plan.model}:\n  - {entry}\n")
+    return replace(plan, references_dir=str(tmp_path))
+
+
+def test_the_shipped_reference_of_the_model_and_specification_is_found(plan: Plan) -> None:
+    (prepared,) = prepare(replace(plan, accuracy_spec=AccuracySpec(quant_algo="FP8", kv_cache_quant_algo="FP8")))
+    assert prepared.reference is not None
+    assert (prepared.reference.value, prepared.reference.old) == (72.85, True)
+    assert prepared.hypothesis.num_samples == 1319
+    assert prepared.protocol == "assumed (task default)"
+
+
+def test_a_users_own_row_comes_before_the_shipped_one(plan: Plan, tmp_path: Path) -> None:
+    (prepared,) = prepare(_own(tmp_path, plan, "accuracy: 11"))
+    assert prepared.reference is not None
+    assert prepared.reference.value == 11
+
+
+def test_a_rows_overrides_change_the_test_and_the_number_asked(plan: Plan, tmp_path: Path) -> None:
+    (prepared,) = prepare(_own(tmp_path, plan, "{accuracy: 50, num_samples: 100, sigma: 20, alpha: 0.01, beta: 0.1}"))
+    h = prepared.hypothesis
+    assert (h.num_samples, h.sigma, h.alpha, h.beta) == (100, 20, 0.01, 0.1)
+    assert len(prepared.dataset.samples) == 100
+
+
+def test_another_name_can_be_used_for_the_look_up(plan: Plan) -> None:
+    (prepared,) = prepare(replace(plan, model="/models/llama", reference_model=plan.model))
+    assert prepared.reference is not None
+
+
+def test_a_recorded_protocol_is_compared_field_by_field(plan: Plan, tmp_path: Path) -> None:
+    own = _own(tmp_path, plan, "{accuracy: 50, protocol: {num_fewshot: 8, apply_chat_template: true}}")
+    with pytest.raises(NotComparableError, match="num_fewshot is 5, 8 with the reference"):
+        prepare(own)
+    options = {"num_fewshot": 8, "apply_chat_template": True}
+    (prepared,) = prepare(replace(own, tasks=(Spec(name="gsm8k", options=options),)))
+    assert prepared.protocol == "recorded with the reference"
+    (prepared,) = prepare(replace(own, allow_mismatch=("num_fewshot", "apply_chat_template")))
+    assert prepared.protocol == "recorded with the reference, mismatch allowed: num_fewshot, apply_chat_template"
+
+
+def test_a_mismatch_can_be_printed_without_a_verdict(plan: Plan) -> None:
+    deviating = replace(plan, tasks=(Spec(name="gsm8k", options={"max_tokens": 512}),))
+    with pytest.raises(NotComparableError, match="max_tokens is 512, 256 with the reference"):
+        prepare(deviating)
+    (prepared,) = prepare(replace(deviating, no_reference=True))
+    assert prepared.reference is None
+    assert "max_tokens" in (prepared.why_no_reference or "")
+
+
+def test_no_reference_still_judges_where_a_row_applies(plan: Plan) -> None:
+    (prepared,) = prepare(replace(plan, no_reference=True))
+    assert prepared.reference is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "spec", "message"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instrct", AccuracySpec(), "meta-llama/Llama-3.1-8B-Instruct"),
+        ("meta-llama/Llama-3.1-8B-Instruct", AccuracySpec(quant_algo="NVFP8"), "FP8"),
+    ],
+)
+def test_an_unknown_model_or_specification_comes_with_what_is_known(
+    plan: Plan, model: str, spec: AccuracySpec, message: str
+) -> None:
+    with pytest.raises(NotComparableError, match=message):
+        prepare(replace(plan, model=model, accuracy_spec=spec))
+
+
+def test_an_unknown_field_of_allow_mismatch_is_named(plan: Plan) -> None:
+    with pytest.raises(
+        PlanError, match=r"allow_mismatch: unknown protocol field 'num_fewshots'. Did you mean 'num_fewshot'"
+    ):
+        prepare(replace(plan, allow_mismatch=("num_fewshots",)))
+
+
+def test_a_malformed_reference_file_stops_the_run(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(ReferenceFileError, match=r"gsm8k\.yaml:2"):
+        prepare(_own(tmp_path, plan, "{acuracy: 50}"))
+
+
+def test_problems_of_all_tasks_are_reported_at_once(plan: Plan) -> None:
+    with pytest.raises(PlanError) as caught:
+        prepare(replace(plan, tasks=(Spec(name="gsm9k"), Spec(name="mmlu", options={"shots": 1}))))
+    assert len(caught.value.problems) == 2
+
+
+def test_a_limit_above_the_size_changes_nothing(plan: Plan) -> None:
+    (prepared,) = prepare(replace(plan, limit=5000))
+    assert len(prepared.dataset.samples) == 1319
+    assert prepared.notes == ()
+    assert prepared.hypothesis.num_samples == 1319
+
+
+def test_the_subset_is_seeded_random_and_never_the_first(plan: Plan) -> None:
+    full = [s.id for s in prepare(plan)[0].dataset.samples]
+    subsets = [[s.id for s in prepare(replace(plan, limit=50, seed=seed))[0].dataset.samples] for seed in (0, 0, 1)]
+    assert subsets[0] == subsets[1] != subsets[2]
+    assert subsets[0] != full[:50]
+    assert sorted(subsets[0], key=full.index) == subsets[0]
+
+
+def test_the_fingerprint_names_the_protocol_the_data_and_the_samples(plan: Plan) -> None:
+    one, two = (prepare(replace(plan, limit=limit))[0].fingerprint for limit in (None, 10))
+    assert one["num_fewshot"] == "5"
+    assert one["stop"] == '["Question:","</s>","<|im_end|>"]'
+    assert one["dataset_sha256"] == two["dataset_sha256"]
+    assert one["samples"] != two["samples"]
