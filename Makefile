@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
 .PHONY: demo test test-slow lint bench clean
 
@@ -22,7 +22,6 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python bench/startup.py
-	$(BIN)/python bench/client.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "serve-eval needs Python 3.11 or newer")'

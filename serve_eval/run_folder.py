@@ -66,7 +66,8 @@ def open_folder(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, 
 
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        foreign = not (path / PLAN_FILE).exists() and any(p.name != LOCK_FILE for p in path.iterdir())
+        ours = (LOCK_FILE, f"{PLAN_FILE}.partial")  # what a kill before the plan was written leaves behind
+        foreign = not (path / PLAN_FILE).exists() and any(p.name not in ours for p in path.iterdir())
         lock = None if foreign else os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be used as a run folder: {error.strerror}") from error

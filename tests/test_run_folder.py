@@ -63,6 +63,13 @@ def test_a_folder_with_other_files_is_not_taken_over(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_folder_that_a_kill_left_without_its_plan_is_taken_again(tmp_path: Path) -> None:
+    (tmp_path / "plan.json.partial").write_text("{")
+    (tmp_path / "lock").touch()
+    with open_folder(tmp_path, PLAN, PRINTS):
+        assert saved_plan(tmp_path) == PLAN
+
+
 def test_two_runs_cannot_have_one_folder_and_a_killed_one_leaves_it_free(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from serve_eval.run_folder import open_folder;"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 PLAIN_EVERY_S = 5.0
 
@@ -18,7 +18,10 @@ class BarProgress:
     """Done, failed, running value, rate and time left, redrawn at most four times a second."""
 
     def __init__(self, console: Console) -> None:
-        self._bars = Progress(
+        self._console = console
+
+    def begin(self, task: str, planned: int) -> None:
+        self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
@@ -26,21 +29,16 @@ class BarProgress:
             TextColumn("value {task.fields[value]}"),
             TextColumn("{task.fields[rate]:.0f}/s"),
             TimeRemainingColumn(),
-            console=console,
+            console=self._console,
             refresh_per_second=4,
         )
-        self._bar: TaskID | None = None
-        self._began = self._drawn = 0.0
-        self._before = 0
-
-    def begin(self, task: str, planned: int) -> None:
-        self._bars.start()
-        self._bar = self._bars.add_task(task, total=planned, failed=0, value="-", rate=0.0)
-        self._began = time.monotonic()
-        self._drawn, self._before = 0.0, -1
+        self._bar.add_task(task, total=planned, failed=0, value="-", rate=0.0)
+        self._bar.start()
+        self._began, self._drawn = time.monotonic(), 0.0
+        self._before: int | None = None
 
     def update(self, done: int, failed: int, value: float | None) -> None:
-        if self._before < 0:
+        if self._before is None:
             self._before = done
         self._last = (done, failed, value)
         now = time.monotonic()
@@ -50,13 +48,12 @@ class BarProgress:
 
     def _draw(self, now: float) -> None:
         done, failed, value = self._last
-        rate = (done - self._before) / max(now - self._began, 1e-9)
-        assert self._bar is not None
-        self._bars.update(self._bar, completed=done, failed=failed, value=_value(value), rate=rate)
+        rate = (done - (self._before or 0)) / max(now - self._began, 1e-9)
+        self._bar.update(self._bar.task_ids[0], completed=done, failed=failed, value=_value(value), rate=rate)
 
     def end(self) -> None:
         self._draw(time.monotonic())
-        self._bars.stop()
+        self._bar.stop()
 
 
 class PlainProgress:

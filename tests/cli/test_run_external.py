@@ -1,0 +1,138 @@
+"""`serve-eval run` against an endpoint that is already running: the simulator in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.schema import DataRoots
+from serve_eval.tasks.gsm8k import task
+
+MODEL = "my-org/my-model"
+
+
+@contextmanager
+def _simulator(folder: Path, data_root: Path, *flags: str) -> Iterator[str]:
+    """The base URL of a simulator that knows the first 60 questions of gsm8k, chat and text."""
+    lines = []
+    for chat in (False, True):
+        made = task(apply_chat_template=chat)
+        for sample in made.load(DataRoots(roots=(data_root,)), 60).samples:
+            right, wrong = made.answers(sample)
+            entry = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong, "probability": 1.0}
+            lines.append(msgspec.json.encode(entry))
+    (folder / "answers.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    ready = folder / "ready"
+    command = [sys.executable, "-m", "launchers._simulator", "--answers", str(folder / "answers.jsonl")]
+    with subprocess.Popen([*command, "--ready-file", str(ready), *flags], stdin=subprocess.PIPE) as process:
+        try:
+            deadline = time.monotonic() + 30
+            while not ready.exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            yield ready.read_text().strip()
+        finally:
+            process.terminate()
+
+
+def _run(data_root: Path, out: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM"))}
+    flags = ["--dataset-root", str(data_root), "--tasks", "gsm8k", "--set", "gsm8k.num_samples=60", "-o", str(out)]
+    return subprocess.run(
+        [sys.executable, "-m", "serve_eval", "run", *flags, "--no-reference", *arguments],
+        env={**kept, "COLUMNS": "200", **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def _task(out: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((out / "report.json").read_text())["tasks"][0]
+    return report
+
+
+@pytest.mark.parametrize("form", ["{host}", "http://{host}", "{host}/v1", "http://{host}/v1/completions"])
+def test_every_form_of_the_address_works_and_the_resolved_one_is_printed(
+    tmp_path: Path, data_root: Path, form: str
+) -> None:
+    with _simulator(tmp_path, data_root) as url:
+        host = url.removeprefix("http://").removesuffix("/v1")
+        done = _run(data_root, tmp_path / "out", "--base-url", form.format(host=host))
+    assert done.returncode == 3, done.stderr
+    assert f"endpoint {url}" in done.stderr
+    assert _task(tmp_path / "out")["result"]["value"] == 100.0
+
+
+def test_the_one_served_model_is_taken_and_the_address_from_the_environment(tmp_path: Path, data_root: Path) -> None:
+    with _simulator(tmp_path, data_root, "--model", MODEL) as url:
+        done = _run(data_root, tmp_path / "out", OPENAI_BASE_URL=url)
+    assert done.returncode == 3, done.stderr
+    assert json.loads((tmp_path / "out/plan.json").read_text())["plan"]["model"] == MODEL
+    assert MODEL in done.stdout  # named where it says that it has no reference
+
+
+def test_an_orchestrator_without_a_model_list_works_when_the_model_is_named(tmp_path: Path, data_root: Path) -> None:
+    with _simulator(tmp_path, data_root, "--no-models", "--model", MODEL) as url:
+        unnamed = _run(data_root, tmp_path / "out", "--base-url", url)
+        named = _run(data_root, tmp_path / "out", "--base-url", url, "--model", MODEL)
+    assert unnamed.returncode == 4
+    assert "--model" in unnamed.stderr
+    assert named.returncode == 3, named.stderr
+    assert _task(tmp_path / "out")["result"]["scored"] == 60
+
+
+def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(tmp_path: Path, data_root: Path) -> None:
+    with _simulator(tmp_path, data_root, "--model", MODEL) as url:
+        done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "my-org/my-modle")
+    assert done.returncode == 4
+    assert f"Did you mean '{MODEL}'?" in done.stderr
+
+
+def test_a_context_overflow_is_a_failure_with_its_reason_on_record(tmp_path: Path, data_root: Path) -> None:
+    with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
+        done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated")
+    result = _task(tmp_path / "out")["result"]
+    assert 0 < result["failed"] < 60, done.stderr
+    assert result["failures"] == {"http_error": result["failed"]}
+    records = (tmp_path / "out/samples/gsm8k.jsonl").read_text().splitlines()
+    failures = [r["failure"] for r in map(json.loads, records) if "failure" in r]
+    assert len(failures) == result["failed"]
+    assert all("maximum context length" in f["message"] and f["status"] == 400 for f in failures)
+    assert all(len(f["attempts"]) == 1 for f in failures)
+
+
+def test_the_chat_endpoint_is_used_for_messages(tmp_path: Path, data_root: Path) -> None:
+    with _simulator(tmp_path, data_root) as url:
+        done = _run(data_root, tmp_path / "out", "--base-url", url, "--set", "gsm8k.apply_chat_template=true")
+    assert done.returncode == 3, done.stderr
+    assert _task(tmp_path / "out")["result"]["value"] == 100.0
+
+
+def test_a_server_that_refuses_truncate_prompt_tokens_can_be_served_by_an_option(
+    tmp_path: Path, data_root: Path
+) -> None:
+    with _simulator(tmp_path, data_root) as url:
+        without = ("--set", "gsm8k.truncate_prompt_tokens=null")
+        done = _run(data_root, tmp_path / "out", "--base-url", url, *without)
+    assert done.returncode == 3
+    assert _task(tmp_path / "out")["result"]["scored"] == 60
+
+
+def test_a_run_whose_endpoint_comes_back_elsewhere_names_the_field(tmp_path: Path, data_root: Path) -> None:
+    with _simulator(tmp_path, data_root) as url:
+        _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated")
+    done = _run(data_root, tmp_path / "out", "--base-url", "127.0.0.1:9", "--model", "simulated")
+    assert done.returncode == 2
+    assert "plan.launcher.options.base_url" in done.stderr
