@@ -35,7 +35,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
     if close:
         return f" Did you mean {folded[close[0]]!r}?"
-    return f" Known: {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}." if known else ""
+    return f" Known: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}." if known else ""
 
 
 def load(folder: str, name: str) -> Callable[..., Any]:
