@@ -26,9 +26,9 @@ T = TypeVar("T")
 class ServerProcess:
     """A server that `server_process` started. `pid` is also the id of its process group."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log_file: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log_file: Path, log_start: int) -> None:
         self.pid, self.log_file = process.pid, log_file
-        self._process = process
+        self._process, self._log_start = process, log_start
 
     def exit_code(self) -> int | None:
         """None while it runs. What is left of its group is killed as soon as the end is seen."""
@@ -46,7 +46,7 @@ class ServerProcess:
         deadline = clock() + timeout_s
         while (found := await probe()) is None:
             if (code := self.exit_code()) is not None:
-                ending = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+                ending = f"exit code {code}" if code >= 0 else f"signal {-code}"
                 raise self._error(f"the server ended with {ending} before it was ready")
             if clock() > deadline:
                 raise self._error(f"the server is not ready after {timeout_s:g} s")
@@ -83,7 +83,8 @@ class ServerProcess:
     async def _ended(self, timeout_s: float) -> None:
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
-        while self.exit_code() is None and clock() < deadline:
+        # Polled, since nothing tells of an end without reaping the process, which frees the number of its group.
+        while self.exit_code() is None and clock() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -92,8 +93,8 @@ class ServerProcess:
             os.killpg(self.pid, number)
 
     def _error(self, message: str) -> LaunchError:
-        lines = self.log_file.read_bytes()[-16384:].decode(errors="replace").splitlines()[-LOG_LINES:]
-        return LaunchError("\n  ".join([f"{message}:", *lines]), hint=f"Its log is {self.log_file}.")
+        log = self.log_file.read_bytes()[self._log_start :][-16384:].decode(errors="replace")
+        return LaunchError("\n  ".join([message, *log.splitlines()[-LOG_LINES:]]), hint=f"Its log is {self.log_file}.")
 
 
 @asynccontextmanager
@@ -116,9 +117,10 @@ def _start(command: Sequence[str], log_file: Path, env: Mapping[str, str] | None
     try:
         log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with os.fdopen(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+            log_start = log.tell()
             process = subprocess.Popen(  # noqa: S603 - the launcher's own command, and no shell
                 command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True
             )
     except OSError as error:
         raise LaunchError(f"{command[0]} cannot be started: {error}") from error
-    return ServerProcess(process, log_file)
+    return ServerProcess(process, log_file, log_start)

@@ -65,70 +65,24 @@ nothing until the client goes. wrapped_400: a worker's refusal as an orchestrato
 stream, asked for or not, that never says why it ends.
 """
 
-_COMMON_FIELDS = frozenset(
-    [
-        "model",
-        "best_of",
-        "frequency_penalty",
-        "logit_bias",
-        "logprobs",
-        "max_tokens",
-        "n",
-        "presence_penalty",
-        "seed",
-        "stop",
-        "stream",
-        "stream_options",
-        "temperature",
-        "top_p",
-        "user",
-        "echo",
-        "lora_request",
-        "prompt_ignore_length",
-        "use_beam_search",
-        "top_k",
-        "top_p_min",
-        "min_p",
-        "repetition_penalty",
-        "length_penalty",
-        "early_stopping",
-        "stop_token_ids",
-        "include_stop_str_in_output",
-        "ignore_eos",
-        "min_tokens",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "truncate_prompt_tokens",
-        "add_special_tokens",
-        "response_format",
-        "disaggregated_params",
-        "thinking_token_budget",
-        "priority",
-        "conversation_params",
-    ]
-)
-_TEXT_FIELDS = _COMMON_FIELDS | set(["prompt", "suffix", "return_context_logits", "detokenize"])
-_CHAT_FIELDS = _COMMON_FIELDS | set(
-    [
-        "messages",
-        "max_completion_tokens",
-        "top_logprobs",
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "reasoning_effort",
-        "prompt_token_ids",
-        "add_generation_prompt",
-        "documents",
-        "chat_template",
-        "chat_template_kwargs",
-        "cache_salt",
-        "agent_hierarchy",
-        "media_io_kwargs",
-        "mm_processor_kwargs",
-        "thinking",
-    ]
-)
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_COMMON_FIELDS = _words("""
+    model best_of frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream stream_options
+    temperature top_p user echo lora_request prompt_ignore_length use_beam_search top_k top_p_min min_p
+    repetition_penalty length_penalty early_stopping stop_token_ids include_stop_str_in_output ignore_eos min_tokens
+    skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens add_special_tokens response_format
+    disaggregated_params thinking_token_budget priority conversation_params
+""")
+_TEXT_FIELDS = _COMMON_FIELDS | _words("prompt suffix return_context_logits detokenize")
+_CHAT_FIELDS = _COMMON_FIELDS | _words("""
+    messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls reasoning_effort
+    prompt_token_ids add_generation_prompt documents chat_template chat_template_kwargs cache_salt agent_hierarchy
+    media_io_kwargs mm_processor_kwargs thinking
+""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -603,6 +557,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[SimulatorConfig, int, Path 
     parser = argparse.ArgumentParser(
         prog="python -m launchers._simulator",
         description="A simulated OpenAI-compatible endpoint on 127.0.0.1. There is no model in it.",
+        usage="%(prog)s [--answers FILE] [options]",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
@@ -615,13 +570,11 @@ def _parse(arguments: Sequence[str] | None) -> tuple[SimulatorConfig, int, Path 
             parser.add_argument(flag, action="store_true" if hints[one.name] is bool else "store")
     given = vars(parser.parse_args(arguments))
     port, ready_file = given.pop("port"), given.pop("ready_file")
-    answers = {"answers": Path(given.pop("answers"))} if "answers" in given else {}
     try:
-        types = {name: hints[name] for name in given}
-        checked = {name: msgspec.convert(given[name], types[name], strict=False) for name in given}
-        return SimulatorConfig(**answers, **checked), port, ready_file
-    except ValueError as error:
+        config = msgspec.convert(given, SimulatorConfig, strict=False, dec_hook=lambda kind, value: kind(value))
+    except msgspec.ValidationError as error:
         parser.error(str(error))
+    return config, port, ready_file
 
 
 async def _run(config: SimulatorConfig, port: int, ready_file: Path | None) -> None:

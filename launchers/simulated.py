@@ -131,10 +131,11 @@ def _mixture(accuracy: float, flip_rate: float | None) -> tuple[float, float]:
         raise LaunchError(f"simulated: a flip_rate of {flip_rate:g} is not between 0 and 1/3")
     if not share / 2 <= accuracy <= 1.0 - share / 2:
         raise LaunchError(
-            f"simulated: with a flip_rate of {flip_rate:g}, {share:g} of the prompts are right half of the time, so the "
-            f"accuracy lies between {share / 2:g} and {1.0 - share / 2:g} and cannot be {accuracy:g}"
+            f"simulated: with a flip_rate of {flip_rate:g}, {share:g} of the prompts are right half of the time, so "
+            f"the accuracy lies between {share / 2:g} and {1.0 - share / 2:g} and cannot be {accuracy:g}"
         )
-    return share, (accuracy - share / 2) / (1.0 - share) if share < 1.0 else 0.5
+    sure = (accuracy - share / 2) / (1.0 - share) if share < 1.0 else 0.5
+    return share, min(max(sure, 0.0), 1.0)
 
 
 def _answers(context: LaunchContext) -> Path:

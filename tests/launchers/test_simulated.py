@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import typing
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from launchers import _process, simulated
+from launchers._process import server_process
+from launchers._simulator import _IN_PROCESS_ONLY, SimulatorConfig, _parse
+from serve_eval import folders
+from serve_eval.errors import LaunchError
+from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.schema import Endpoint, LaunchContext
+
+ROOT = Path(__file__).resolve().parents[2]
+QUESTIONS = [f"question {i}" for i in range(50)]
+
+
+def write_answer_file(path: Path, probability: Callable[[str, str], float]) -> None:
+    lines = [
+        {"sha256": prompt_sha256(q), "right": "right", "wrong": "wrong", "probability": probability("task", q)}
+        for q in QUESTIONS
+    ]
+    path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines))
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> LaunchContext:
+    return LaunchContext(model="a/b", log_dir=tmp_path / "run" / "logs", write_answer_file=write_answer_file)
+
+
+async def answer(endpoint: Endpoint, prompt: str) -> str:
+    body = {"model": endpoint.model, "prompt": prompt}
+    timeout = aiohttp.ClientTimeout(total=10)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.post(endpoint.base_url + "/completions", json=body) as reply,
+    ):
+        assert reply.status == 200
+        text = (await reply.json())["choices"][0]["text"]
+        assert isinstance(text, str)
+        return text
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; a zombie that nobody reaps yet has."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return Path("/proc/self").exists()
+
+
+def wait_until_gone(pid: int, timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not gone(pid):
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.02)
+
+
+def launch_and(context: LaunchContext, story: Callable[[Endpoint], Any], **options: Any) -> Any:
+    async def tell() -> Any:
+        async with simulated.launch(context, **options) as endpoint:
+            return await story(endpoint)
+
+    return asyncio.run(tell())
+
+
+def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext) -> None:
+    async def story(endpoint: Endpoint) -> Endpoint:
+        assert endpoint.base_url.startswith("http://127.0.0.1:")
+        assert endpoint.model == "a/b"
+        assert [await answer(endpoint, q) for q in QUESTIONS] == ["right"] * len(QUESTIONS)
+        pid = typing.cast(int, endpoint.info["pid"])
+        assert os.getpgid(pid) == os.getsid(pid) == pid
+        return endpoint
+
+    endpoint: Endpoint = launch_and(context, story, accuracy={"task": 1.0})
+    pid = endpoint.info["pid"]
+    assert isinstance(pid, int)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert endpoint.info["launcher"] == "simulated"
+    log_file = context.log_dir / "simulated.log"
+    assert stat.S_IMODE(log_file.stat().st_mode) == 0o600
+    assert log_file.read_text() == f"simulated endpoint at {endpoint.base_url}\n"
+    assert stat.S_IMODE(context.log_dir.stat().st_mode) == 0o700
+    assert sorted(file.name for file in context.log_dir.iterdir()) == ["simulated.answers.jsonl", "simulated.log"]
+
+
+def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext) -> None:
+    pids: list[int] = []
+
+    async def failing(endpoint: Endpoint) -> None:
+        pids.append(typing.cast(int, endpoint.info["pid"]))
+        raise RuntimeError("the run failed")
+
+    async def cancelled() -> None:
+        async with simulated.launch(context) as endpoint:
+            pids.append(typing.cast(int, endpoint.info["pid"]))
+            typing.cast(Any, asyncio.current_task()).cancel()
+            await asyncio.sleep(60)
+
+    with pytest.raises(RuntimeError, match="the run failed"):
+        launch_and(context, failing)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
+    assert len(pids) == 2
+    assert all(map(gone, pids))
+
+
+def test_the_options_reach_the_server(context: LaunchContext) -> None:
+    async def story(endpoint: Endpoint) -> None:
+        assert await answer(endpoint, QUESTIONS[0]) == "wrong"
+        async with aiohttp.ClientSession() as session, session.get(endpoint.base_url + "/models") as reply:
+            assert reply.status == 404
+
+    launch_and(replace(context, model=None), story, accuracy=1.0, damage=1.0, no_models=True)
+
+
+def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchContext) -> None:
+    async def story(endpoint: Endpoint) -> None:
+        raise AssertionError("it did not die")
+
+    for _ in range(2):  # a second try quotes its own lines only
+        with pytest.raises(LaunchError) as caught:
+            launch_and(context, story, damage=1.5)
+        assert "exit code 2 before it was ready" in str(caught.value)
+        assert str(caught.value).count("damage is 1.5, which is not between 0 and 1") == 1
+        assert "simulated.log" in caught.value.hint
+
+
+def test_a_server_that_crashes_later_is_no_error_on_leaving(context: LaunchContext) -> None:
+    async def story(endpoint: Endpoint) -> None:
+        for q in QUESTIONS[:3]:
+            await answer(endpoint, q)
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await answer(endpoint, QUESTIONS[3])
+
+    launch_and(context, story, crash_after=3)
+    assert "crashing after 3 requests, as told" in (context.log_dir / "simulated.log").read_text()
+
+
+def test_without_answers_there_is_nothing_to_simulate(context: LaunchContext) -> None:
+    async def story(endpoint: Endpoint) -> None:
+        raise AssertionError("it started")
+
+    with pytest.raises(LaunchError, match="needs the answers of the tasks"):
+        launch_and(replace(context, write_answer_file=None), story)
+
+
+def test_the_simulator_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import asyncio, pathlib, sys\n"
+        "from launchers import simulated\n"
+        "from serve_eval.schema import LaunchContext\n"
+        "async def main():\n"
+        "    context = LaunchContext(model='m', log_dir=pathlib.Path(sys.argv[1]),\n"
+        "                            write_answer_file=lambda path, p: path.touch())\n"
+        "    async with simulated.launch(context) as endpoint:\n"
+        "        print(endpoint.info['pid'], endpoint.base_url, flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "logs")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        try:
+            assert parent.stdout is not None
+            pid, base_url = parent.stdout.readline().split()
+            assert not gone(int(pid))
+        finally:
+            parent.kill()
+    wait_until_gone(int(pid))
+    with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect(("127.0.0.1", int(base_url.rpartition(":")[2].partition("/")[0])))
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+
+
+def test_the_command_names_only_what_differs_from_the_default(context: LaunchContext) -> None:
+    options = {"accuracy": 0.5, "damage": 0.1, "failure_kind": "html", "no_models": True, "seed": 0, "crash_after": 4}
+    [command] = simulated.commands(context, **options)
+    assert command[1:5] == ["-m", "launchers._simulator", "--model", "a/b"]
+    assert command[9:] == ["--damage", "0.1", "--failure-kind", "html", "--no-models", "--crash-after", "4"]
+    assert not context.log_dir.exists()
+    config, port, ready_file = _parse(command[3:])
+    assert (config.damage, config.failure_kind, config.no_models, config.crash_after) == (0.1, "html", True, 4)
+    assert port == 0
+    assert (config.answers, ready_file) == (
+        context.log_dir / "simulated.answers.jsonl",
+        context.log_dir / "simulated.url",
+    )
+
+
+def test_launcher_and_simulator_have_the_same_options_types_and_defaults() -> None:
+    offered, types = folders.options_of(simulated.launch), typing.get_type_hints(simulated.launch)
+    known = {f.name: (typing.get_type_hints(SimulatorConfig)[f.name], f.default) for f in fields(SimulatorConfig)}
+    shared = set(known) - {"answers", "model", *_IN_PROCESS_ONLY}
+    assert set(offered) == shared | {"accuracy", "flip_rate"}
+    assert {name: (types[name], offered[name].default) for name in shared} == {name: known[name] for name in shared}
+
+
+def test_options_of_a_plan_are_checked() -> None:
+    given = {"accuracy": {"mmlu": 0.6}, "flip_rate": 0.05, "failure_kind": "429", "latency_s": 1}
+    assert folders.check_options(simulated.launch, given, "launcher") == given
+    assert "simulated" in folders.summary("launchers", "simulated")
+
+
+# --------------------------------------------------------------------------------------------- any server process
+
+
+async def quick_end(script: str, log_file: Path) -> int:
+    """Starts a Python script, waits for its first line of output, and leaves."""
+
+    async def first_line() -> bool | None:
+        return b"\n" in log_file.read_bytes() or None
+
+    async with server_process([sys.executable, "-c", script], log_file=log_file) as server:
+        await server.until(first_line, timeout_s=10)
+    assert server.exit_code() is not None
+    return server.pid
+
+
+def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_process, "STOP_S", 0.2)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    assert gone(asyncio.run(quick_end(deaf, tmp_path / "log")))
+
+
+def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
+    parent = (
+        "import subprocess, sys, time\n"
+        "deaf = 'import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print(0, flush=True); time.sleep(60)'\n"
+        "child = subprocess.Popen([sys.executable, '-c', deaf], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline(); print(child.pid, flush=True); time.sleep(60)"
+    )
+    asyncio.run(quick_end(parent, tmp_path / "log"))
+    wait_until_gone(int((tmp_path / "log").read_text()))
+
+
+def test_a_server_that_never_gets_ready_is_an_error_in_time(tmp_path: Path) -> None:
+    async def story() -> int:
+        command = [sys.executable, "-c", "import time; print('loading', flush=True); time.sleep(60)"]
+        async with server_process(command, log_file=tmp_path / "log") as server:
+            pid = server.pid
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                url = f"http://127.0.0.1:{free.getsockname()[1]}/health"
+                with pytest.raises(LaunchError, match=r"not ready after 0\.5 s\n  loading"):
+                    await server.healthy(url, timeout_s=0.5)
+        return pid
+
+    assert gone(asyncio.run(story()))
+
+
+def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with server_process([str(tmp_path / "nothing")], log_file=tmp_path / "log"):
+            raise AssertionError("it started")
+
+    with pytest.raises(LaunchError, match="cannot be started"):
+        asyncio.run(story())
+
+
+def test_sigterm_ends_the_simulator_cleanly(tmp_path: Path) -> None:
+    async def story() -> int | None:
+        ready = tmp_path / "url"
+
+        async def up() -> bool | None:
+            return ready.exists() or None
+
+        command = [sys.executable, "-m", "launchers._simulator", "--ready-file", str(ready)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        async with server_process(command, log_file=tmp_path / "log", env=env) as server:
+            await server.until(up, timeout_s=10)
+            os.kill(server.pid, signal.SIGTERM)
+            while server.exit_code() is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        return server.exit_code()
+
+    assert asyncio.run(story()) == 0

@@ -1,0 +1,606 @@
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import openai
+import pytest
+from aiohttp import web
+
+from launchers._simulator import STATS, UNKNOWN_ANSWER, SimulatorConfig, Stats, create_app, serve
+from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.schema import Message, Prompt
+
+QUESTION = "What is 2 + 2?"
+TURNS = (Message(role="system", content="Be brief."), Message(role="user", content=QUESTION))
+RIGHT = " The answer is 4.\n\nQuestion: next"
+
+
+def write_answers(path: Path, entries: dict[Prompt, float], right: str = RIGHT, wrong: str = " It is 5.") -> Path:
+    lines = [
+        {"sha256": prompt_sha256(prompt), "right": right, "wrong": wrong, "probability": p}
+        for prompt, p in entries.items()
+    ]
+    path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Path:
+    return write_answers(tmp_path / "answers.jsonl", {QUESTION: 1.0, TURNS: 1.0})
+
+
+class Peer:
+    """What a test needs of a running simulator."""
+
+    def __init__(self, session: aiohttp.ClientSession, base_url: str, app: web.Application) -> None:
+        self.session, self.base_url, self.app = session, base_url, app
+
+    @property
+    def stats(self) -> Stats:
+        return self.app[STATS]
+
+    async def raw(self, path: str = "/completions", **body: object) -> tuple[int, str, bytes]:
+        """Status, content type and body of one POST."""
+        if path == "/completions":
+            body = {"model": "simulated", "prompt": QUESTION, **body}
+        else:
+            turns = [{"role": turn.role, "content": turn.content} for turn in TURNS]
+            body = {"model": "simulated", "messages": turns, **body}
+        async with self.session.post(self.base_url + path, data=msgspec.json.encode(body)) as reply:
+            return reply.status, reply.headers["Content-Type"], await reply.read()
+
+    async def ask(self, path: str = "/completions", **body: object) -> tuple[int, Any]:
+        status, _, content = await self.raw(path, **body)
+        return status, msgspec.json.decode(content)
+
+    async def choice(self, path: str = "/completions", **body: object) -> Any:
+        status, answer = await self.ask(path, **body)
+        assert status == 200
+        [choice] = answer["choices"]
+        return choice
+
+    async def text(self, prompt: str = QUESTION, **body: object) -> str:
+        text = (await self.choice(prompt=prompt, **body))["text"]
+        assert isinstance(text, str)
+        return text
+
+
+@asynccontextmanager
+async def running(**options: Any) -> AsyncIterator[Peer]:
+    app = create_app(SimulatorConfig(**options))
+    timeout = aiohttp.ClientTimeout(total=10)
+    async with serve(app) as base_url, aiohttp.ClientSession(timeout=timeout) as session:
+        yield Peer(session, base_url, app)
+
+
+def with_simulator(story: Callable[[Peer], Awaitable[None]], **options: Any) -> None:
+    async def tell() -> None:
+        async with running(**options) as peer:
+            await story(peer)
+
+    asyncio.run(tell())
+
+
+def texts(prompts: list[str], **options: Any) -> list[str]:
+    """The answers of a simulator to many prompts, in batches of 100."""
+
+    async def tell() -> list[str]:
+        async with running(**options) as peer:
+            found: list[str] = []
+            for start in range(0, len(prompts), 100):
+                _, answer = await peer.ask(prompt=prompts[start : start + 100])
+                found += [choice["text"] for choice in answer["choices"]]
+            return found
+
+    return asyncio.run(tell())
+
+
+# ------------------------------------------------------------------------------------------------------ answers
+
+
+def test_a_completion_has_the_shape_of_trtllm_serve(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        status, answer = await peer.ask(max_tokens=50)
+        assert status == 200
+        assert answer["object"] == "text_completion"
+        assert answer["id"].startswith("cmpl-")
+        assert answer["model"] == "simulated"
+        [choice] = answer["choices"]
+        assert choice["text"] == RIGHT
+        assert choice["finish_reason"] == "stop"
+        assert choice["stop_reason"] is None
+        assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
+
+    with_simulator(story, answers=answers)
+
+
+def test_a_chat_answer_is_found_by_roles_and_contents(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        status, answer = await peer.ask("/chat/completions", max_completion_tokens=50)
+        assert status == 200
+        assert answer["object"] == "chat.completion"
+        [choice] = answer["choices"]
+        assert choice["message"]["role"] == "assistant"
+        assert choice["message"]["content"] == RIGHT
+        assert answer["usage"]["prompt_tokens"] == 7
+        swapped = [{"role": "user", "content": "Be brief."}, {"role": "system", "content": QUESTION}]
+        assert (await peer.choice("/chat/completions", messages=swapped))["message"]["content"] == UNKNOWN_ANSWER
+
+    with_simulator(story, answers=answers)
+
+
+def test_an_unknown_prompt_gets_a_sentence_that_says_so() -> None:
+    async def story(peer: Peer) -> None:
+        choice = await peer.choice(prompt="Never seen")
+        assert (choice["text"], choice["finish_reason"]) == (UNKNOWN_ANSWER, "stop")
+
+    with_simulator(story)
+
+
+def test_a_list_of_prompts_gets_a_choice_each(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        _, answer = await peer.ask(prompt=[QUESTION, "Never seen"], max_tokens=3)
+        assert [(c["index"], c["text"]) for c in answer["choices"]] == [(0, " The answer is"), (1, "I do not")]
+        assert answer["usage"]["completion_tokens"] == 6
+
+    with_simulator(story, answers=answers)
+
+
+def test_max_tokens_counts_words_with_the_blanks_before_them(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        cut = await peer.choice(max_tokens=5)
+        assert (cut["text"], cut["finish_reason"]) == (" The answer is 4.\n\nQuestion:", "length")
+        whole = await peer.choice(max_tokens=6)
+        assert (whole["text"], whole["finish_reason"]) == (RIGHT, "stop")
+
+    with_simulator(story, answers=answers)
+
+
+def test_sixteen_tokens_are_the_default(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        assert len((await peer.text()).split()) == 16
+
+    with_simulator(story, answers=write_answers(tmp_path / "a", {QUESTION: 1.0}, right="word " * 40))
+
+
+def test_the_earliest_stop_string_ends_the_text_and_is_left_out(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        choice = await peer.choice(stop=["Question:", "\n\n"], max_tokens=50)
+        assert choice["text"] == " The answer is 4."
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "\n\n")
+        assert await peer.text(stop="answer") == " The "
+        beyond = await peer.choice(stop="Question:", max_tokens=2)
+        assert (beyond["text"], beyond["finish_reason"]) == (" The answer", "length")
+
+    with_simulator(story, answers=answers)
+
+
+def _events(body: bytes) -> list[Any]:
+    *events, done = [line.removeprefix(b"data: ").strip() for line in body.split(b"\n\n") if line]
+    assert done == b"[DONE]"
+    return [msgspec.json.decode(event) for event in events]
+
+
+def test_a_stream_holds_the_words_the_finish_reason_and_the_usage(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        status, kind, body = await peer.raw(stream=True, stream_options={"include_usage": True}, max_tokens=50)
+        assert (status, kind) == (200, "text/event-stream; charset=utf-8")
+        *chunks, finish, usage = _events(body)
+        assert len(chunks) == 6
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == RIGHT
+        assert {chunk["choices"][0]["finish_reason"] for chunk in chunks} == {None}
+        assert finish["choices"][0]["finish_reason"] == "stop"
+        assert usage["choices"] == []
+        assert usage["usage"]["completion_tokens"] == 6
+        _, _, body = await peer.raw(stream=True)
+        assert _events(body)[-1]["choices"]
+
+    with_simulator(story, answers=answers)
+
+
+def test_a_chat_stream_begins_with_the_role(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        _, _, body = await peer.raw("/chat/completions", stream=True, stop="\n")
+        role, *deltas, finish = [event["choices"][0] for event in _events(body)]
+        assert role["delta"] == {"role": "assistant"}
+        assert "".join(choice["delta"]["content"] for choice in deltas) == " The answer is 4."
+        assert (finish["delta"], finish["finish_reason"], finish["stop_reason"]) == ({}, "stop", "\n")
+
+    with_simulator(story, answers=answers)
+
+
+def test_the_openai_sdk_understands_the_answers(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        async with openai.AsyncOpenAI(base_url=peer.base_url, api_key="sk-sdk-test-key", max_retries=0) as sdk:
+            text = await sdk.completions.create(model="simulated", prompt=QUESTION, max_tokens=50)
+            assert text.choices[0].text == RIGHT
+            chat = await sdk.chat.completions.create(
+                model="simulated",
+                messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}],
+                stop=["\n"],
+            )
+            assert chat.choices[0].message.content == " The answer is 4."
+            assert chat.usage is not None
+            stream = await sdk.completions.create(model="simulated", prompt=QUESTION, stream=True)
+            pieces = [chunk.choices[0] async for chunk in stream]
+            assert "".join(piece.text for piece in pieces) == RIGHT
+            assert pieces[-1].finish_reason == "stop"
+            assert [model.id for model in (await sdk.models.list()).data] == ["simulated"]
+            with pytest.raises(openai.NotFoundError, match="does not exist"):
+                await sdk.completions.create(model="other", prompt=QUESTION)
+
+    with_simulator(story, answers=answers, api_key="sk-sdk-test-key")
+
+
+# ------------------------------------------------------------------------------------------------------- routes
+
+
+def test_health_version_and_models() -> None:
+    async def story(peer: Peer) -> None:
+        root = peer.base_url.removesuffix("/v1")
+        async with peer.session.get(root + "/health") as reply:
+            assert (reply.status, await reply.read()) == (200, b"")
+        async with peer.session.get(root + "/version") as reply:
+            assert await reply.json() == {"version": "simulator"}
+        async with peer.session.get(peer.base_url + "/models") as reply:
+            assert [model["id"] for model in (await reply.json())["data"]] == ["a/b"]
+
+    with_simulator(story, model="a/b")
+
+
+def test_an_orchestrator_lists_no_models() -> None:
+    async def story(peer: Peer) -> None:
+        async with peer.session.get(peer.base_url + "/models") as reply:
+            assert reply.status == 404
+
+    with_simulator(story, no_models=True)
+
+
+def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        peer.session.headers["Authorization"] = "Bearer wrong-key"
+        status, _, body = await peer.raw()
+        assert status == 401
+        assert b"right-key" not in body
+        assert b"wrong-key" not in body
+        async with peer.session.get(peer.base_url + "/models") as reply:
+            assert reply.status == 401
+        peer.session.headers["Authorization"] = "Bearer right-key"
+        assert (await peer.ask())[0] == 200
+
+    with_simulator(story, answers=answers, api_key="right-key")
+
+
+# ----------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"max_tokens": 0}, "must be greater than 0"),
+        ({"n": 2}, "only n = 1"),
+        ({"prompt": [1, 2]}, "token ids"),
+        ({"prompt": [[1, 2]]}, "token ids"),
+        ({"prompt": []}, "list index out of range"),
+        ({"stream_options": {}}, "Stream options can only be defined"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_in_the_form_of_a_worker(body: dict[str, object], said: str) -> None:
+    async def story(peer: Peer) -> None:
+        status, answer = await peer.ask(**body)
+        assert status == 400
+        assert answer["object"] == "error"
+        assert answer["type"] == "BadRequestError"
+        assert answer["code"] == 400
+        assert said in answer["message"]
+
+    with_simulator(story)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b"{}", b'{"model": 1}', b'{"model": "simulated"}', b"\xff"])
+def test_a_malformed_body_is_refused_in_the_form_of_a_validation(body: bytes) -> None:
+    async def story(peer: Peer) -> None:
+        for path in ("/completions", "/chat/completions"):
+            async with peer.session.post(peer.base_url + path, data=body) as reply:
+                assert reply.status == 400
+                assert isinstance((await reply.json())["error"], str)
+
+    with_simulator(story)
+
+
+def test_an_unknown_model_is_a_404_unless_every_model_will_do() -> None:
+    async def refused(peer: Peer) -> None:
+        status, answer = await peer.ask(model="other")
+        assert status == 404
+        assert answer["error"]["code"] == "model_not_found"
+        assert answer["error"]["param"] == "model"
+        assert "other" in answer["error"]["message"]
+
+    async def accepted(peer: Peer) -> None:
+        assert (await peer.ask(model="other"))[0] == 200
+
+    with_simulator(refused)
+    with_simulator(accepted, any_model=True)
+
+
+def test_unknown_fields_are_refused_only_when_strict() -> None:
+    async def strict(peer: Peer) -> None:
+        status, answer = await peer.ask(surprise=1)
+        assert status == 400
+        assert "surprise" in answer["error"]
+        assert "Extra inputs are not permitted" in answer["error"]
+        assert (await peer.ask(truncate_prompt_tokens=8, seed=1, temperature=0))[0] == 200
+        assert (await peer.ask("/chat/completions", prompt="x"))[0] == 400
+
+    async def lenient(peer: Peer) -> None:
+        assert (await peer.ask(surprise=1))[0] == 200
+
+    with_simulator(strict, strict_fields=True)
+    with_simulator(lenient)
+
+
+def test_a_prompt_beyond_the_context_is_refused_unless_it_is_truncated() -> None:
+    async def story(peer: Peer) -> None:
+        status, answer = await peer.ask(prompt="word " * 90, max_tokens=16)
+        assert status == 400
+        assert "maximum context length is 100 tokens" in answer["message"]
+        assert (await peer.ask(prompt="word " * 84, max_tokens=16))[0] == 200
+        assert (await peer.ask(prompt="word " * 90, max_tokens=16, truncate_prompt_tokens=84))[0] == 200
+
+    with_simulator(story, context_tokens=100)
+
+
+# ------------------------------------------------------------------------------------------------------- chance
+
+
+PROMPTS = [f"question {i}" for i in range(2000)]
+
+
+@pytest.fixture(scope="module")
+def even(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Answers that are right with probability 0.7."""
+    path = tmp_path_factory.mktemp("even") / "answers"
+    return write_answers(path, dict.fromkeys(PROMPTS, 0.7), right="right", wrong="wrong")
+
+
+def test_the_measured_accuracy_is_the_declared_probability(even: Path) -> None:
+    share = texts(PROMPTS, answers=even).count("right") / len(PROMPTS)
+    assert abs(share - 0.7) < 4 * math.sqrt(0.7 * 0.3 / len(PROMPTS))
+
+
+def test_answers_depend_on_seed_and_run_and_on_nothing_else(even: Path) -> None:
+    first = texts(PROMPTS, answers=even, seed=1)
+    assert texts(PROMPTS, answers=even, seed=1) == first
+    for other in (texts(PROMPTS, answers=even, seed=2), texts(PROMPTS, answers=even, seed=1, run=1)):
+        flips = sum(a != b for a, b in zip(first, other, strict=True)) / len(PROMPTS)
+        assert abs(flips - 0.42) < 4 * math.sqrt(0.42 * 0.58 / len(PROMPTS))
+
+
+def test_certain_prompts_answer_alike_in_every_run(tmp_path: Path) -> None:
+    path = write_answers(tmp_path / "a", {"yes": 1.0, "no": 0.0}, right="right", wrong="wrong")
+    assert {tuple(texts(["yes", "no"], answers=path, run=run)) for run in range(20)} == {("right", "wrong")}
+
+
+def test_more_damage_only_ever_adds_wrong_answers(even: Path) -> None:
+    before = texts(PROMPTS, answers=even)
+    for damage in (0.1, 0.3, 0.9, 1.0):
+        after = texts(PROMPTS, answers=even, damage=damage)
+        assert all(b == "right" for a, b in zip(after, before, strict=True) if a == "right")
+        share = 0.7 * (1 - damage)
+        assert abs(after.count("right") / len(after) - share) <= 4 * math.sqrt(share * (1 - share) / len(after))
+        before = after
+
+
+# ------------------------------------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "content_type", "said"),
+    [
+        ("500", 500, "application/json", b'{"detail":"Internal server error'),
+        ("429", 429, "application/json", b'"code":429'),
+        ("503", 503, "text/plain", b"LLM is unavailable."),
+        ("html", 200, "text/html", b"<!DOCTYPE html>"),
+        ("empty_choices", 200, "application/json", b'"choices":[]'),
+        ("null_content", 200, "application/json", b'"finish_reason":null'),
+        ("wrapped_400", 500, "application/json", b"Internal server error 400, message='Bad Request', url='http://lo"),
+        ("stream_without_finish", 200, "text/event-stream", b"data: "),
+    ],
+)
+def test_a_failing_request_looks_as_declared(
+    answers: Path, kind: str, status: int, content_type: str, said: bytes
+) -> None:
+    async def story(peer: Peer) -> None:
+        for path in ("/completions", "/chat/completions"):
+            got_status, got_type, body = await peer.raw(path)
+            assert got_status == status
+            assert got_type.startswith(content_type)
+            assert said in body
+
+    with_simulator(story, answers=answers, failure_rate=1.0, failure_kind=kind)
+
+
+def test_an_overload_says_when_to_come_back(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        async with peer.session.post(peer.base_url + "/completions", json={"model": "simulated", "prompt": "x"}) as r:
+            assert r.headers["Retry-After"] == "0"
+
+    with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="429")
+
+
+def test_null_content_is_null_in_both_kinds_of_answer(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        assert (await peer.choice())["text"] is None
+        choice = await peer.choice("/chat/completions")
+        assert choice["message"]["content"] is None
+        assert choice["finish_reason"] is None
+
+    with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="null_content")
+
+
+def test_bad_json_ends_in_the_middle(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        status, kind, body = await peer.raw()
+        assert (status, kind) == (200, "application/json")
+        with pytest.raises(msgspec.DecodeError):
+            msgspec.json.decode(body)
+
+    with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="bad_json")
+
+
+def test_a_stream_without_finish_never_says_why_it_ended(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        for stream in (False, True):
+            _, _, body = await peer.raw(stream=stream)
+            choices = [event["choices"][0] for event in _events(body)]
+            assert "".join(choice["text"] for choice in choices) == RIGHT
+            assert {choice["finish_reason"] for choice in choices} == {None}
+
+    with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="stream_without_finish")
+
+
+def test_a_disconnect_closes_the_connection_without_an_answer(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await peer.raw()
+
+    with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="disconnect")
+
+
+def test_a_hanging_request_ends_when_the_client_goes(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await peer.raw()
+        for _ in range(100):
+            if peer.stats.concurrent == 0:
+                break
+            await asyncio.sleep(0.01)
+        assert peer.stats.concurrent == 0
+        assert peer.stats.max_concurrent == 1
+
+    with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="hang")
+
+
+def test_the_server_ends_while_a_request_hangs(answers: Path) -> None:
+    async def story() -> float:
+        async with aiohttp.ClientSession() as session:
+            config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind="hang")
+            async with serve(config) as base_url:
+                hanging = asyncio.ensure_future(
+                    session.post(base_url + "/completions", data=b'{"model":"simulated","prompt":"x"}')
+                )
+                await asyncio.sleep(0.1)
+                began = time.monotonic()
+            took = time.monotonic() - began
+            with pytest.raises(aiohttp.ClientError):
+                await hanging
+            return took
+
+    assert asyncio.run(story()) < 3
+
+
+def test_the_failing_prompts_are_a_share_chosen_by_seed_and_recover_when_told(even: Path) -> None:
+    async def failing(peer: Peer) -> set[str]:
+        prompts = PROMPTS[:300]
+        replies = await asyncio.gather(*(peer.raw(prompt=prompt) for prompt in prompts))
+        return {prompt for prompt, (status, _, _) in zip(prompts, replies, strict=True) if status == 500}
+
+    async def story(peer: Peer) -> None:
+        first = await failing(peer)
+        assert abs(len(first) / 300 - 0.2) < 4 * math.sqrt(0.2 * 0.8 / 300)
+        assert await failing(peer) == first
+        assert await failing(peer) == set()
+        assert peer.stats.requests[prompt_sha256(PROMPTS[0])] == 3
+
+    async def other(peer: Peer) -> None:
+        found.append(await failing(peer))
+
+    found: list[set[str]] = []
+    with_simulator(story, answers=even, failure_rate=0.2, failures_per_prompt=2)
+    for seed in (0, 0, 1):
+        with_simulator(other, answers=even, failure_rate=0.2, seed=seed)
+    assert found[0] == found[1] != found[2]
+
+
+def test_an_unknown_prompt_fails_only_when_everything_does(even: Path) -> None:
+    async def sound(peer: Peer) -> None:
+        for i in range(50):
+            assert (await peer.ask(prompt=f"unknown {i}"))[0] == 200
+
+    async def broken(peer: Peer) -> None:
+        assert (await peer.ask(prompt="unknown"))[0] == 500
+
+    with_simulator(sound, answers=even, failure_rate=0.9)
+    with_simulator(broken, answers=even, failure_rate=1.0)
+
+
+def test_a_truncated_answer_has_half_of_its_words_and_says_so(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        choice = await peer.choice()
+        assert (choice["text"], choice["finish_reason"]) == (" The answer is", "length")
+
+    with_simulator(story, answers=answers, truncate_rate=1.0)
+
+
+def test_an_empty_answer_is_a_text_of_no_characters(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        choice = await peer.choice()
+        assert (choice["text"], choice["finish_reason"]) == ("", "stop")
+        assert len(_events((await peer.raw(stream=True))[2])) == 1
+
+    with_simulator(story, answers=answers, empty_rate=1.0)
+
+
+def test_empty_and_truncated_answers_are_shares(even: Path) -> None:
+    found = texts(PROMPTS, answers=even, empty_rate=0.3)
+    assert abs(found.count("") / len(found) - 0.3) < 4 * math.sqrt(0.3 * 0.7 / len(found))
+    whole = texts(PROMPTS, answers=even)
+    assert [b for a, b in zip(found, whole, strict=True) if a] == [a for a in found if a]
+
+
+def test_requests_wait_for_the_latency_at_the_same_time(answers: Path) -> None:
+    async def story(peer: Peer) -> None:
+        began = time.monotonic()
+        await asyncio.gather(*(peer.ask() for _ in range(20)))
+        assert 0.1 <= time.monotonic() - began < 1.0
+        assert peer.stats.max_concurrent == 20
+        assert peer.stats.concurrent == 0
+
+    with_simulator(story, answers=answers, latency_s=0.1, latency_jitter_s=0.05)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"damage": 1.5}, {"failure_rate": -0.1}, {"empty_rate": 2.0}, {"latency_s": -1.0}, {"crash_after": -1}]
+)
+def test_values_out_of_range_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        SimulatorConfig(**bad)
+
+
+def test_bodies_and_headers_are_kept_only_when_asked_for(answers: Path) -> None:
+    async def recording(peer: Peer) -> None:
+        await peer.ask(seed=7)
+        assert peer.stats.bodies[0] == {"model": "simulated", "prompt": QUESTION, "seed": 7}
+        assert "User-Agent" in peer.stats.headers[0]
+
+    async def silent(peer: Peer) -> None:
+        await peer.ask()
+        assert not peer.stats.bodies
+        assert not peer.stats.headers
+        assert peer.stats.requests == {prompt_sha256(QUESTION): 1}
+
+    with_simulator(recording, answers=answers, record=True)
+    with_simulator(silent, answers=answers)
+
+
+def test_a_key_is_not_shown_with_the_configuration() -> None:
+    assert "sk-" not in repr(SimulatorConfig(api_key="sk-secret"))
