@@ -14,33 +14,42 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import os
-import re
 import signal
 import stat
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 from aiohttp import web
 
-from serve_eval.prompt_hash import prompt_sha256, uniform
-from serve_eval.schema import Message, Prompt
+from launchers._openai_server import (
+    Ask,
+    Generated,
+    Refused,
+    answer_body,
+    answer_events,
+    encode,
+    first_words,
+    json_response,
+    limited,
+    openai_error,
+    refuse_unknown_fields,
+    send_stream,
+    serve_app,
+    trtllm_error,
+    understand,
+)
+from serve_eval.prompt_hash import uniform
 
 UNKNOWN_ANSWER = "I do not know."
-DEFAULT_MAX_TOKENS = 16
 MAX_BODY_BYTES = 64 * 1024 * 1024
-KEEPALIVE_S = 5.0
-"""Idle time after which a connection is closed, as trtllm-serve does."""
-SHUTDOWN_S = 0.2
-"""How long requests in progress may take when the server ends."""
 RECORDED = 1000
 """Requests of which bodies and headers are kept with `record`: the latest ones."""
 
@@ -64,25 +73,6 @@ closed. html: a proxy's page. empty_choices, null_content, bad_json (cut in the 
 nothing until the client goes. wrapped_400: a worker's refusal as an orchestrator's 500. stream_without_finish: an event
 stream, asked for or not, that never says why it ends.
 """
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_COMMON_FIELDS = _words("""
-    model best_of frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream stream_options
-    temperature top_p user echo lora_request prompt_ignore_length use_beam_search top_k top_p_min min_p
-    repetition_penalty length_penalty early_stopping stop_token_ids include_stop_str_in_output ignore_eos min_tokens
-    skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens add_special_tokens response_format
-    disaggregated_params thinking_token_budget priority conversation_params
-""")
-_TEXT_FIELDS = _COMMON_FIELDS | _words("prompt suffix return_context_logits detokenize")
-_CHAT_FIELDS = _COMMON_FIELDS | _words("""
-    messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls reasoning_effort
-    prompt_token_ids add_generation_prompt documents chat_template chat_template_kwargs cache_salt agent_hierarchy
-    media_io_kwargs mm_processor_kwargs thinking
-""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,29 +148,12 @@ def create_app(config: SimulatorConfig) -> web.Application:
     return app
 
 
-@asynccontextmanager
-async def serve(simulator: SimulatorConfig | web.Application, *, port: int = 0) -> AsyncIterator[str]:
+def serve(simulator: SimulatorConfig | web.Application, *, port: int = 0) -> AbstractAsyncContextManager[str]:
     """Serves on a socket of 127.0.0.1 (`port` 0: any free one) and yields the base URL `http://127.0.0.1:PORT/v1`.
 
     Raises OSError when the port is taken.
     """
-    app = simulator if isinstance(simulator, web.Application) else create_app(simulator)
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        handler_cancellation=True,
-        keepalive_timeout=KEEPALIVE_S,
-        shutdown_timeout=SHUTDOWN_S,
-    )
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-        await runner.cleanup()
-
-
-# -------------------------------------------------------------------------------------------------- what is asked
+    return serve_app(simulator if isinstance(simulator, web.Application) else create_app(simulator), port=port)
 
 
 class _Entry(msgspec.Struct):
@@ -192,65 +165,12 @@ class _Entry(msgspec.Struct):
     probability: float
 
 
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool = True
-
-
-class _Body(msgspec.Struct):
-    """The fields of a request that change the answer."""
-
-    model: str
-    prompt: str | list[str | int | list[int]] | None = None
-    messages: tuple[Message, ...] | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = 1
-    stop: str | list[str] | None = None
-    stream: bool | None = False
-    stream_options: _StreamOptions | None = None
-    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-
-
-class _Ask(NamedTuple):
-    """A request that was found valid."""
-
-    chat: bool
-    model: str
-    hashes: list[str]
-    prompt_tokens: int
-    max_tokens: int
-    stop: Sequence[str]
-    stream: bool
-    include_usage: bool
-
-
-class _Generated(NamedTuple):
-    """The answer to one prompt."""
-
-    text: str | None
-    finish_reason: str | None
-    stop_reason: str | None = None
-
-
-class _Refused(Exception):
-    """A request that is answered with an error."""
-
-    def __init__(self, status: int, body: object) -> None:
-        self.status, self.body = status, body
-
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Body).decode
-_WORD = re.compile(r"\s*\S+")
-_PIECE = re.compile(r"\s*\S+|\s+")
-
-
 class _Simulator:
     """Chance is drawn once, when the answer file is read; a request then only looks up."""
 
     def __init__(self, config: SimulatorConfig) -> None:
         self.config, self.stats = config, Stats()
-        self._answers: dict[str, _Generated] = {}
+        self._answers: dict[str, Generated] = {}
         self._failing: set[str] = set()
         self._received = 0
         lines = config.answers.read_bytes() if config.answers else b""
@@ -259,22 +179,22 @@ class _Simulator:
             if uniform(f"{config.seed}:fail:{entry.sha256}") < config.failure_rate:
                 self._failing.add(entry.sha256)
         models = {"id": config.model, "object": "model", "created": int(time.time()), "owned_by": "simulated"}
-        self._models = _encode({"object": "list", "data": [models]})
+        self._models = encode({"object": "list", "data": [models]})
 
-    def _draw(self, entry: _Entry) -> _Generated:
+    def _draw(self, entry: _Entry) -> Generated:
         config, key = self.config, entry.sha256
         right = uniform(f"{config.seed}:{config.run}:{key}") < entry.probability * (1.0 - config.damage)
         text = entry.right if right else entry.wrong
         if uniform(f"{config.seed}:empty:{key}") < config.empty_rate:
-            return _Generated("", "stop")
+            return Generated("", "stop")
         if uniform(f"{config.seed}:truncate:{key}") < config.truncate_rate:
-            return _Generated(_first_words(text, max(1, len(text.split()) // 2)), "length")
-        return _Generated(text, "stop")
+            return Generated(first_words(text, max(1, len(text.split()) // 2)), "length")
+        return Generated(text, "stop")
 
     async def models(self, request: web.Request) -> web.Response:
         if refused := self._unauthorized(request):
             return refused
-        return _json(200, self._models)
+        return json_response(200, self._models)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         return await self._receive(request, chat=False)
@@ -286,7 +206,7 @@ class _Simulator:
         key = self.config.api_key
         if key is None or request.headers.get("Authorization") == f"Bearer {key}":
             return None
-        return _json(401, _encode(_openai_error("Incorrect API key provided.", "invalid_api_key")))
+        return json_response(401, encode(openai_error("Incorrect API key provided.", "invalid_api_key")))
 
     async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         if refused := self._unauthorized(request):
@@ -307,61 +227,33 @@ class _Simulator:
                 return await self._fail(request, ask, number)
             generated = [self._generate(key, ask) for key in ask.hashes]
             if ask.stream:
-                return await _stream(request, _events(ask, number, generated))
-            return _json(200, _answer(ask, number, generated))
-        except _Refused as error:
-            return _json(error.status, _encode(error.body))
+                return await send_stream(request, answer_events(ask, number, generated))
+            return json_response(200, answer_body(ask, number, generated))
+        except Refused as error:
+            return json_response(error.status, encode(error.body))
         finally:
             stats.concurrent -= 1
 
-    def _understand(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> _Ask:
-        """Raises _Refused in the forms of trtllm-serve, and in OpenAI's for an unknown model."""
+    def _understand(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> Ask:
+        """Raises Refused, as `understand` does."""
         config = self.config
-        try:
-            body = _decode(raw)
-            if config.record or config.strict_fields:
-                self._look_closely(msgspec.json.decode(raw), headers, chat)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise _Refused(400, {"error": str(error)}) from error
-        if not config.any_model and body.model != config.model:
-            raise _Refused(404, _openai_error(f"The model `{body.model}` does not exist.", "model_not_found", "model"))
-        prompts = _prompts(body, chat)
-        max_tokens = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-        if max_tokens is None:
-            max_tokens = DEFAULT_MAX_TOKENS
-        if max_tokens <= 0:
-            raise _bad_request(f"`max_tokens` ({max_tokens}) must be greater than 0")
-        if body.n != 1:
-            raise _bad_request("only n = 1 is simulated")
-        if body.stream_options is not None and not body.stream:
-            raise _bad_request("Stream options can only be defined when stream is true.")
-        lengths = [_prompt_tokens(prompt, body.truncate_prompt_tokens) for prompt in prompts]
-        needed, limit = max(lengths) + max_tokens, config.context_tokens
-        if limit is not None and needed > limit:
-            raise _bad_request(
-                f"This model's maximum context length is {limit} tokens. However, your messages resulted in {needed} "
-                "tokens. Please reduce the length of the messages."
-            )
-        hashes = [prompt_sha256(prompt) for prompt in prompts]
-        self.stats.requests.update(hashes)
-        return _Ask(
-            chat=chat,
-            model=body.model,
-            hashes=hashes,
-            prompt_tokens=sum(lengths),
-            max_tokens=max_tokens,
-            stop=(body.stop,) if isinstance(body.stop, str) else body.stop or (),
-            stream=bool(body.stream),
-            include_usage=body.stream_options is not None and body.stream_options.include_usage,
-        )
+        if config.record or config.strict_fields:
+            self._look_closely(raw, headers, chat)
+        model = None if config.any_model else config.model
+        ask = understand(raw, chat=chat, model=model, context_tokens=config.context_tokens)
+        self.stats.requests.update(ask.hashes)
+        return ask
 
-    def _look_closely(self, body: Any, headers: Mapping[str, str], chat: bool) -> None:
+    def _look_closely(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> None:
+        try:
+            body = msgspec.json.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return
         if self.config.record:
             self.stats.bodies.append(body)
             self.stats.headers.append(dict(headers))
-        if self.config.strict_fields and (unknown := set(body) - (_CHAT_FIELDS if chat else _TEXT_FIELDS)):
-            errors = [{"type": "extra_forbidden", "loc": ("body", name), "msg": _EXTRA} for name in sorted(unknown)]
-            raise _Refused(400, {"error": str(errors)})
+        if self.config.strict_fields and isinstance(body, dict):
+            refuse_unknown_fields(body, chat=chat)
 
     async def _wait(self, number: int) -> None:
         config = self.config
@@ -369,7 +261,7 @@ class _Simulator:
             jitter = config.latency_jitter_s and config.latency_jitter_s * uniform(f"{config.seed}:latency:{number}")
             await asyncio.sleep(config.latency_s + jitter)
 
-    def _fails(self, ask: _Ask) -> bool:
+    def _fails(self, ask: Ask) -> bool:
         """Whether this request fails; called once per request, after it was counted."""
         config = self.config
         if not config.failure_rate:
@@ -380,26 +272,17 @@ class _Simulator:
     def _due(self, key: str) -> bool:
         return self.stats.requests[key] <= self.config.failures_per_prompt
 
-    def _generate(self, key: str, ask: _Ask) -> _Generated:
-        generated = self._answers.get(key, _UNKNOWN)
-        text, finish_reason, _ = generated
-        assert text is not None
-        if len(text) > ask.max_tokens and len(text.split()) > ask.max_tokens:
-            text, finish_reason = _first_words(text, ask.max_tokens), "length"
-        ends = [(end, stop) for stop in ask.stop if stop and (end := text.find(stop)) >= 0]
-        if ends:
-            end, stop = min(ends)
-            return _Generated(text[:end], "stop", stop)
-        return _Generated(text, finish_reason)
+    def _generate(self, key: str, ask: Ask) -> Generated:
+        return limited(self._answers.get(key, _UNKNOWN), ask)
 
-    async def _fail(self, request: web.Request, ask: _Ask, number: int) -> web.StreamResponse:
+    async def _fail(self, request: web.Request, ask: Ask, number: int) -> web.StreamResponse:
         sound = [self._generate(key, ask) for key in ask.hashes]
         match self.config.failure_kind:
             case "500":
-                return _json(500, _encode({"detail": "Internal server error simulated failure"}))
+                return json_response(500, encode({"detail": "Internal server error simulated failure"}))
             case "429":
-                body = _trtllm_error("Simulated overload", "TooManyRequests", 429)
-                return _json(429, _encode(body), {"Retry-After": "0"})
+                body = trtllm_error("Simulated overload", "TooManyRequests", 429)
+                return json_response(429, encode(body), {"Retry-After": "0"})
             case "503":
                 text = "LLM is unavailable. Please check the server logs for more details."
                 return web.Response(status=503, text=text)
@@ -411,20 +294,23 @@ class _Simulator:
                 text = "<!DOCTYPE html><html><body><h1>Simulated gateway</h1></body></html>"
                 return web.Response(text=text, content_type="text/html")
             case "empty_choices":
-                return _json(200, _answer(ask, number, []))
+                return json_response(200, answer_body(ask, number, []))
             case "null_content":
-                return _json(200, _answer(ask, number, [_Generated(None, None) for _ in sound]))
+                return json_response(200, answer_body(ask, number, [Generated(None, None) for _ in sound]))
             case "bad_json":
-                whole = _answer(ask, number, sound)
-                return _json(200, whole[: len(whole) // 2])
+                whole = answer_body(ask, number, sound)
+                return json_response(200, whole[: len(whole) // 2])
             case "hang":
                 await asyncio.Event().wait()
                 return web.Response()
             case "wrapped_400":
                 detail = f"Internal server error 400, message='Bad Request', url='http://localhost:1{request.path}'"
-                return _json(500, _encode({"detail": detail}))
+                return json_response(500, encode({"detail": detail}))
             case "stream_without_finish":
-                return await _stream(request, _events(ask, number, sound, finish=False))
+                return await send_stream(request, answer_events(ask, number, sound, finish=False))
+
+
+_UNKNOWN = Generated(UNKNOWN_ANSWER, "stop")
 
 
 async def _health(request: web.Request) -> web.Response:
@@ -432,118 +318,7 @@ async def _health(request: web.Request) -> web.Response:
 
 
 async def _version(request: web.Request) -> web.Response:
-    return _json(200, b'{"version":"simulator"}')
-
-
-def _prompts(body: _Body, chat: bool) -> Sequence[Prompt]:
-    if chat:
-        if body.messages is None:
-            raise _Refused(400, {"error": "Object missing required field `messages`"})
-        if not body.messages:
-            raise _bad_request("list index out of range")
-        return [body.messages]
-    if body.prompt is None:
-        raise _Refused(400, {"error": "Object missing required field `prompt`"})
-    if isinstance(body.prompt, str):
-        return [body.prompt]
-    if not body.prompt:
-        raise _bad_request("list index out of range")
-    texts = [prompt for prompt in body.prompt if isinstance(prompt, str)]
-    if len(texts) < len(body.prompt):
-        raise _bad_request("prompts of token ids are not simulated")
-    return texts
-
-
-def _prompt_tokens(prompt: Prompt, truncate: int | None) -> int:
-    texts = [prompt] if isinstance(prompt, str) else [turn.content for turn in prompt]
-    words = sum(len(text.split()) for text in texts)
-    return words if truncate is None else min(words, truncate)
-
-
-def _first_words(text: str, count: int) -> str:
-    """The text up to the end of its `count`-th word."""
-    end = 0
-    for word in itertools.islice(_WORD.finditer(text), count):
-        end = word.end()
-    return text[:end]
-
-
-# ------------------------------------------------------------------------------------------------ what is answered
-
-_UNKNOWN = _Generated(UNKNOWN_ANSWER, "stop")
-_EXTRA = "Extra inputs are not permitted"
-
-
-def _json(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
-
-
-def _trtllm_error(message: str, kind: str, status: int) -> dict[str, object]:
-    return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
-
-
-def _openai_error(message: str, code: str, param: str | None = None) -> dict[str, object]:
-    return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
-
-
-def _bad_request(message: str) -> _Refused:
-    return _Refused(400, _trtllm_error(message, "BadRequestError", 400))
-
-
-def _head(ask: _Ask, number: int, *, chunk: bool) -> dict[str, object]:
-    kind = "text_completion" if not ask.chat else "chat.completion.chunk" if chunk else "chat.completion"
-    prefix = "chatcmpl" if ask.chat else "cmpl"
-    return {"id": f"{prefix}-{number:032x}", "object": kind, "created": int(time.time()), "model": ask.model}
-
-
-def _usage(ask: _Ask, generated: Sequence[_Generated]) -> dict[str, object]:
-    completion = sum(len(g.text.split()) for g in generated if g.text)
-    prompt = ask.prompt_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-def _answer(ask: _Ask, number: int, generated: Sequence[_Generated]) -> bytes:
-    """A whole answer, as JSON."""
-    choices = []
-    for index, (text, finish_reason, stop_reason) in enumerate(generated):
-        said: dict[str, object] = {"text": text, "token_ids": None, "context_logits": None}
-        if ask.chat:
-            said = {"message": {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": []}}
-        ending = {"logprobs": None, "finish_reason": finish_reason, "stop_reason": stop_reason}
-        choices.append({"index": index, **said, **ending, "disaggregated_params": None})
-    head = _head(ask, number, chunk=False)
-    return _encode({**head, "choices": choices, "usage": _usage(ask, generated), "prompt_token_ids": None})
-
-
-def _events(ask: _Ask, number: int, generated: Sequence[_Generated], *, finish: bool = True) -> Iterator[bytes]:
-    """The answer as server-sent events, a word each."""
-    head = _head(ask, number, chunk=True)
-
-    def event(index: int, said: str | dict[str, str], end: _Generated | None = None) -> bytes:
-        choice: dict[str, object] = {"index": index, "delta" if ask.chat else "text": said, "logprobs": None}
-        choice |= {"finish_reason": end and end.finish_reason, "stop_reason": end and end.stop_reason}
-        return b"data: " + _encode({**head, "choices": [choice], "usage": None}) + b"\n\n"
-
-    for index, one in enumerate(generated):
-        if ask.chat:
-            # trtllm-serve writes a blank before the end of this event
-            yield event(index, {"role": "assistant"})[:-2] + b" \n\n"
-        for piece in _PIECE.findall(one.text or ""):
-            yield event(index, {"content": piece} if ask.chat else piece)
-        if finish:
-            yield event(index, {} if ask.chat else "", one)
-    if ask.include_usage:
-        yield b"data: " + _encode({**head, "choices": [], "usage": _usage(ask, generated)}) + b"\n\n"
-    yield b"data: [DONE]\n\n"
-
-
-async def _stream(request: web.Request, events: Iterator[bytes]) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-    await response.prepare(request)
-    for event in events:
-        await response.write(event)
-    await response.write_eof()
-    return response
+    return json_response(200, b'{"version":"simulator"}')
 
 
 # ---------------------------------------------------------------------------------------------- as its own process
