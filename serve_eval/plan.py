@@ -51,6 +51,7 @@ _SCALARS: dict[str, Any] = {
 _SPECS = ("tasks", "launcher", "verdict")
 _KEYS = (*_SCALARS, *_SECTIONS, *_SPECS)
 _SECRET_NAME = re.compile(r"api[-_]?key$|token$|secret|password|authorization|cookie", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"^(Bearer|Basic)\s|\b(sk-|hf_|nvapi-|ghp_)[A-Za-z0-9_-]{8,}")
 _KEY_ADVICE = "keys are read from the environment only: export OPENAI_API_KEY, or name a variable with api_key_env"
 
 
@@ -299,7 +300,7 @@ def _check_values(values: Mapping[str, Any], sections: Mapping[str, Mapping[str,
         problems.add(("references_dir",), f"{references_dir} is not a folder")
     connection = sections["connection"]
     for name, value in connection.get("headers", {}).items():
-        if _SECRET_NAME.search(name) and "${" not in value:
+        if (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)) and "${" not in value:
             problems.add(
                 ("connection", "headers", name), "looks like a secret; take it from the environment as ${VARIABLE}"
             )

@@ -172,6 +172,7 @@ def test_a_bad_plan_says_what_is_wrong(text: str, message: str) -> None:
         ({"set": ["gsmk.num_fewshot=3"]}, "'gsmk' is not a task of this run. Did you mean 'gsm8k'?"),
         ({"headers": {"Authorization": "Bearer sk-abcdefgh"}}, "looks like a secret"),
         ({"headers": {"X-Api-Key": "sk-abcdefgh"}}, "looks like a secret"),
+        ({"headers": {"X-Whatever": "sk-abcdefgh"}}, "looks like a secret"),
         ({"proxy": "http://me:sk-abcdefgh@proxy"}, "credentials"),
         ({"limit": 0}, "limit: must be 1 or more"),
     ],

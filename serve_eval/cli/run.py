@@ -212,7 +212,8 @@ def _resolve(plan: Path | None, resume: Path | None, settings: dict[str, Any]) -
     from serve_eval.run_folder import saved_plan
     from serve_eval.yaml_file import read
 
-    if resume is not None and (plan is not None or "output_dir" in settings):
+    elsewhere = resume is not None and Path(settings.get("output_dir", resume)) != resume
+    if resume is not None and (plan is not None or elsewhere):
         raise PlanError("--resume takes the plan and the folder of the run: give neither a plan file nor -o with it")
     if resume is not None:
         return resolve(to_file(saved_plan(resume)), settings, os.environ)
