@@ -36,11 +36,12 @@ def pause_s(attempt: int, retry_after: str | None, rng: random.Random, now: date
 
 
 def _retry_after_s(value: str, now: datetime | None) -> float | None:
-    if value.strip().isdigit():
-        return float(value)
+    """Seconds to wait as a server says, None when it says nothing that can be understood."""
     try:
+        if value.strip().isascii() and value.strip().isdigit():
+            return float(value)
         when = parsedate_to_datetime(value)
-    except ValueError:
+        when = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return (when - (now or datetime.now(UTC))).total_seconds()
+    except (ValueError, OverflowError, TypeError):
         return None
-    when = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return (when - (now or datetime.now(UTC))).total_seconds()

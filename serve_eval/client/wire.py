@@ -17,6 +17,9 @@ from serve_eval.schema import Prompt, Request, Response, Usage
 
 COMPLETIONS = "/completions"
 CHAT_COMPLETIONS = "/chat/completions"
+FINISHED = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call", "eos_token", "stop_sequence"})
+"""Reasons for which a generation ends with an answer. Others (cancelled, timeout, abort, not_finished, error) end it
+without one."""
 MAX_MESSAGE = 600
 """Characters kept of a server's error message."""
 
@@ -39,14 +42,9 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
 class _Body(msgspec.Struct):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: Any = None
     error: Any = None
 
 
@@ -83,7 +81,7 @@ def decode(body: bytes, content_type: str, stop: Sequence[str] = ()) -> Response
 
     The text is cut at the first stop string, since some servers leave it in.
     """
-    streamed = content_type.startswith("text/event-stream")
+    streamed = content_type.lower().startswith("text/event-stream")
     answer = _from_events(body) if streamed else _from_json(body, content_type)
     text = cut_at_stop(answer.text, stop)
     return answer if text is answer.text else replace(answer, text=text)
@@ -147,20 +145,24 @@ def _refuse_error(parsed: _Body, body: bytes) -> None:
         raise InvalidResponse(f"an error object in a successful answer: {describe(body)}")
 
 
-def _answer(said: _Delta, finish: str | None, usage: _Usage | None, body: bytes) -> Response:
-    reasoning = said.reasoning_content or said.reasoning
-    if said.content is None and finish is None and said.refusal is None:
+def _answer(said: _Delta, finish: str | None, usage: object, body: bytes) -> Response:
+    if finish is None and not said.content:
         raise InvalidResponse(f"neither a text nor a finish_reason: {describe(body)}")
-    if not said.content and not reasoning and not said.refusal and finish is None:
-        raise InvalidResponse("an empty text without a finish_reason")
-    counted = usage or _Usage()
+    if finish is not None and finish not in FINISHED:
+        raise InvalidResponse(f"the generation ended without an answer: finish_reason {finish[:80]!r}")
     return Response(
         text=said.content or "",
         finish_reason=finish,
-        reasoning=reasoning,
+        reasoning=said.reasoning_content or said.reasoning,
         refusal=said.refusal,
-        usage=Usage(prompt_tokens=counted.prompt_tokens or 0, completion_tokens=counted.completion_tokens or 0),
+        usage=Usage(prompt_tokens=_count(usage, "prompt_tokens"), completion_tokens=_count(usage, "completion_tokens")),
     )
+
+
+def _count(usage: object, name: str) -> int:
+    """A token count of a usage object; 0 where it is missing or no number."""
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
 
 
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)

@@ -50,7 +50,11 @@ def test_retry_after_is_honoured_up_to_a_cap(header: str, seconds: float) -> Non
     assert retry.pause_s(1, header, random.Random(0), NOW) == seconds
 
 
-@given(st.integers(1, 60), st.integers(), st.sampled_from([None, "", "soon", "-1"]))
+@given(
+    st.integers(1, 60),
+    st.integers(),
+    st.sampled_from([None, "", "soon", "-1", "²", "Mon, 01 Jan 0001 00:00:00 +2359", "1e400"]),
+)
 def test_the_pause_is_jittered_and_bounded(attempt: int, seed: int, header: str | None) -> None:
     pause = retry.pause_s(attempt, header, random.Random(seed), NOW)
     assert 0.0 <= pause <= min(retry.CAP_S, retry.BASE_S * 2 ** (attempt - 1))

@@ -11,7 +11,7 @@ from serve_eval.client import wire
 from serve_eval.schema import Message, Request, SamplingParams, Usage
 
 JSON = "application/json"
-SSE = "text/event-stream; charset=utf-8"
+SSE = "Text/Event-Stream; charset=utf-8"
 
 
 def _request(**more: object) -> Request:
@@ -62,6 +62,16 @@ def test_a_chat_answer_keeps_reasoning_apart() -> None:
     assert (answer.text, answer.reasoning) == ("", "hm")
 
 
+@pytest.mark.parametrize(
+    "usage", [None, [], {}, {"prompt_tokens": None}, {"completion_tokens": 2.0}, "many", {"prompt_tokens": -1}]
+)
+def test_an_odd_usage_never_costs_the_answer(usage: object) -> None:
+    body = json.dumps({"choices": [{"text": "7", "finish_reason": "stop"}], "usage": usage}).encode()
+    answer = wire.decode(body, JSON)
+    assert answer.text == "7"
+    assert answer.usage.completion_tokens in (0, 2)
+
+
 def test_an_empty_text_with_a_finish_reason_is_an_answer() -> None:
     assert wire.decode(b'{"choices": [{"text": "", "finish_reason": "stop"}]}', JSON).text == ""
     assert wire.decode(b'{"choices": [{"message": {"content": null}, "finish_reason": "stop"}]}', JSON).text == ""
@@ -81,7 +91,12 @@ def test_an_empty_text_with_a_finish_reason_is_an_answer() -> None:
         (b'{"choices": [{"text": 3, "finish_reason": "stop"}]}', JSON, "not an OpenAI answer"),
         (b'{"choices": [{"text": null, "finish_reason": null}]}', JSON, "neither a text nor a finish_reason"),
         (b'{"choices": [{"message": {"content": null}}]}', JSON, "neither a text nor a finish_reason"),
-        (b'{"choices": [{"text": ""}]}', JSON, "without a finish_reason"),
+        (b'{"choices": [{"text": ""}]}', JSON, "neither a text nor a finish_reason"),
+        (b'{"choices": [{"message": {"content": "", "reasoning_content": "hm"}}]}', JSON, "neither a text nor"),
+        (b'{"choices": [{"text": "half", "finish_reason": "cancelled"}]}', JSON, "'cancelled'"),
+        (b'{"choices": [{"text": "half", "finish_reason": "timeout"}]}', JSON, "'timeout'"),
+        (b'{"choices": [{"text": "", "finish_reason": "abort"}]}', JSON, "'abort'"),
+        (b'{"choices": [{"text": "7", "finish_reason": "not_finished"}]}', JSON, "'not_finished'"),
         (b'{"error": {"message": "overloaded"}}', JSON, "overloaded"),
         (b"data: [DONE]\n\n", SSE, "without a finish_reason"),
         (b'data: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n', SSE, "without a finish_reason"),
