@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
+import asyncio
 import os
 import platform
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
@@ -23,11 +22,12 @@ from serve_eval.address import normalise_base_url
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import JournalError, PlanError
-from serve_eval.journal import NO_ROOM_HINT, Journal
+from serve_eval.journal import FULL_DISK, NO_ROOM_HINT, Journal
+from serve_eval.plan import VARIABLE, looks_secret
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.report.exit_code import exit_code
-from serve_eval.runner import Progress, Tally, ask, replay
+from serve_eval.runner import Progress, Tally, Watch, ask, replay
 from serve_eval.schema import (
     Endpoint,
     LaunchContext,
@@ -45,8 +45,6 @@ SCHEMA_VERSION = 1
 LAUNCHERS = "launchers"
 VERDICTS = "serve_eval.verdicts"
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
 
 async def evaluate(
     plan: Plan,
@@ -54,45 +52,47 @@ async def evaluate(
     *,
     progress: Progress | None = None,
     environ: Mapping[str, str] = os.environ,
+    strict: bool = False,
+    moved: bool = False,
 ) -> Report:
     """Runs a plan in a run folder, or goes on with what is there, and returns the report (also in report.json).
 
-    Secrets are taken from `environ` when the connection is opened and kept in memory only. Raises ServeEvalError for
-    what stops the run; what was had by then is in the folder.
+    Secrets are taken from `environ` when the connection is opened and kept in memory only. `strict` makes an undecided
+    run fail. `moved` lets a run go on at another base URL. Raises ServeEvalError for what stops the run; what was had
+    by then is in the folder.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
     plan = await with_model(plan, environ)
-    prepared = prepare(plan)
+    prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
     judge = _verdict_rule(plan.verdict)
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     warnings: list[str] = []
-    with _full_disk(out_dir), run_folder.open_folder(out_dir, plan, fingerprints) as folder, ExitStack() as stack:
-        work = []
-        for p in prepared:
-            journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.name}.jsonl"))
-            if journal.dropped_bytes:
-                torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
-                warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
-            scores = stack.enter_context(_private_file(folder / "scores" / f"{p.task.name}.jsonl"))
-            tally = Tally(p.task, p.dataset.samples, scores)
-            replay(journal, tally)
-            work.append((p, journal, tally))
+    with (
+        _broken_disk(out_dir),
+        run_folder.open_folder(out_dir, plan, fingerprints, moved=moved) as folder,
+        ExitStack() as stack,
+    ):
+        work = [_open(p, folder, stack, warnings) for p in prepared]
         endpoint = _address(plan)
         if any(tally.unanswered() for _, _, tally in work):
+            (folder / run_folder.REPORT_FILE).unlink(missing_ok=True)  # it would tell of an earlier state
             async with launch(plan, prepared, folder) as endpoint, connect(plan, endpoint, environ) as client:
-                _note_session(folder, plan, endpoint, started_at)
-                await _preflight(client, [p for p, _, tally in work if tally.unanswered()])
-                for p, journal, tally in work:
-                    await _ask(p, tally, client, journal, plan.limits.concurrency, progress)
-        results = [(p, tally.result()) for p, _, tally in work]
-        tasks = tuple(_report_task(p, result, plan, judge) for p, result in results)
+                run_folder.note_session(folder, _session(plan, endpoint, started_at))
+                endpoint = await _preflight(client, endpoint, [p for p, _, tally in work if tally.unanswered()])
+                for once_more in (False, True):
+                    for p, journal, tally in work:
+                        await _ask(p, tally, client, journal, plan.limits.concurrency, progress, once_more=once_more)
+        if not all(journal.path.exists() for _, journal, _ in work):
+            raise JournalError(f"{folder} was removed during the run; its answers are lost")
+        warnings += _about_endpoint(plan, endpoint, folder)
+        tasks = tuple(_report_task(p, tally.result(), plan, judge) for p, _, tally in work)
         report = Report(
             schema_version=SCHEMA_VERSION,
             plan=plan,
             endpoint=endpoint,
             environment=environment(),
             tasks=tasks,
-            exit_code=exit_code([t.verdict for t in tasks]),
+            exit_code=exit_code([t.verdict for t in tasks], strict=strict),
             started_at=started_at.isoformat(timespec="seconds"),
             wall_s=round(time.monotonic() - began, 3),
             warnings=tuple(warnings),
@@ -101,25 +101,53 @@ async def evaluate(
     return report
 
 
+Work = tuple[PreparedTask, Journal, Tally]
+
+
+def _open(p: PreparedTask, folder: Path, stack: ExitStack, warnings: list[str]) -> Work:
+    """The journal of a task with what was had, scored again."""
+    journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.name}.jsonl"))
+    if journal.dropped_bytes:
+        torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
+        warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
+    scores = stack.enter_context(_private_file(folder / "scores" / f"{p.task.name}.jsonl"))
+    tally = Tally(p.task, p.dataset.samples, scores)
+    replay(journal, tally)
+    return p, journal, tally
+
+
 @contextmanager
-def _full_disk(out_dir: Path) -> Iterator[None]:
-    """Turns a write that found no room, of any file of the run, into a JournalError."""
+def _broken_disk(out_dir: Path) -> Iterator[None]:
+    """Turns what the operating system refuses, of any file of the run, into a JournalError."""
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise JournalError(f"{out_dir}: cannot write: {error.strerror}", hint=NO_ROOM_HINT) from error
+        full = error.errno in FULL_DISK
+        place = error.filename or out_dir
+        raise JournalError(f"{place}: {error.strerror or error}", hint=NO_ROOM_HINT if full else "") from error
 
 
 async def _ask(
-    p: PreparedTask, tally: Tally, client: Client, journal: Journal, concurrency: int, progress: Progress | None
+    p: PreparedTask,
+    tally: Tally,
+    client: Client,
+    journal: Journal,
+    concurrency: int,
+    progress: Progress | None,
+    *,
+    once_more: bool,
 ) -> None:
+    """Asks what has no answer; `once_more`, at the end of the run, what failed in a way that may have passed."""
+    positions = tally.worth_another_pass() if once_more else tally.unanswered()
+    if not positions:
+        return
     if progress is not None:
-        progress.begin(p.task.name, len(p.dataset.samples))
+        name = f"{p.task.name}, the failed once more" if once_more else p.task.name
+        progress.begin(name, len(p.dataset.samples), tally.scored)
         progress.update(tally.scored, tally.failed, tally.running_value)
+    watch = None if once_more else Watch(answered=tally.scored > 0)
     try:
-        await ask(tally, client, journal, concurrency=concurrency, progress=progress)
+        await ask(tally, positions, client, journal, concurrency=concurrency, progress=progress, watch=watch)
     finally:
         if progress is not None:
             progress.end()
@@ -157,15 +185,23 @@ async def launch(plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> 
 
 
 def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Client:
-    """A client with the plan's connection, its `${VARIABLE}` values filled in from `environ`."""
+    """A client with the plan's connection, its key and its `${VARIABLE}` values taken from `environ`.
+
+    Raises PlanError, without the value, for a variable that is missing or holds what cannot be sent in a header.
+    """
     connection = plan.connection
-    headers = {name: _expand(value, environ, f"header {name}") for name, value in connection.headers.items()}
-    hidden = [headers[name] for name, value in connection.headers.items() if _VARIABLE.search(value)]
-    proxy = _expand(connection.proxy, environ, "proxy") if connection.proxy else None
+    hidden: list[str] = []
+    api_key = environ.get(connection.api_key_env, "").strip()
+    _check_header(api_key, f"the key in {connection.api_key_env}")
+    headers = {}
+    for name, value in connection.headers.items():
+        headers[name] = _expand(value, environ, f"header {name}", hidden).strip()
+        _check_header(headers[name], f"header {name}")
+    proxy = _expand(connection.proxy, environ, "proxy", hidden) if connection.proxy else None
     return Client(
         endpoint,
         plan.limits,
-        api_key=environ.get(connection.api_key_env),
+        api_key=api_key or None,
         headers=headers,
         proxy=proxy,
         ca_bundle=connection.ca_bundle,
@@ -173,18 +209,44 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
     )
 
 
-def _expand(value: str, environ: Mapping[str, str], where: str) -> str:
-    missing = [name for name in _VARIABLE.findall(value) if name not in environ]
+def _check_header(value: str, what: str) -> None:
+    if not value.isascii() or not value.isprintable():
+        raise PlanError(f"{what} has a character that cannot be sent in a header")
+
+
+def _expand(value: str, environ: Mapping[str, str], where: str, hidden: list[str]) -> str:
+    """`value` with its variables filled in; what a secret-looking place or variable held is added to `hidden`."""
+    names = VARIABLE.findall(value)
+    missing = [name for name in names if name not in environ]
     if missing:
         raise PlanError(f"{where}: the environment has no {', '.join(missing)}")
-    return _VARIABLE.sub(lambda match: environ[match.group(1)], value)
+    hidden += [environ[name].strip() for name in names if where == "proxy" or looks_secret(where) or looks_secret(name)]
+    return VARIABLE.sub(lambda match: environ[match.group(1)], value)
 
 
-async def _preflight(client: Client, prepared: Sequence[PreparedTask]) -> None:
-    """One short request per kind of request that the tasks will send."""
+async def _preflight(client: Client, endpoint: Endpoint, prepared: Sequence[PreparedTask]) -> Endpoint:
+    """One short request per kind of request that the tasks will send; then what the endpoint says of itself."""
     for chat in sorted({p.chat for p in prepared}):
         extra = {name: value for p in prepared if p.chat == chat for name, value in p.task.extra.items()}
         await check(client, chat=chat, extra=extra)
+    return replace(endpoint, info={**endpoint.info, **await client.describe()})
+
+
+def _about_endpoint(plan: Plan, endpoint: Endpoint, folder: Path) -> list[str]:
+    """What a reader of the verdict should know of where the answers came from."""
+    warnings = []
+    served = endpoint.info.get("models")
+    if isinstance(served, list) and served and plan.model not in served:
+        warnings.append(
+            f"the endpoint lists {', '.join(map(str, served))} and not {plan.model}, but answered: trtllm-serve takes "
+            "any model name, so make sure that this is the model whose reference is used"
+        )
+    if plan.launcher.name == "simulated":
+        warnings.append("the endpoint was simulated: its verdicts say nothing about any model")
+    addresses = {session["endpoint"]["base_url"] for session in run_folder.sessions(folder)}
+    if plan.launcher.name == "external" and len(addresses) > 1:
+        warnings.append(f"the answers come from {len(addresses)} addresses: {', '.join(sorted(addresses))}")
+    return warnings
 
 
 def _write_answers(path: Path, prepared: Sequence[PreparedTask], probability: Callable[[str, str], float]) -> None:
@@ -218,7 +280,7 @@ def _report_task(p: PreparedTask, result: TaskResult, plan: Plan, judge: Callabl
     return TaskReport(
         spec=p.spec,
         version=p.task.version,
-        dataset={"files": p.dataset.files, "sha256": p.dataset.sha256, "total": p.dataset.total},
+        dataset={"files": p.dataset.files, "total": p.dataset.total},
         fingerprint=p.fingerprint,
         result=result,
         reference=p.reference,
@@ -260,11 +322,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _note_session(folder: Path, plan: Plan, endpoint: Endpoint, started_at: datetime) -> None:
-    file = folder / run_folder.ENVIRONMENT_FILE
-    sessions: list[Any] = msgspec.json.decode(file.read_bytes()) if file.exists() else []
-    entry = {"started_at": started_at.isoformat(timespec="seconds"), "endpoint": endpoint, "limits": plan.limits}
-    run_folder.write_private(file, run_folder.pretty_json([*sessions, {**entry, **environment()}]))
+def _session(plan: Plan, endpoint: Endpoint, started_at: datetime) -> dict[str, object]:
+    started = started_at.isoformat(timespec="seconds")
+    return {"started_at": started, "endpoint": endpoint, "limits": plan.limits, **environment()}
 
 
 def _private_file(path: Path) -> Any:

@@ -14,14 +14,16 @@ from serve_eval.schema import Dataset, Task
 
 
 def fingerprint(task: Task, dataset: Dataset) -> dict[str, str]:
-    """Fields to their values in canonical JSON, with checksums for the data and the ids of the samples."""
-    ids = hashlib.sha256("\n".join(sample.id for sample in dataset.samples).encode()).hexdigest()
+    """Fields to their values in canonical JSON; `samples` is the number and a checksum of ids, prompts and targets, so
+    that it depends on what is asked and not on the form of the files."""
+    content = hashlib.sha256()
+    for sample in dataset.samples:
+        content.update(msgspec.json.encode((sample.id, sample.prompt, sample.target)))
     return {
         "task": task.name,
         "version": str(task.version),
         **{name: canonical(value) for name, value in task.protocol.items()},
-        "dataset_sha256": dataset.sha256,
-        "samples": f"{len(dataset.samples)} sha256:{ids}",
+        "samples": f"{len(dataset.samples)} sha256:{content.hexdigest()}",
     }
 
 

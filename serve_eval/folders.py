@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import math
 import pkgutil
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -30,12 +31,12 @@ def names(folder: str) -> list[str]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """ " Did you mean X?" for the known name closest to `name`, else the known names, else nothing."""
-    known = list(known)
+    known, name = list(known), str(name)
     folded = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
     if close:
         return f" Did you mean {folded[close[0]]!r}?"
-    return f" Known: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}." if known else ""
+    return f" Known: {', '.join(known[:8])}{f' and {len(known) - 8} more' if len(known) > 8 else ''}." if known else ""
 
 
 def load(folder: str, name: str) -> Callable[..., Any]:
@@ -64,7 +65,8 @@ def check_options(function: Callable[..., Any], options: Mapping[str, object], w
     """Options converted to the annotated types. Raises PlanError with every problem, each starting with `where`."""
     known = options_of(function)
     hints = typing.get_type_hints(function)
-    problems, checked = [], {}
+    problems: list[str] = []
+    checked: dict[str, Any] = {}
     for name, value in options.items():
         if name not in known:
             problems.append(f"{where}.{name}: unknown option.{nearest(name, known)}")
@@ -72,7 +74,11 @@ def check_options(function: Callable[..., Any], options: Mapping[str, object], w
         try:
             checked[name] = msgspec.convert(value, hints[name])
         except msgspec.ValidationError as error:
-            problems.append(f"{where}.{name}: {error}")
+            choices = typing.get_args(hints[name]) if typing.get_origin(hints[name]) is typing.Literal else ()
+            problems.append(f"{where}.{name}: {error}{nearest(str(value), map(str, choices))}")
+        else:
+            if isinstance(checked[name], float) and not math.isfinite(checked[name]):
+                problems.append(f"{where}.{name}: must be a finite number")
     missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in options]
     problems += [f"{where}.{name}: required" for name in missing]
     if problems:

@@ -6,6 +6,7 @@ replace earlier ones, except that a failure never replaces a response.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ import msgspec
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.schema import Failure, Response
 
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_ROOM_HINT = "Make room, then run the same command again: every answer written so far is kept."
 
 
@@ -81,14 +83,16 @@ class Journal:
     def append(self, record: Record) -> None:
         """Writes one record. Raises JournalError when it cannot be written whole; nothing torn is left then."""
         data = _encode(record) + b"\n"
-        before = os.fstat(self._fd).st_size
+        status = os.fstat(self._fd)
+        if status.st_nlink == 0:
+            raise JournalError(f"{self.path} was removed during the run")
         try:
             written = os.write(self._fd, data)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
         except OSError as error:
             with suppress(OSError):  # a torn line that stays is dropped when the journal is opened again
-                os.ftruncate(self._fd, before)
+                os.ftruncate(self._fd, status.st_size)
             raise JournalError(
                 f"{self.path}: cannot write: {error.strerror}",
                 hint=NO_ROOM_HINT,

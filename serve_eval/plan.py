@@ -50,9 +50,24 @@ _SCALARS: dict[str, Any] = {
 }
 _SPECS = ("tasks", "launcher", "verdict")
 _KEYS = (*_SCALARS, *_SECTIONS, *_SPECS)
-_SECRET_NAME = re.compile(r"api[-_]?key$|token$|secret|password|authorization|cookie", re.IGNORECASE)
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""A value to be filled in from the environment."""
+_SECRET_NAME = re.compile(r"key|auth(?!or)|token|secret|passw|cookie|credential", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"^(Bearer|Basic)\s|\b(sk-|hf_|nvapi-|ghp_)[A-Za-z0-9_-]{8,}")
+_SCHEME_WORD = re.compile(r"^(bearer|basic|token|apikey|key)\b", re.IGNORECASE)
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_ADVICE = "keys are read from the environment only: export OPENAI_API_KEY, or name a variable with api_key_env"
+
+
+def looks_secret(name: str) -> bool:
+    """Whether what goes by this name (of a header, a variable, a key of a file) is probably a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def _literal_secret(name: str, value: str) -> bool:
+    """Whether a header holds a secret itself, and not only variables behind a word such as Bearer."""
+    literal = _SCHEME_WORD.sub("", VARIABLE.sub("", value).strip()).strip()
+    return bool(literal) and (looks_secret(name) or _SECRET_VALUE.search(value) is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +111,10 @@ def resolve(
     verdict = _spec(settings.get("verdict", file.get("verdict", "classic")), VERDICTS, ("verdict",), problems)
     for text in settings.get("set", ()):
         tasks, launcher, verdict = _apply(text, tasks, launcher, verdict, problems)
+    launcher = _resolve_address(launcher, problems)
     _check_specs(tasks, launcher, verdict, problems)
     _check_values(values, sections, problems)
+    _check_connection(sections["connection"], environ, problems)
     if problems.found:
         raise PlanError(problems.found)
     plan = Plan(
@@ -145,7 +162,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
 def _scalars(file: Mapping[str, Any], settings: Mapping[str, Any], problems: _Problems) -> dict[str, Any]:
     for key in file:
         if key not in _KEYS:
-            secret = _SECRET_NAME.search(str(key))
+            secret = looks_secret(str(key))
             problems.add((key,), _KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), _KEYS)}")
     values: dict[str, Any] = {}
     for name, kind in _SCALARS.items():
@@ -173,7 +190,7 @@ def _section(
     hints = typing.get_type_hints(kind)
     for key in given:
         if key not in hints:
-            secret = name == "connection" and _SECRET_NAME.search(str(key))
+            secret = name == "connection" and looks_secret(str(key))
             problems.add((name, key), _KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), hints)}")
     found: dict[str, Any] = {}
     for field, hint in hints.items():
@@ -222,24 +239,35 @@ def _launcher(
     problems: _Problems,
 ) -> Spec:
     """The launcher; `base_url` is short for the launcher `external` with that address."""
-    raw = settings.get("launcher", file.get("launcher"))
-    if raw is not None and "base_url" in settings and "launcher" not in settings:
-        raw = None
-    spec = _spec(raw, LAUNCHERS, ("launcher",), problems) if raw is not None else Spec(name="external")
-    if isinstance(raw, str) and isinstance(file.get("launcher"), Mapping):
-        in_file = _spec(file["launcher"], LAUNCHERS, ("launcher",), problems)
-        spec = in_file if in_file.name == raw else spec
+    chosen = settings.get("launcher")
+    if chosen is None and "base_url" not in settings and file.get("launcher") is not None:
+        spec = _spec(file["launcher"], LAUNCHERS, ("launcher",), problems)
+        clash = "base_url" in file
+    elif chosen is not None:
+        in_file = _spec(file.get("launcher", chosen), LAUNCHERS, ("launcher",), problems)
+        spec = in_file if in_file.name == chosen else Spec(name=chosen)
+        clash = "base_url" in settings
+    else:
+        spec, clash = Spec(name="external"), False
     if spec.name != "external":
-        if "base_url" in settings or "base_url" in file:
+        if clash:
             problems.add(("base_url",), f"excludes the launcher {spec.name!r}, which starts its own endpoint")
         return spec
     base_url = settings.get("base_url") or environ.get("OPENAI_BASE_URL") or values.get("base_url")
     base_url = base_url or spec.options.get("base_url") or DEFAULT_BASE_URL
+    return Spec(name="external", options={**spec.options, "base_url": base_url})
+
+
+def _resolve_address(launcher: Spec, problems: _Problems) -> Spec:
+    """The launcher with its base URL in the one form that is saved and shown."""
+    if launcher.name != "external":
+        return launcher
     try:
-        return Spec(name="external", options={**spec.options, "base_url": normalise_base_url(str(base_url))})
+        base_url = normalise_base_url(str(launcher.options["base_url"]))
     except PlanError as error:
         problems.found += error.problems
-        return spec
+        base_url = DEFAULT_BASE_URL
+    return Spec(name="external", options={**launcher.options, "base_url": base_url})
 
 
 def _apply(
@@ -293,19 +321,28 @@ def _check_values(values: Mapping[str, Any], sections: Mapping[str, Mapping[str,
     if values.get("limit", 1) < 1:
         problems.add(("limit",), "must be 1 or more")
     for name, value in sections["limits"].items():
-        if value <= 0:
-            problems.add(("limits", name), "must be above 0")
+        if not 0 < value < float("inf"):
+            problems.add(("limits", name), "must be above 0 and finite")
     references_dir = values.get("references_dir")
     if references_dir and not Path(references_dir).expanduser().is_dir():
         problems.add(("references_dir",), f"{references_dir} is not a folder")
-    connection = sections["connection"]
+
+
+def _check_connection(connection: Mapping[str, Any], environ: Mapping[str, str], problems: _Problems) -> None:
+    """Nothing secret may stand in a plan; messages never repeat a value."""
+    variable = connection.get("api_key_env")
+    if variable is not None and not _VARIABLE_NAME.fullmatch(variable):
+        problems.add(("connection", "api_key_env"), "expected the name of a variable, not a key")
+    elif variable not in (None, Connection().api_key_env) and variable not in environ:
+        problems.add(("connection", "api_key_env"), f"the environment has no {variable}")
     for name, value in connection.get("headers", {}).items():
-        if (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)) and "${" not in value:
+        if _literal_secret(name, value):
             problems.add(
                 ("connection", "headers", name), "looks like a secret; take it from the environment as ${VARIABLE}"
             )
     proxy = connection.get("proxy") or ""
-    if "@" in proxy and "${" not in proxy:
+    credentials = proxy.rpartition("@")[0].rpartition("//")[2]
+    if VARIABLE.sub("", credentials).strip(":"):
         problems.add(("connection", "proxy"), "holds credentials; take them from the environment as ${VARIABLE}")
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval import folders, reference
-from serve_eval.errors import DatasetError, NotComparableError, PlanError
+from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError
 from serve_eval.fingerprint import fingerprint, protocol_differences
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Spec, Task
 from serve_eval.stats.classic import num_samples_for
 
 TASKS = "serve_eval.tasks"
+DATASET = "dataset"
+"""Name under which `allow_mismatch` accepts other data than the published set."""
 _NO_ROW_HINT = "Give the --model and the specification of a registered row, or your own rows with --references-dir."
 
 
@@ -63,23 +65,29 @@ def prepare(plan: Plan) -> list[PreparedTask]:
             built.append((spec, build_task(spec, f"tasks[{i}].{spec.name}")))
         except PlanError as error:
             problems += error.problems
-    problems += _unknown_mismatches(plan, [task for _, task in built])
     if problems:
         raise PlanError(problems)
-    return [_prepare(plan, spec, task) for spec, task in built]
-
-
-def _unknown_mismatches(plan: Plan, tasks: Sequence[Task]) -> list[str]:
-    known = sorted({name for task in tasks for name in task.protocol})
+    references = [_reference(plan, task) for _, task in built]
+    _check_mismatches(plan, [task for _, task in built], [found for found, _ in references])
     return [
+        _prepare(plan, spec, task, found, why) for (spec, task), (found, why) in zip(built, references, strict=True)
+    ]
+
+
+def _check_mismatches(plan: Plan, tasks: Sequence[Task], references: Sequence[Reference | None]) -> None:
+    """Raises PlanError for a field of `allow_mismatch` that no task and no reference knows."""
+    recorded = {name for found in references if found is not None for name in found.protocol or ()}
+    known = sorted({DATASET, *recorded, *(name for task in tasks for name in task.protocol)})
+    problems = [
         f"allow_mismatch: unknown protocol field {name!r}.{folders.nearest(name, known)}"
         for name in plan.allow_mismatch
         if name not in known
     ]
+    if problems:
+        raise PlanError(problems)
 
 
-def _prepare(plan: Plan, spec: Spec, task: Task) -> PreparedTask:
-    found, why = _reference(plan, task)
+def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: str | None) -> PreparedTask:
     protocol, refused = (None, None) if found is None else _compare_protocol(plan, spec, task, found)
     if refused:
         found, why = None, refused
@@ -94,7 +102,13 @@ def _prepare(plan: Plan, spec: Spec, task: Task) -> PreparedTask:
     roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
     full = task.load(roots, hypothesis.num_samples)
     _check_ids(task, full)
+    _check_deviation(plan, task, full, found)
     dataset, hypothesis, notes = _subset(plan, task, full, hypothesis)
+    usual = folders.load(TASKS, spec.name)().hypothesis.num_samples
+    if hypothesis.num_samples != usual and not notes and (found is None or found.num_samples is None):
+        notes = (f"num_samples is {hypothesis.num_samples} where the task registers {usual}: judged with that n",)
+    if full.deviation is not None:
+        notes = (*notes, f"the data is not the published set: {full.deviation}")
     return PreparedTask(
         spec=spec,
         task=task,
@@ -122,6 +136,9 @@ def _reference(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
     directories = reference_directories(plan)
     found = reference.find(task.reference_file, model, plan.accuracy_spec, directories)
     if found is not None:
+        if found.metric not in (task.metric.name, "accuracy"):
+            place = f"{found.file}:{found.line}: {model}"
+            raise ReferenceFileError(f"{place}: the value is a {found.metric}; {task.name} gives {task.metric.name}")
         return found, None
     return None, reference.explain_missing(task.reference_file, model, plan.accuracy_spec, directories)
 
@@ -162,6 +179,18 @@ def _check_ids(task: Task, dataset: Dataset) -> None:
         raise DatasetError(f"{task.name}: two samples have the same id")
 
 
+def _check_deviation(plan: Plan, task: Task, dataset: Dataset, found: Reference | None) -> None:
+    """Raises DatasetError when a shipped reference would judge other data than it was taken on."""
+    shipped = found is not None and Path(found.file).parent == reference.shipped_dir()
+    if shipped and dataset.deviation is not None and DATASET not in plan.allow_mismatch:
+        files = ", ".join(file.path for file in dataset.files[:4])
+        raise DatasetError(
+            f"{task.name}: the data is incomplete or not the published set: {dataset.deviation}. It was read from "
+            f"{files}{', ...' if len(dataset.files) > 4 else ''}",
+            hint=f"Get the whole set, use references of your own, or compare all the same: --allow-mismatch {DATASET}.",
+        )
+
+
 def _subset(
     plan: Plan, task: Task, dataset: Dataset, hypothesis: Hypothesis
 ) -> tuple[Dataset, Hypothesis, tuple[str, ...]]:
@@ -172,6 +201,7 @@ def _subset(
         return dataset, hypothesis, ()
     rng = random.Random(f"{plan.seed}:{task.name}")
     chosen = sorted(rng.sample(range(planned), limit))
-    note = f"a random subset of {limit} of {planned} samples (seed {plan.seed}), judged with n = {limit}"
+    judged = "not judged" if plan.integration_test else f"judged with n = {limit}"
+    note = f"a random subset of {limit} of {planned} samples (seed {plan.seed}), {judged}"
     samples = [dataset.samples[i] for i in chosen]
     return replace(dataset, samples=samples), replace(hypothesis, num_samples=limit), (note,)

@@ -75,7 +75,8 @@ def explain_missing(name: str, model: str, spec: AccuracySpec, directories: Sequ
         return f"there is no reference file {name}.yaml in {', '.join(map(str, directories))}.{nearest(name, known)}"
     models = list(dict.fromkeys(model for entries in files for model in entries))
     if model not in models:
-        return f"{name}.yaml has no model {model!r}.{nearest(model, models)}"
+        more = f" All of them: serve-eval references show {name}."
+        return f"{name}.yaml has no model {model!r}.{nearest(model, models)}{more}"
     wanted = spec_text(spec)
     specs = list(dict.fromkeys(spec_text(r.spec) for entries in files for r in entries.get(model, ())))
     same_but_case = [text for text in specs if text.casefold() == wanted.casefold()]
@@ -189,7 +190,9 @@ def _reference(entry: Mapping[str, Any], task: str, model: str, file: str, line:
     spec = AccuracySpec(**{key: entry[key] for key in SPEC_KEYS if key in entry})
     rest: dict[str, Any] = {k: v for k, v in entry.items() if k not in SPEC_KEYS and k != metric}
     rest |= {k: float(v) for k, v in rest.items() if k in _FLOATS}
-    return Reference(task=task, model=model, spec=spec, value=float(entry[metric]), file=file, line=line, **rest)
+    return Reference(
+        task=task, model=model, spec=spec, value=float(entry[metric]), metric=metric, file=file, line=line, **rest
+    )
 
 
 # --------------------------------------------------------------------------------------------------- checking
@@ -268,6 +271,7 @@ _CHECKS: dict[str, Callable[[object], str]] = {
     "dtype": _TEXT,
     **dict.fromkeys(SPEC_KEYS[1:], _TEXT_OR_NULL),
     **dict.fromkeys(METRICS, _number),
+    "accuracy": _numbers(lambda value: not 0 < value < 1, "in points from 0 to 100, not a share of 1"),
     "alpha": _RATE,
     "beta": _RATE,
     "sigma": _numbers(lambda value: value >= 0, "at least 0"),

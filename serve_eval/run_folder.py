@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.errors import RunFolderError
+from serve_eval.errors import JournalError, RunFolderError
+from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.schema import Plan
 
 PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
@@ -27,7 +28,8 @@ asked. The content of the data is held by the fingerprints."""
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all, readable by the user alone. Raises RunFolderError when it cannot."""
+    """Writes a file whole or not at all, readable by the user alone. Raises JournalError for a full disk, else
+    RunFolderError."""
     partial = path.with_name(path.name + ".partial")
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -36,6 +38,8 @@ def write_private(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
+        if error.errno in FULL_DISK:
+            raise JournalError(f"{path}: cannot write: {error.strerror}", hint=NO_ROOM_HINT) from error
         raise RunFolderError(f"{path}: cannot write: {error.strerror}") from error
 
 
@@ -46,21 +50,45 @@ def pretty_json(value: object) -> bytes:
 
 def saved_plan(path: Path) -> Plan:
     """The plan of a run folder. Raises RunFolderError when there is none."""
+    return _stored(path)[0]
+
+
+def _stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]]]:
+    """The plan and the fingerprints of a run folder; fields that a newer version added have their defaults."""
+    file = path / PLAN_FILE
     try:
-        stored = msgspec.json.decode((path / PLAN_FILE).read_bytes())
-        return msgspec.convert(stored["plan"], Plan)
+        stored = msgspec.json.decode(file.read_bytes())
+        plan = msgspec.convert(stored["plan"], Plan)
+        return plan, msgspec.convert(stored["fingerprints"], dict[str, dict[str, str]])
     except FileNotFoundError as error:
-        raise RunFolderError(f"{path} holds no run: there is no {PLAN_FILE} to resume") from error
-    except (OSError, KeyError, TypeError, msgspec.MsgspecError) as error:
-        raise RunFolderError(f"{path / PLAN_FILE} cannot be read: {error}") from error
+        raise RunFolderError(f"{path} holds no run: there is no {PLAN_FILE}") from error
+    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
+
+
+def sessions(path: Path) -> list[dict[str, Any]]:
+    """The sessions that asked something, oldest first. Raises RunFolderError for a damaged file."""
+    file = path / ENVIRONMENT_FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]]) if file.exists() else []
+    except msgspec.MsgspecError as error:
+        raise RunFolderError(f"{file} cannot be read: {error}", hint="It only informs: delete it.") from error
+
+
+def note_session(path: Path, session: dict[str, object]) -> None:
+    """Adds a session."""
+    write_private(path / ENVIRONMENT_FILE, pretty_json([*sessions(path), session]))
 
 
 @contextmanager
-def open_folder(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]]) -> Iterator[Path]:
+def open_folder(
+    path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool = False
+) -> Iterator[Path]:
     """The folder, created or found again, locked until the end of the block (also when the process is killed).
 
-    Raises RunFolderError when another process has it, when it belongs to another plan or other data (the differing
-    field is named), or when it holds other files than a run's.
+    A folder without any answer yet takes another plan; `moved` allows another base URL. Raises RunFolderError when
+    another process has it, when it belongs to another plan or other data (the differing field is named), or when it
+    holds other files than a run's.
     """
     import fcntl
 
@@ -84,7 +112,7 @@ def open_folder(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, 
             ) from error
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        _bind(path, plan, fingerprints)
+        _bind(path, plan, fingerprints, moved=moved)
         for name in ("samples", "scores", "logs"):
             (path / name).mkdir(mode=0o700, exist_ok=True)
         yield path
@@ -92,26 +120,28 @@ def open_folder(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, 
         os.close(lock)
 
 
-def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]]) -> None:
-    wanted = msgspec.json.decode(msgspec.json.encode({"plan": plan, "fingerprints": fingerprints}))
-    file = path / PLAN_FILE
-    if not file.exists():
-        write_private(file, pretty_json({"schema_version": 1, **wanted}))
-        return
-    try:
-        stored = msgspec.json.decode(file.read_bytes())
-        found = {"plan": dict(stored["plan"]), "fingerprints": stored["fingerprints"]}
-    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise RunFolderError(f"{file} cannot be read: {error}") from error
-    for field in FREE_FIELDS:
-        found["plan"].pop(field, None)
-        wanted["plan"].pop(field, None)
-    differing = differences(found, wanted)
-    if differing:
-        raise RunFolderError(
-            f"{path} holds another run:\n" + "\n".join(f"  {line}" for line in differing),
-            hint="Use another folder with -o, or go on with what that run was: --resume.",
+def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool) -> None:
+    asked = any(file.stat().st_size for file in (path / "samples").glob("*.jsonl"))
+    if asked or (path / PLAN_FILE).exists():
+        old_plan, old_prints = _stored(path)
+        found, wanted = (
+            msgspec.json.decode(msgspec.json.encode({"plan": p, "fingerprints": f}))
+            for p, f in ((old_plan, old_prints), (plan, fingerprints))
         )
+        for content in (found, wanted):
+            for field in FREE_FIELDS:
+                del content["plan"][field]
+            if moved:
+                content["plan"]["launcher"]["options"].pop("base_url", None)
+        differing = differences(found, wanted)
+        if asked and differing:
+            raise RunFolderError(
+                f"{path} holds another run:\n" + "\n".join(f"  {line}" for line in differing),
+                hint="Use another folder with -o, or go on with what that run was: --resume.",
+            )
+        if not differing:
+            return
+    write_private(path / PLAN_FILE, pretty_json({"schema_version": 1, "plan": plan, "fingerprints": fingerprints}))
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:

@@ -6,7 +6,7 @@ import asyncio
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Protocol
 
 import msgspec
@@ -34,7 +34,7 @@ DEAD_AFTER = 16
 class Progress(Protocol):
     """Told how a task goes. The library itself never prints."""
 
-    def begin(self, task: str, planned: int) -> None: ...
+    def begin(self, task: str, planned: int, had: int) -> None: ...
 
     def update(self, done: int, failed: int, value: float | None) -> None: ...
 
@@ -158,7 +158,7 @@ def replay(journal: Journal, tally: Tally) -> int:
     return responses
 
 
-class _Watch:
+class Watch:
     """Notices that the endpoint as a whole is gone or refuses everything."""
 
     def __init__(self, *, answered: bool) -> None:
@@ -181,28 +181,20 @@ class _Watch:
 
 
 async def ask(
-    tally: Tally, client: Client, journal: Journal, *, concurrency: int, progress: Progress | None = None
-) -> None:
-    """Asks every sample that has no response yet, and once more at the end those whose failure may have passed.
-
-    A sample counts as had when its record was written. Raises EndpointError when the endpoint is given up, and
-    JournalError when a record cannot be written; requests in flight are then cancelled.
-    """
-    watch = _Watch(answered=tally.scored > 0)
-    await _pool(tally, client, journal, tally.unanswered(), concurrency, progress, watch.see)
-    again = tally.worth_another_pass()
-    await _pool(tally, client, journal, again, concurrency, progress, lambda result: None)
-
-
-async def _pool(
     tally: Tally,
+    positions: Iterable[int],
     client: Client,
     journal: Journal,
-    positions: Iterable[int],
+    *,
     concurrency: int,
-    progress: Progress | None,
-    see: Callable[[Response | Failure], None],
+    progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> None:
+    """Asks the samples at these positions with a fixed pool of workers.
+
+    A sample counts as had when its record was written. Raises EndpointError when `watch` gives the endpoint up, and
+    JournalError when a record cannot be written; requests in flight are then cancelled.
+    """
     task, samples = tally.task, tally.samples
     remaining: Iterator[int] = iter(positions)
 
@@ -218,7 +210,8 @@ async def _pool(
             tally.add(i, result)
             if progress is not None:
                 progress.update(tally.scored, tally.failed, tally.running_value)
-            see(result)
+            if watch is not None:
+                watch.see(result)
 
     try:
         async with asyncio.TaskGroup() as workers:

@@ -157,16 +157,25 @@ class DataRoots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
-    """The samples of one run of a task, in the order of the protocol, and what they were read from.
+class SourceFile:
+    """A file that a data set was read from, with its checksum as `sha256sum` prints it."""
 
-    `sha256` is over the names and the contents of `files`; `total` counts the rows before any subset was taken.
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """The samples of one run of a task, in the order of the protocol, and the files they were read from.
+
+    `total` counts the rows before any subset was taken. `deviation` says how the data differs from the published set
+    (None: not, as far as counts tell): the references of others do not apply to it then.
     """
 
     samples: Sequence[Sample]
-    files: tuple[str, ...]
-    sha256: str
+    files: tuple[SourceFile, ...]
     total: int
+    deviation: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +360,8 @@ class Reference:
     """A registered value (points) for a task, a model and an accuracy specification. None: the task's own default.
 
     `protocol` None means that the source recorded none: the task's defaults are then assumed. `threshold` is an
-    explicit cutoff that replaces the computed one. `old` marks a row that only an older file of the source has.
+    explicit cutoff that replaces the computed one. `metric` is the key that the value stands under. `old` marks a row
+    that only an older file of the source has.
     """
 
     task: str
@@ -369,6 +379,7 @@ class Reference:
     date: str | None = None
     protocol: Mapping[str, object] | None = None
     old: bool = False
+    metric: str = "accuracy"
     file: str = ""
     line: int = 0
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.errors import NotComparableError, PlanError, ReferenceFileError
+from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError
 from serve_eval.preparation import prepare
 from serve_eval.schema import AccuracySpec, Plan, Spec
 
@@ -17,6 +17,7 @@ def plan(data_root: Path) -> Plan:
         launcher=Spec(name="external"),
         tasks=(Spec(name="gsm8k"),),
         dataset_roots=(str(data_root),),
+        allow_mismatch=("dataset",),
     )
 
 
@@ -58,7 +59,7 @@ def test_a_recorded_protocol_is_compared_field_by_field(plan: Plan, tmp_path: Pa
     options = {"num_fewshot": 8, "apply_chat_template": True}
     (prepared,) = prepare(replace(own, tasks=(Spec(name="gsm8k", options=options),)))
     assert prepared.protocol == "recorded with the reference"
-    (prepared,) = prepare(replace(own, allow_mismatch=("num_fewshot", "apply_chat_template")))
+    (prepared,) = prepare(replace(own, allow_mismatch=("num_fewshot", "apply_chat_template", "dataset")))
     assert prepared.protocol == "recorded with the reference, mismatch allowed: num_fewshot, apply_chat_template"
 
 
@@ -97,6 +98,38 @@ def test_an_unknown_field_of_allow_mismatch_is_named(plan: Plan) -> None:
         prepare(replace(plan, allow_mismatch=("num_fewshots",)))
 
 
+def test_a_shipped_reference_does_not_judge_other_data_unless_told_to(plan: Plan) -> None:
+    with pytest.raises(
+        DatasetError, match="200 training and 1319 test questions, where GSM8K has 7473 and 1319"
+    ) as caught:
+        prepare(replace(plan, allow_mismatch=()))
+    assert "--allow-mismatch dataset" in caught.value.hint
+    (prepared,) = prepare(plan)
+    assert any("not the published set" in note for note in prepared.notes)
+
+
+def test_a_users_own_reference_may_be_of_any_data(plan: Plan, tmp_path: Path) -> None:
+    (prepared,) = prepare(_own(tmp_path, replace(plan, allow_mismatch=()), "accuracy: 50"))
+    assert prepared.reference is not None
+
+
+def test_a_value_of_another_metric_is_refused(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(ReferenceFileError, match="the value is a wer; gsm8k gives accuracy"):
+        prepare(_own(tmp_path, plan, "wer: 6.2"))
+
+
+def test_a_share_instead_of_points_is_refused(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(ReferenceFileError, match="not a share of 1"):
+        prepare(_own(tmp_path, plan, "accuracy: 0.742"))
+
+
+def test_a_recorded_field_that_the_task_does_not_know_can_be_allowed(plan: Plan, tmp_path: Path) -> None:
+    own = _own(tmp_path, plan, "{accuracy: 50, protocol: {num_shots: 5}}")
+    with pytest.raises(NotComparableError, match="num_shots"):
+        prepare(own)
+    assert prepare(replace(own, allow_mismatch=("num_shots",)))
+
+
 def test_a_malformed_reference_file_stops_the_run(plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(ReferenceFileError, match=r"gsm8k\.yaml:2"):
         prepare(_own(tmp_path, plan, "{acuracy: 50}"))
@@ -111,7 +144,7 @@ def test_problems_of_all_tasks_are_reported_at_once(plan: Plan) -> None:
 def test_a_limit_above_the_size_changes_nothing(plan: Plan) -> None:
     (prepared,) = prepare(replace(plan, limit=5000))
     assert len(prepared.dataset.samples) == 1319
-    assert prepared.notes == ()
+    assert not any("subset" in note for note in prepared.notes)
     assert prepared.hypothesis.num_samples == 1319
 
 
@@ -127,5 +160,5 @@ def test_the_fingerprint_names_the_protocol_the_data_and_the_samples(plan: Plan)
     one, two = (prepare(replace(plan, limit=limit))[0].fingerprint for limit in (None, 10))
     assert one["num_fewshot"] == "5"
     assert one["stop"] == '["Question:","</s>","<|im_end|>"]'
-    assert one["dataset_sha256"] == two["dataset_sha256"]
     assert one["samples"] != two["samples"]
+    assert one["samples"].startswith("1319 sha256:")

@@ -202,7 +202,13 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     ("name", "model", "spec", "what"),
     [
         ("gsm9k", "m", AccuracySpec(), "there is no reference file gsm9k.yaml in {dir}. Did you mean 'gsm8k'?"),
-        ("gsm8k", "org/bigg", AccuracySpec(), "gsm8k.yaml has no model 'org/bigg'. Did you mean 'org/big'?"),
+        (
+            "gsm8k",
+            "org/bigg",
+            AccuracySpec(),
+            "gsm8k.yaml has no model 'org/bigg'. Did you mean 'org/big'? All of them: serve-eval "
+            "references show gsm8k.",
+        ),
         (
             "gsm8k",
             "org/big",

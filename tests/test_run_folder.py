@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +18,11 @@ PLAN = Plan(
     tasks=(Spec(name="gsm8k", options={"num_fewshot": 5}),),
 )
 PRINTS = {"gsm8k": {"dataset_sha256": "aa"}}
+
+
+def _answered(folder: Path) -> None:
+    """An answer in the folder, which binds it to its plan."""
+    (folder / "samples" / "gsm8k.jsonl").write_text('{"id":"1"}\n')
 
 
 def test_the_same_plan_opens_the_folder_again(tmp_path: Path) -> None:
@@ -42,17 +48,46 @@ def test_the_same_plan_opens_the_folder_again(tmp_path: Path) -> None:
 def test_another_plan_is_refused_naming_the_field(
     tmp_path: Path, plan: Plan, prints: dict[str, dict[str, str]], message: str
 ) -> None:
-    with open_folder(tmp_path, PLAN, PRINTS):
-        pass
+    with open_folder(tmp_path, PLAN, PRINTS) as folder:
+        _answered(folder)
     with pytest.raises(RunFolderError, match=message), open_folder(tmp_path, plan, prints):
         pass
 
 
 def test_limits_and_the_way_to_the_endpoint_may_differ(tmp_path: Path) -> None:
-    with open_folder(tmp_path, PLAN, PRINTS):
-        pass
+    with open_folder(tmp_path, PLAN, PRINTS) as folder:
+        _answered(folder)
     other = replace(PLAN, limits=Limits(concurrency=2), connection=Connection(proxy="http://p"), dataset_roots=("/x",))
     with open_folder(tmp_path, other, PRINTS):
+        pass
+
+
+def test_a_run_without_any_answer_yet_takes_another_plan(tmp_path: Path) -> None:
+    with open_folder(tmp_path, PLAN, PRINTS):
+        pass
+    other = replace(PLAN, model="corrected")
+    with open_folder(tmp_path, other, PRINTS):
+        pass
+    assert saved_plan(tmp_path) == other
+
+
+def test_a_run_may_go_on_at_another_address_only_when_told_so(tmp_path: Path) -> None:
+    with open_folder(tmp_path, PLAN, PRINTS) as folder:
+        _answered(folder)
+    other = replace(PLAN, launcher=Spec(name="external", options={"base_url": "http://new/v1"}))
+    with pytest.raises(RunFolderError, match="base_url"), open_folder(tmp_path, other, PRINTS):
+        pass
+    with open_folder(tmp_path, other, PRINTS, moved=True):
+        pass
+
+
+def test_a_plan_of_an_older_version_is_read_with_the_defaults_of_what_was_added(tmp_path: Path) -> None:
+    with open_folder(tmp_path, PLAN, PRINTS) as folder:
+        _answered(folder)
+    stored = json.loads((tmp_path / "plan.json").read_text())
+    del stored["plan"]["seed"]
+    (tmp_path / "plan.json").write_text(json.dumps(stored))
+    with open_folder(tmp_path, PLAN, PRINTS):
         pass
 
 

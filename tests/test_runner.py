@@ -17,7 +17,7 @@ from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.journal import Journal
 from serve_eval.prompt_hash import prompt_sha256
-from serve_eval.runner import DEAD_AFTER, Tally, ask, replay, score_response
+from serve_eval.runner import DEAD_AFTER, Tally, Watch, ask, replay, score_response
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -153,7 +153,9 @@ def _run(app: web.Application, samples: list[Sample], journal_path: Path, concur
             with Journal(journal_path) as journal:
                 tally = Tally(_task(), samples)
                 replay(journal, tally)
-                await ask(tally, client, journal, concurrency=concurrency)
+                watch = Watch(answered=False)
+                await ask(tally, tally.unanswered(), client, journal, concurrency=concurrency, watch=watch)
+                await ask(tally, tally.worth_another_pass(), client, journal, concurrency=concurrency)
                 return tally
 
     return asyncio.run(main())

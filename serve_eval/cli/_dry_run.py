@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from serve_eval import folders
+from serve_eval.cli._streams import emit, say
+from serve_eval.errors import PlanError
 from serve_eval.plan import to_file
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.report.exit_code import PASS, UNDECIDED
@@ -20,13 +22,21 @@ from serve_eval.schema import LaunchContext, Plan
 from serve_eval.stats.classic import classic_test
 
 
-def dump(plan: Plan, file: Path) -> None:
-    """Writes every prompt as a JSON line: task, id, prompt (text or messages), target."""
-    with file.open("wb") as out:
-        for p in prepare(replace(plan, no_reference=True)):
-            for sample in p.dataset.samples:
-                line = {"task": p.task.name, "id": sample.id, "prompt": sample.prompt, "target": sample.target}
-                out.write(msgspec.json.encode(line) + b"\n")
+def dump(plan: Plan, file: Path) -> int:
+    """Writes every prompt as a JSON line: task, id, prompt (text or messages), target. Returns how many.
+
+    Raises PlanError when the file cannot be written.
+    """
+    prepared = prepare(replace(plan, no_reference=True))
+    try:
+        with file.open("wb") as out:
+            for p in prepared:
+                for sample in p.dataset.samples:
+                    line = {"task": p.task.name, "id": sample.id, "prompt": sample.prompt, "target": sample.target}
+                    out.write(msgspec.json.encode(line) + b"\n")
+    except OSError as error:
+        raise PlanError(f"--dump-prompts: {file} cannot be written: {error.strerror}") from error
+    return sum(len(p.dataset.samples) for p in prepared)
 
 
 def show(plan: Plan, *, as_json: bool) -> int:
@@ -43,11 +53,14 @@ def show(plan: Plan, *, as_json: bool) -> int:
     tasks = [_facts(p) for p in prepared]
     if as_json:
         content = {"plan": to_file(plan), "commands": commands, "tasks": tasks}
-        sys.stdout.write(pretty_json(content).decode())
+        emit(pretty_json(content).decode())
     else:
-        sys.stdout.write(_text(plan, commands, tasks))
-    refused = plan.model is not None and not plan.no_reference and any(p.reference is None for p in prepared)
-    return UNDECIDED if refused else PASS
+        emit(_text(plan, commands, tasks))
+    if plan.model is None or plan.no_reference or all(p.reference is not None for p in prepared):
+        return PASS
+    lacking = ", ".join(p.task.name for p in prepared if p.reference is None)
+    say(f"error: the run would be refused: no reference applies to {lacking} (see above, or add --no-reference)")
+    return UNDECIDED
 
 
 def _facts(p: PreparedTask) -> dict[str, Any]:
@@ -59,7 +72,7 @@ def _facts(p: PreparedTask) -> dict[str, Any]:
         "sigma": h.sigma,
         "alpha": h.alpha,
         "beta": h.beta,
-        "data": {"files": p.dataset.files, "sha256": p.dataset.sha256},
+        "data": p.dataset.files,
         "notes": p.notes,
     }
     if found is None:
@@ -87,11 +100,19 @@ def _text(plan: Plan, commands: list[list[str]], tasks: list[dict[str, Any]]) ->
         lines += ["commands:", *(f"  {shlex.join(command)}" for command in commands)]
     for facts in tasks:
         lines.append(f"task {facts['task']}: {facts['requests']} requests")
-        shown = {key: value for key, value in facts.items() if key not in ("task", "requests", "data", "first_prompt")}
-        lines += [f"  {key}: {value}" for key, value in shown.items() if value not in (None, ())]
-        files = facts["data"]["files"]
-        lines.append(f"  data: {files[0]}{f' and {len(files) - 1} more' if len(files) > 1 else ''}")
-        lines.append(f"  data sha256: {facts['data']['sha256']}")
+        shown = {
+            key: value
+            for key, value in facts.items()
+            if key not in ("task", "requests", "data", "notes", "first_prompt")
+        }
+        for key, value in shown.items():
+            if value is not None:
+                lines.append(f"  {key.replace('_', ' ')}: {f'{value:.3f}' if isinstance(value, float) else value}")
+        lines += [f"  note: {note}" for note in facts["notes"]]
+        for file in facts["data"][:4]:
+            lines.append(f"  data: {file.path} sha256 {file.sha256}")
+        if len(facts["data"]) > 4:
+            lines.append(f"  data: and {len(facts['data']) - 4} more files")
         prompt = facts["first_prompt"]
         text = (
             prompt if isinstance(prompt, str) else msgspec.json.format(msgspec.json.encode(prompt), indent=2).decode()

@@ -20,7 +20,7 @@ class BarProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def begin(self, task: str, planned: int) -> None:
+    def begin(self, task: str, planned: int, had: int) -> None:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -34,12 +34,11 @@ class BarProgress:
         )
         self._bar.add_task(task, total=planned, failed=0, value="-", rate=0.0)
         self._bar.start()
-        self._began, self._drawn = time.monotonic(), 0.0
-        self._before: int | None = None
+        self._began, self._drawn, self._before = time.monotonic(), 0.0, had
+        if had:
+            self._console.print(f"{task}: {had} answers kept", highlight=False, markup=False)
 
     def update(self, done: int, failed: int, value: float | None) -> None:
-        if self._before is None:
-            self._before = done
         self._last = (done, failed, value)
         now = time.monotonic()
         if now - self._drawn >= 0.25:
@@ -48,8 +47,8 @@ class BarProgress:
 
     def _draw(self, now: float) -> None:
         done, failed, value = self._last
-        rate = (done - (self._before or 0)) / max(now - self._began, 1e-9)
-        self._bar.update(self._bar.task_ids[0], completed=done, failed=failed, value=_value(value), rate=rate)
+        rate = (done - self._before) / max(now - self._began, 1e-9)
+        self._bar.update(self._bar.task_ids[0], completed=done + failed, failed=failed, value=_value(value), rate=rate)
 
     def end(self) -> None:
         self._draw(time.monotonic())
@@ -62,14 +61,13 @@ class PlainProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def begin(self, task: str, planned: int) -> None:
-        self._task, self._planned = task, planned
+    def begin(self, task: str, planned: int, had: int) -> None:
+        self._task, self._planned, self._before = task, planned, had
         self._began = self._said = time.monotonic()
-        self._before: int | None = None
+        if had:
+            self._console.print(f"{task}: {had} answers kept", highlight=False, markup=False)
 
     def update(self, done: int, failed: int, value: float | None) -> None:
-        if self._before is None:
-            self._before = done
         self._last = (done, failed, value)
         now = time.monotonic()
         if now - self._said >= PLAIN_EVERY_S:
@@ -78,8 +76,8 @@ class PlainProgress:
     def _say(self, now: float) -> None:
         self._said = now
         done, failed, value = self._last
-        rate = (done - (self._before or 0)) / max(now - self._began, 1e-9)
-        left = f", {max(0, self._planned - done) / rate:.0f} s left" if rate > 0 else ""
+        rate = (done - self._before) / max(now - self._began, 1e-9)
+        left = f", {max(0, self._planned - done - failed) / rate:.0f} s left" if rate > 0 else ""
         self._console.print(
             f"{self._task}: {done}/{self._planned} done, {failed} failed, value {_value(value)}, {rate:.0f}/s{left}",
             soft_wrap=True,

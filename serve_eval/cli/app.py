@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -9,6 +10,7 @@ import typer
 import serve_eval
 from serve_eval.cli import demo, power, references, run
 from serve_eval.cli import listing as listing_command
+from serve_eval.cli._streams import prepare_streams, say
 from serve_eval.errors import ServeEvalError
 
 app = typer.Typer(
@@ -44,14 +46,21 @@ def _root(
 
 
 def main() -> None:
-    """Runs the command line. Errors that a user can act on end with their message, a hint and their exit code."""
+    """Runs the command line. Whatever ends it, it says so in a line or two and with an exit code of its own: an error
+    that the user can act on with its hint, anything else as a defect of serve-eval (4, never the 1 of a FAIL)."""
     if sys.platform == "win32":
         sys.exit("serve-eval runs on Linux and macOS. On Windows, use it inside WSL.")
+    prepare_streams()
     try:
         app()
     except ServeEvalError as error:
-        from serve_eval.report.text import clean
-
-        lines = [f"error: {clean(str(error))}", *([clean(error.hint)] if error.hint else [])]
-        print("\n".join(lines), file=sys.stderr)  # noqa: T201  (the door may print)
+        say(f"error: {error}", error.hint)
         sys.exit(error.exit_code)
+    except Exception as error:
+        if os.environ.get("SERVE_EVAL_TRACEBACK"):
+            raise
+        say(
+            f"error: unexpected {type(error).__name__}: {error}",
+            "This is a defect of serve-eval; SERVE_EVAL_TRACEBACK=1 shows where.",
+        )
+        sys.exit(4)

@@ -18,10 +18,18 @@ def demo(
 
     from serve_eval.cli.run import execute
     from serve_eval.demo import DAMAGE, plans, write_inputs
+    from serve_eval.errors import RunFolderError
     from serve_eval.report.exit_code import FAIL, INTERRUPTED, PASS
 
     folder = output_dir or Path("outputs") / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_demo"
-    write_inputs(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunFolderError(f"{folder} exists and is not an empty folder", hint="Choose another with -o.")
+    try:
+        write_inputs(folder)
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder}: cannot write: {error.strerror}", hint="Choose another folder with -o."
+        ) from error
     titles = {
         "sound": ("The simulated endpoint as its reference says it is. Expected: PASS.", PASS),
         "damaged": (f"The same endpoint, having lost {DAMAGE:.0%} of its right answers. Expected: FAIL.", FAIL),

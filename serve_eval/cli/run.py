@@ -32,10 +32,15 @@ def _repeated(name: str, text: str, panel: str) -> Any:
 
 
 def run(
+    ctx: typer.Context,
     plan: Annotated[Path | None, typer.Argument(help="A plan file (YAML) with the same content as the flags.")] = None,
     base_url: Annotated[
         str | None,
-        _flag("--base-url", "host:port, .../v1 or a full .../v1/completions. Also OPENAI_BASE_URL.", _REACHED),
+        _flag(
+            "--base-url",
+            "host:port, .../v1 or a full path (default OPENAI_BASE_URL, else localhost:8000).",
+            _REACHED,
+        ),
     ] = None,
     launcher: Annotated[
         str | None, _flag("--launcher", "Start the endpoint: see serve-eval list launchers.", _REACHED)
@@ -56,7 +61,12 @@ def run(
     limit: Annotated[int | None, _flag("--limit", "A seeded random subset of N samples per task.", _FREE)] = None,
     seed: Annotated[int | None, _flag("--seed", "Seed of the subset (default 0).", _FREE)] = None,
     settings: Annotated[
-        list[str] | None, _repeated("--set", "NAME.OPTION=VALUE with a task, launcher or verdict as NAME.", _FREE)
+        list[str] | None,
+        _repeated(
+            "--set",
+            "An option of a task, gsm8k.num_fewshot=3, or launcher.OPTION=VALUE, verdict.OPTION=VALUE.",
+            _FREE,
+        ),
     ] = None,
     reference_model: Annotated[
         str | None, _flag("--reference-model", "Look references up under this name instead of --model.", _JUDGED)
@@ -162,48 +172,81 @@ def run(
         "sample_timeout_s": sample_timeout,
         "output_dir": output_dir,
     }
-    resolved = _resolve(plan, resume, {name: value for name, value in given.items() if value is not None})
+    settings_given = {name: value for name, value in given.items() if value is not None}
+    resolved = _resolve(plan, resume, _by_level(ctx, settings_given, resuming=resume is not None))
     if dry_run or dump_prompts is not None:
         from serve_eval.cli._dry_run import dump, show
+        from serve_eval.cli._streams import say
 
         if dump_prompts is not None:
-            dump(resolved.plan, dump_prompts)
+            say(f"{dump(resolved.plan, dump_prompts)} prompts written to {dump_prompts}; nothing was sent")
         if dry_run:
             raise typer.Exit(show(resolved.plan, as_json=as_json))
         return
     out_dir = resume or resolved.out_dir or _new_folder(resolved.plan)
-    raise typer.Exit(execute(resolved.plan, out_dir, as_json=as_json, strict=strict))
+    moved = resume is not None and _on_command_line(ctx, "base_url")
+    raise typer.Exit(execute(resolved.plan, out_dir, as_json=as_json, strict=strict, moved=moved))
 
 
-def execute(plan: Plan, out_dir: Path, *, as_json: bool = False, strict: bool = False) -> int:
+def _on_command_line(ctx: typer.Context, name: str) -> bool:
+    """Whether an option was given as a flag, and not by its variable or not at all."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _by_level(ctx: typer.Context, given: dict[str, Any], *, resuming: bool) -> dict[str, Any]:
+    """The settings without what a higher level overrules: on resuming, all that variables say, since the saved plan is
+    what the run was started with; else the address or the launcher that only a variable names beside a flag."""
+    renamed = {"set": "settings", "headers": "header"}
+    flags = {name: _on_command_line(ctx, renamed.get(name, name.removesuffix("_s"))) for name in given}
+    if resuming:
+        return {name: value for name, value in given.items() if flags[name]}
+    for name, other in (("base_url", "launcher"), ("launcher", "base_url")):
+        if flags.get(name) and flags.get(other) is False:
+            given.pop(other)
+    return given
+
+
+def execute(plan: Plan, out_dir: Path, *, as_json: bool = False, strict: bool = False, moved: bool = False) -> int:
     """Runs a plan with progress on stderr and the verdicts on stdout; returns the exit code."""
+    import io
+    import shlex
     import sys
 
     from rich.console import Console
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._progress import progress
+    from serve_eval.cli._streams import emit, say
+    from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation import evaluate
-    from serve_eval.report.exit_code import INTERRUPTED, exit_code
+    from serve_eval.report.exit_code import INFRASTRUCTURE, INTERRUPTED
     from serve_eval.report.terminal import render
-    from serve_eval.run_folder import REPORT_FILE
+    from serve_eval.run_folder import PLAN_FILE, REPORT_FILE
 
-    notes = Console(stderr=True, highlight=False)
     base_url = plan.launcher.options.get("base_url")
     where = f"endpoint {base_url}" if base_url else f"launcher {plan.launcher.name}"
-    notes.print(
-        f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}", markup=False, soft_wrap=True
-    )
+    if base_url and os.environ.get("OPENAI_BASE_URL", "").removesuffix("/v1") in (base_url, str(base_url)[:-3]):
+        where += " (from OPENAI_BASE_URL)"
+    say(f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}, run folder {out_dir}")
+    shown = progress(Console(stderr=True, highlight=False))
     try:
-        report = run_async(evaluate(plan, out_dir, progress=progress(notes)))
-    except Interrupted:
-        notes.print(f"interrupted; go on with: serve-eval run --resume {out_dir}", markup=False, soft_wrap=True)
+        report = run_async(evaluate(plan, out_dir, progress=shown, strict=strict, moved=moved))
+    except (Interrupted, ServeEvalError) as ending:
+        stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
+        if stopped and (out_dir / PLAN_FILE).exists():
+            say(f"What was had is kept; go on with: serve-eval run --resume {shlex.quote(str(out_dir))}")
+        if isinstance(ending, ServeEvalError):
+            raise
         return INTERRUPTED
     if as_json:
-        sys.stdout.write((out_dir / REPORT_FILE).read_text(encoding="utf-8"))
+        emit((out_dir / REPORT_FILE).read_text(encoding="utf-8"))
     else:
-        render(report, out_dir, Console(highlight=False))
-    return exit_code([task.verdict for task in report.tasks], strict=strict)
+        buffer = io.StringIO()  # rich's own capture would write to a standard output that may be broken
+        terminal = sys.stdout.isatty()
+        render(report, out_dir, Console(file=buffer, force_terminal=terminal, width=Console().width, highlight=False))
+        emit(buffer.getvalue())
+    return report.exit_code
 
 
 def _resolve(plan: Path | None, resume: Path | None, settings: dict[str, Any]) -> Resolved:
@@ -212,11 +255,11 @@ def _resolve(plan: Path | None, resume: Path | None, settings: dict[str, Any]) -
     from serve_eval.run_folder import saved_plan
     from serve_eval.yaml_file import read
 
-    elsewhere = resume is not None and Path(settings.get("output_dir", resume)) != resume
-    if resume is not None and (plan is not None or elsewhere):
+    if resume is not None and (plan is not None or "output_dir" in settings):
         raise PlanError("--resume takes the plan and the folder of the run: give neither a plan file nor -o with it")
     if resume is not None:
-        return resolve(to_file(saved_plan(resume)), settings, os.environ)
+        inherited = {name: value for name, value in os.environ.items() if name != "OPENAI_BASE_URL"}
+        return resolve(to_file(saved_plan(resume)), settings, inherited)
     if plan is None:
         return resolve({}, settings, os.environ)
     document = read(plan, PlanError)
@@ -248,5 +291,5 @@ def _new_folder(plan: Plan) -> Path:
     from datetime import UTC, datetime
 
     stamp = datetime.now(UTC).strftime("%Y%m%d_%H%M%S")
-    name = "".join(c if c.isalnum() or c in "-._" else "-" for c in (plan.model or "endpoint").rsplit("/", 1)[-1])
+    name = "".join(c if c.isalnum() or c in "-._" else "-" for c in (plan.model or "endpoint").rsplit("/", 1)[-1])[:60]
     return Path("outputs") / f"{stamp}_{name}"

@@ -8,11 +8,13 @@ import secrets
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 import aiohttp
+from multidict import CIMultiDict
 from yarl import URL
 
 from serve_eval.client import retry, wire
@@ -44,8 +46,10 @@ class _Missed(Exception):
 class Client:
     """Sends requests to `endpoint` within `limits`.
 
-    `api_key` and `headers` (already expanded) are held in memory only. The key and the `masked` strings are replaced by
-    *** in everything that is received, so that a server that echoes them cannot bring them into a file.
+    `api_key`, `headers` and `proxy` (already expanded) are held in memory only; a header Authorization comes before the
+    key. The key, the proxy's password and the `masked` strings are replaced by *** in what is received, so that a
+    server that echoes them cannot bring them into a file: in error messages always, in answers from 8 characters on,
+    since a shorter one may be a plain word of the answer.
     """
 
     def __init__(
@@ -60,11 +64,14 @@ class Client:
         masked: Sequence[str] = (),
     ) -> None:
         self.endpoint, self.limits = endpoint, limits
-        self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", **(headers or {})}
+        self._headers = CIMultiDict({"Accept-Encoding": "identity", "Content-Type": "application/json"})
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._secrets = tuple(secret.encode() for secret in (api_key, *masked) if secret and len(secret) >= 8)
-        self._proxy, self._ssl = proxy, _ssl_context(ca_bundle)
+        self._headers.update(headers or {})
+        self._proxy, self._proxy_auth = _proxy(proxy)
+        secrets_known = [api_key, *masked, self._proxy_auth.password if self._proxy_auth else None]
+        self._secrets = tuple(secret.encode() for secret in secrets_known if secret)
+        self._ssl = _ssl_context(ca_bundle)
         self._urls = {path: URL(endpoint.base_url + path) for path in (wire.COMPLETIONS, wire.CHAT_COMPLETIONS)}
         self._rng = random.Random()
         self._opened_at = time.monotonic()
@@ -147,7 +154,12 @@ class Client:
         url = self._urls[wire.route(request.prompt)]
         try:
             async with self._session.post(
-                url, data=body, headers={"X-Request-ID": request_id}, proxy=self._proxy, allow_redirects=False
+                url,
+                data=body,
+                headers={"X-Request-ID": request_id},
+                proxy=self._proxy,
+                proxy_auth=self._proxy_auth,
+                allow_redirects=False,
             ) as reply:
                 received = await self._read(reply)
                 content_type = reply.headers.get("Content-Type", "")
@@ -155,7 +167,9 @@ class Client:
         except TimeoutError as error:
             raise _Missed(FailureKind.TIMEOUT, _timeout_message(error, self.limits)) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _Missed(FailureKind.DISCONNECTED, self._mask_text(f"{type(error).__name__}: {error}")) from error
+            raise _Missed(FailureKind.DISCONNECTED, self._explain(error)) from error
+        except ValueError as error:  # a host name or a header that cannot be sent
+            raise _Missed(FailureKind.DISCONNECTED, self._explain(error), retryable=False) from error
         if 300 <= status < 400:
             raise _Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", status=status, retryable=False)
         if status >= 400:
@@ -185,16 +199,18 @@ class Client:
                     f"the answer is larger than {self.limits.max_response_bytes} bytes",
                     status=reply.status,
                 )
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        for secret in self._secrets:
-            if secret in body:
-                body = body.replace(secret, b"***")
-        return body
+        return self._mask(pieces[0] if len(pieces) == 1 else b"".join(pieces), shortest=8 if reply.ok else 1)
 
-    def _mask_text(self, text: str) -> str:
+    def _mask(self, text: bytes, *, shortest: int) -> bytes:
         for secret in self._secrets:
-            text = text.replace(secret.decode(), "***")
+            if len(secret) >= shortest and secret in text:
+                text = text.replace(secret, b"***")
         return text
+
+    def _explain(self, error: Exception) -> str:
+        """What an exception says, without what must not be shown."""
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return self._mask(said.encode("utf-8", "replace"), shortest=1).decode("utf-8", "replace")
 
     async def models(self) -> list[str]:
         """The ids that /v1/models lists; empty where there is no such route (a disaggregated orchestrator).
@@ -202,19 +218,48 @@ class Client:
         Raises EndpointError when nothing answers at all.
         """
         try:
-            async with self._session.get(
-                self.endpoint.base_url + "/models",
-                proxy=self._proxy,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=30, sock_connect=self.limits.connect_timeout_s),
-            ) as reply:
-                body = await self._read(reply)
-                return wire.model_ids(body) if reply.status == 200 else []
-        except (aiohttp.ClientError, OSError, _Missed) as error:
+            return wire.model_ids(await self._get(self.endpoint.base_url + "/models"))
+        except (aiohttp.ClientError, OSError, ValueError, _Missed) as error:
             raise EndpointError(
-                f"{self.endpoint.base_url} does not answer: {self._mask_text(str(error) or type(error).__name__)}",
-                hint=UNREACHABLE_HINT,
+                f"{self.endpoint.base_url} does not answer: {self._explain(error)}", hint=UNREACHABLE_HINT
             ) from error
+
+    async def describe(self) -> dict[str, object]:
+        """What the endpoint tells of itself, as far as it does: `models` that it lists, `version`."""
+        told: dict[str, object] = {}
+        with suppress(EndpointError):
+            told["models"] = await self.models()
+        with suppress(aiohttp.ClientError, OSError, ValueError, _Missed):
+            version = wire.version(await self._get(self.endpoint.base_url.removesuffix("/v1") + "/version"))
+            if version is not None:
+                told["version"] = version
+        return told
+
+    async def _get(self, url: str) -> bytes:
+        """The body of a GET; empty unless the status is 200."""
+        async with self._session.get(
+            url,
+            proxy=self._proxy,
+            proxy_auth=self._proxy_auth,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=30, sock_connect=self.limits.connect_timeout_s),
+        ) as reply:
+            body = await self._read(reply)
+            return body if reply.status == 200 else b""
+
+
+def _proxy(url: str | None) -> tuple[URL | None, aiohttp.BasicAuth | None]:
+    """A proxy's address and its credentials, apart. Raises PlanError, without the address, when it is none."""
+    if url is None:
+        return None, None
+    try:
+        parsed = URL(url)
+    except ValueError:
+        parsed = URL()
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise PlanError("proxy: expected http://host:port or https://host:port")
+    auth = aiohttp.BasicAuth(parsed.user or "", parsed.password or "") if parsed.user or parsed.password else None
+    return parsed.with_user(None), auth
 
 
 def _timeout_message(error: Exception, limits: Limits) -> str:

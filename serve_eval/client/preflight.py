@@ -40,7 +40,7 @@ async def discover_model(client: Client) -> str:
         )
     raise EndpointError(
         f"{client.endpoint.base_url}/models lists no model",
-        hint="A disaggregated orchestrator lists none: give the name with --model.",
+        hint="A disaggregated orchestrator lists none: give the name with --model. Or is the path of the URL wrong?",
     )
 
 

@@ -199,6 +199,15 @@ def _message(value: object) -> str | None:
     return None
 
 
+def version(body: bytes) -> str | None:
+    """The version of a /version answer; None when it is not one."""
+    try:
+        told = msgspec.json.decode(body)["version"]
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        return None
+    return told if isinstance(told, str) else None
+
+
 def model_ids(body: bytes) -> list[str]:
     """The ids of a /v1/models answer; empty when it is not one."""
     try:

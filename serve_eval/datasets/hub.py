@@ -9,6 +9,8 @@ from pathlib import Path
 
 from serve_eval.errors import DatasetError
 
+EXTRA_HINT = "Install the optional extra hub: pip install 'serve-eval[hub]', in a checkout pip install '.[hub]'."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubSource:
@@ -25,9 +27,7 @@ def _snapshot(source: HubSource) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise DatasetError(
-            "the Hugging Face hub needs an optional package", hint="pip install 'serve-eval[hub]'"
-        ) from error
+        raise DatasetError("the Hugging Face hub needs an optional package", hint=EXTRA_HINT) from error
     return Path(
         snapshot_download(
             source.repository, repo_type="dataset", revision=source.revision, allow_patterns=list(source.patterns)

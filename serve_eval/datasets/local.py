@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.datasets.hub import HubSource, download
+from serve_eval.datasets.hub import EXTRA_HINT, HubSource, download
 from serve_eval.errors import DatasetError
-from serve_eval.schema import DataRoots
+from serve_eval.schema import DataRoots, SourceFile
 
 _SPLIT_NAMES = ("{split}.jsonl", "{split}.csv", "{split}.parquet", "{split}-*.parquet")
 
@@ -36,14 +36,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that was read: its path for people, its content for the reader and its checksum."""
+    """A file that was read: its path for people and its content for the reader."""
 
     path: Path
     content: bytes
 
     @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()
+    def source(self) -> SourceFile:
+        """What the report says of the file."""
+        return SourceFile(path=str(self.path), sha256=hashlib.sha256(self.content).hexdigest())
 
 
 def candidates(source: Source, roots: DataRoots) -> list[Path]:
@@ -155,9 +156,7 @@ def _parquet(file: DataFile) -> list[dict[str, Any]]:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise DatasetError(
-            f"{file.path}: reading Parquet needs pyarrow", hint="pip install 'serve-eval[hub]'"
-        ) from error
+        raise DatasetError(f"{file.path}: reading Parquet needs pyarrow", hint=EXTRA_HINT) from error
     import pyarrow
 
     try:
@@ -165,9 +164,3 @@ def _parquet(file: DataFile) -> list[dict[str, Any]]:
     except pyarrow.ArrowException as error:
         raise DatasetError(f"{file.path}: not a Parquet file: {error}") from error
     return table
-
-
-def checksum(files: Iterable[DataFile]) -> str:
-    """sha256 over the names and checksums of the files, so that a renamed, missing or changed one shows."""
-    lines = sorted(f"{file.path.name}:{file.sha256}\n" for file in files)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()

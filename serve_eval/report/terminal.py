@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from serve_eval.reference import spec_text
 from serve_eval.report.text import clean
 from serve_eval.schema import Report, TaskReport, VerdictOutcome
 
@@ -36,6 +37,10 @@ _COLUMNS = (
 
 def render(report: Report, out_dir: Path, console: Console) -> None:
     """Prints the verdict table and what explains it. On a narrow terminal the table has a column per task."""
+    spec = spec_text(report.plan.accuracy_spec)
+    _say(
+        console, f"model {report.plan.model}, specification {spec}, {report.endpoint.base_url or 'endpoint not asked'}"
+    )
     console.print(*_tables(report.tasks, console.width), sep="\n\n")
     for task in report.tasks:
         _explain(task, console)
@@ -76,7 +81,7 @@ def _row(task: TaskReport) -> list[str]:
         str(result.failed),
         str(result.truncated),
         str(result.unparsed),
-        _number(verdict.evaluated),
+        _value(task),
         _number(verdict.reference),
         _number(verdict.threshold),
         _number(verdict.theta),
@@ -85,6 +90,13 @@ def _row(task: TaskReport) -> list[str]:
         _plain(verdict.sigma),
         verdict.outcome.value,
     ]
+
+
+def _value(task: TaskReport) -> str:
+    """The value; where answers are missing, the range that they leave it."""
+    if task.result.failed and task.verdict.bounds is not None:
+        return f"{task.verdict.bounds[0]:.3f}..{task.verdict.bounds[1]:.3f}"
+    return _number(task.verdict.evaluated)
 
 
 def _number(value: float | None) -> str:
@@ -98,19 +110,20 @@ def _plain(value: float | None) -> str:
 def _explain(task: TaskReport, console: Console) -> None:
     result, verdict = task.result, task.verdict
     name = result.task
-    if result.failed and result.scored:
-        scored = f"{result.scored} of {result.planned} samples were scored"
-        bounds = (
-            "" if verdict.bounds is None else f"; the value lies in [{verdict.bounds[0]:.3f}, {verdict.bounds[1]:.3f}]"
+    if result.failed and result.value is not None:
+        _say(
+            console, f"{name}: {result.value:.3f} over the {result.scored} of {result.planned} samples that were scored"
         )
-        _say(console, f"{name}: {scored}{bounds}")
     if result.failures:
         _say(console, f"{name}: failures: {', '.join(f'{kind} {count}' for kind, count in result.failures.items())}")
     if result.parts:
         _say(console, f"{name}: {', '.join(f'{part} {value:.3f}' for part, value in result.parts.items())}")
     if verdict.num_samples is not None and verdict.threshold is not None and verdict.num_samples != result.planned:
         _say(console, f"{name}: the test uses the registered n = {verdict.num_samples}; {result.planned} were asked")
-    if verdict.protocol is not None:
+    if task.reference is not None:
+        found = task.reference
+        source = f", {found.source}" if found.source else ""
+        _say(console, f"{name}: reference: {Path(found.file).name}:{found.line}, {spec_text(found.spec)}{source}")
         _say(console, f"{name}: protocol: {verdict.protocol}")
     for reason in verdict.reasons:
         _say(console, f"{name}: {reason}")

@@ -24,11 +24,11 @@ from serve_eval.schema import (
     Prompt,
     Response,
     Sample,
-    SamplingParams,
     Score,
     Task,
 )
 from serve_eval.scorers.numeric import EXTRACTORS, FLEXIBLE, STRICT, normalise
+from serve_eval.tasks._sampling import sampling_params
 
 SOURCE = local.Source(
     name="GSM8K",
@@ -36,6 +36,7 @@ SOURCE = local.Source(
     homepage="https://github.com/openai/grade-school-math",
     hub=HubSource(repository="openai/gsm8k", patterns=("main/*.parquet",)),
 )
+TRAIN_ROWS, TEST_ROWS = 7473, 1319
 STOP = ("Question:", "</s>", "<|im_end|>")
 
 Filter = Literal["mean", "strict-match", "flexible-extract"]
@@ -43,7 +44,7 @@ Filter = Literal["mean", "strict-match", "flexible-extract"]
 
 def task(
     *,
-    num_samples: int = 1319,
+    num_samples: int = TEST_ROWS,
     num_fewshot: int = 5,
     apply_chat_template: bool = False,
     fewshot_as_multiturn: bool = False,
@@ -65,9 +66,10 @@ def task(
     """
     if fewshot_as_multiturn and not apply_chat_template:
         raise PlanError("gsm8k.fewshot_as_multiturn needs apply_chat_template")
-    if num_fewshot < 0 or num_samples < 1 or max_tokens < 1:
-        raise PlanError("gsm8k: num_fewshot must be 0 or more, num_samples and max_tokens 1 or more")
+    if num_fewshot < 0 or num_samples < 1:
+        raise PlanError("gsm8k: num_fewshot must be 0 or more, num_samples 1 or more")
     stops = STOP if stop is None else tuple(stop)
+    sampling = sampling_params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stops)
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         folder = local.find_folder(SOURCE, roots, local.split_markers(["test", "train"]))
@@ -89,7 +91,10 @@ def task(
             for row in _order(len(test), random_seed)[:wanted]
         ]
         return Dataset(
-            samples=samples, files=tuple(str(f.path) for f in files), sha256=local.checksum(files), total=len(test)
+            samples=samples,
+            files=tuple(file.source for file in files),
+            total=len(test),
+            deviation=_deviation(len(train), len(test)),
         )
 
     def score(sample: Sample, response: Response) -> Score:
@@ -111,7 +116,7 @@ def task(
         reference_file="gsm8k",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=num_samples),
-        sampling=SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stops),
+        sampling=sampling,
         extra={} if truncate_prompt_tokens is None else {"truncate_prompt_tokens": truncate_prompt_tokens},
         protocol={
             "apply_chat_template": apply_chat_template,
@@ -130,6 +135,13 @@ def task(
         score=score,
         answers=_answers,
     )
+
+
+def _deviation(train: int, test: int) -> str | None:
+    """How the sizes differ from the published ones: another training split gives other shots."""
+    if (train, test) == (TRAIN_ROWS, TEST_ROWS):
+        return None
+    return f"{train} training and {test} test questions, where GSM8K has {TRAIN_ROWS} and {TEST_ROWS}"
 
 
 def _order(count: int, seed: int) -> list[int]:

@@ -26,12 +26,12 @@ from serve_eval.schema import (
     Metric,
     Response,
     Sample,
-    SamplingParams,
     Score,
     Task,
 )
 from serve_eval.scorers.choice import prefix_match
 from serve_eval.tasks._mmlu_subjects import CATEGORY_OF, SUBCATEGORY_OF, SUBJECTS
+from serve_eval.tasks._sampling import sampling_params
 
 SOURCE = local.Source(
     name="MMLU",
@@ -40,6 +40,7 @@ SOURCE = local.Source(
     hub=HubSource(repository="cais/mmlu", patterns=("data.tar",), archive="data.tar"),
 )
 LETTERS = "ABCD"
+TEST_ROWS = 14042
 
 Row = list[str]
 
@@ -65,8 +66,10 @@ def task(
     keeps it. `truncate_prompt_tokens` null leaves the field out for servers that reject it. Raises PlanError for
     options out of range.
     """
-    if not 0 <= num_fewshot <= 5 or num_samples < 1 or max_tokens < 1:
-        raise PlanError("mmlu: num_fewshot must be 0 to 5, num_samples and max_tokens 1 or more")
+    if not 0 <= num_fewshot <= 5 or num_samples < 1:
+        raise PlanError("mmlu: num_fewshot must be 0 to 5, num_samples 1 or more")
+    stops = tuple(stop or ())
+    sampling = sampling_params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stops)
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         folder = local.find_folder(SOURCE, roots, ["test/*_test.csv", "dev/*_dev.csv"])
@@ -95,9 +98,9 @@ def task(
             )
         return Dataset(
             samples=samples,
-            files=tuple(str(file.path) for file in files.values()),
-            sha256=local.checksum(files.values()),
+            files=tuple(file.source for file in files.values()),
             total=total,
+            deviation=None if total == TEST_ROWS else f"{total} test questions, where MMLU has {TEST_ROWS}",
         )
 
     return Task(
@@ -106,7 +109,7 @@ def task(
         reference_file="mmlu",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=num_samples),
-        sampling=SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=tuple(stop or ())),
+        sampling=sampling,
         extra={} if truncate_prompt_tokens is None else {"truncate_prompt_tokens": truncate_prompt_tokens},
         protocol={
             "apply_chat_template": apply_chat_template,
@@ -116,7 +119,7 @@ def task(
             "max_tokens": max_tokens,
             "temperature": temperature,
             "top_p": top_p,
-            "stop": list(stop or ()),
+            "stop": list(stops),
             "truncate_prompt_tokens": truncate_prompt_tokens,
             "random_seed": random_seed,
         },

@@ -73,5 +73,5 @@ def _warnings(reference: Reference, explicit: bool) -> list[str]:
     if explicit:
         warnings.append("the threshold is an explicit one of the reference file, not computed")
     if reference.old:
-        warnings.append("the reference stands only in an older file of its source")
+        warnings.append(f"the reference stands only in an older file of its source: {reference.source}")
     return warnings

@@ -52,11 +52,9 @@ def test_a_bad_file_is_named(tmp_path: Path, name: str, content: bytes, message:
         local.rows(local.read_file(tmp_path / name), ["q"])
 
 
-def test_the_checksum_sees_names_and_contents_but_not_the_order() -> None:
-    a, b = local.DataFile(Path("a"), b"1"), local.DataFile(Path("b"), b"2")
-    assert local.checksum([a, b]) == local.checksum([b, a])
-    assert local.checksum([a, b]) != local.checksum([a, local.DataFile(Path("b"), b"3")])
-    assert local.checksum([a, b]) != local.checksum([a, local.DataFile(Path("c"), b"2")])
+def test_the_checksum_of_a_file_is_what_sha256sum_prints() -> None:
+    source = local.DataFile(Path("a"), b"abc").source
+    assert source.sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def test_the_hub_is_asked_only_when_allowed(tmp_path: Path) -> None:

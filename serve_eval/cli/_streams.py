@@ -1,0 +1,41 @@
+"""Standard output and error, whatever state the caller left them in."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def prepare_streams() -> None:
+    """Gives a closed standard stream to /dev/null, and lets no character that a terminal lacks stop us."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif name != "stdin" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def emit(text: str) -> None:
+    """Writes to standard output. A reader that has gone, or a full disk behind it, does not change what a run found."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            say(f"error: standard output cannot be written: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def say(*lines: str) -> None:
+    """Writes lines to standard error, without what could control a terminal; empty ones are left out."""
+    from serve_eval.report.text import clean
+
+    try:
+        sys.stderr.write("".join(f"{clean(line)}\n" for line in lines if line))
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

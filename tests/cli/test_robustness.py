@@ -1,0 +1,169 @@
+"""Odd surroundings: whatever they are, an exit code of ours, a line that says why, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KEY = "sk-test-0123456789abcdef"
+NOWHERE = ("--base-url", "127.0.0.1:9", "--model", "m", "--no-reference", "--max-attempts", "1")
+
+
+def _environ(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM"))}
+    return {**kept, "COLUMNS": "200", **more}
+
+
+def _run(*arguments: str | os.PathLike[str], shell: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    """serve-eval with arguments; `shell` is put behind the command, for redirections."""
+    command = [sys.executable, "-m", "serve_eval", *map(str, arguments)]
+    if shell:
+        command = ["bash", "-c", f'set -o pipefail; "$@" {shell}', "bash", *command]
+    return subprocess.run(
+        command, env=_environ(**environ), capture_output=True, text=True, timeout=60, check=False, errors="replace"
+    )
+
+
+def _simulated(data_root: Path, out: Path, *more: str) -> list[str]:
+    flags = ["run", "--launcher", "simulated", "--tasks", "gsm8k", "--set", "gsm8k.num_samples=30", "--no-reference"]
+    return [*flags, "--dataset-root", str(data_root), "-o", str(out), *more]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "code", "said"),
+    [
+        (["--set", "gsm8k.temperature=.nan"], {}, 2, "must be a finite number"),
+        (["--set", "gsm8k.temperature=-1"], {}, 2, "temperature 0 or more"),
+        (["--set", "gsm8k.filter=strict"], {}, 2, "Did you mean 'strict-match'?"),
+        (["--sample-timeout", "nan"], {}, 2, "must be above 0 and finite"),
+        (["--connect-timeout", "inf"], {}, 2, "must be above 0 and finite"),
+        (["--api-key-env", KEY], {}, 2, "expected the name of a variable"),
+        (["--api-key-env", "NO_SUCH_VARIABLE"], {}, 2, "the environment has no NO_SUCH_VARIABLE"),
+        (["--header", "Ocp-Apim-Subscription-Key: 0123456789abcdef"], {}, 2, "looks like a secret"),
+        (["--header", f"Authorization: Bearer {KEY} ${{HOME}}"], {}, 2, "looks like a secret"),
+        (["--header", "nonsense"], {}, 2, "expected 'Name: value'"),
+        (["--proxy", f"http://me:{KEY}@p:1/${{HOME}}"], {}, 2, "credentials"),
+        (["--proxy", "nonsense"], {}, 2, "proxy: expected http://host:port"),
+        (["--set", f"launcher.base_url=http://me:{KEY}@host"], {}, 2, "credentials"),
+        (["--base-url", "http://a..b:8000"], {}, 4, "does not answer"),
+        (["--base-url", "ftp://host"], {}, 2, "expected host:port"),
+        ([], {"OPENAI_API_KEY": "sk-test\x01-0123456789"}, 2, "cannot be sent in a header"),
+        ([], {"OPENAI_API_KEY": "schlüssel-0123456789"}, 2, "cannot be sent in a header"),
+        (["--header", "X-Other: ${OTHER}"], {"OTHER": "a\nb"}, 2, "cannot be sent in a header"),
+        (["--header", "X-Other: ${MISSING}"], {}, 2, "the environment has no MISSING"),
+        (["--dump-prompts", "/nonexistent/p.jsonl"], {}, 2, "cannot be written"),
+    ],
+)
+def test_bad_input_is_said_without_a_traceback_and_without_the_secret(
+    data_root: Path, tmp_path: Path, arguments: list[str], environ: dict[str, str], code: int, said: str
+) -> None:
+    flags = ["--tasks", "gsm8k", "--dataset-root", data_root, "-o", tmp_path / "out", *NOWHERE]
+    done = _run("run", *flags, *arguments, **environ)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert KEY not in done.stderr + done.stdout
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or KEY.encode() not in file.read_bytes()
+
+
+def test_a_trailing_newline_of_a_key_is_not_part_of_it(data_root: Path, tmp_path: Path) -> None:
+    assert _run(*_simulated(data_root, tmp_path / "out"), OPENAI_API_KEY=f"{KEY}\r\n").returncode == 3
+
+
+@pytest.mark.parametrize("shell", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", ">/dev/full", "2>/dev/full"])
+def test_closed_and_broken_streams_change_neither_the_run_nor_its_exit_code(
+    data_root: Path, tmp_path: Path, shell: str
+) -> None:
+    done = _run(*_simulated(data_root, tmp_path / "out"), shell=shell)
+    assert done.returncode == 3, done.stderr
+    assert json.loads((tmp_path / "out/report.json").read_text())["tasks"][0]["result"]["scored"] == 30
+
+
+def test_a_terminal_that_knows_only_ascii_gets_escapes(data_root: Path, tmp_path: Path) -> None:
+    done = _run(*_simulated(data_root, tmp_path / "out", "--model", "模型"), PYTHONIOENCODING="ascii")
+    assert done.returncode == 3, done.stderr
+    assert "\\u6a21" in done.stdout
+
+
+def test_a_model_name_with_markup_and_control_characters_is_printed_as_it_is_or_without_them(
+    data_root: Path, tmp_path: Path
+) -> None:
+    done = _run(*_simulated(data_root, tmp_path / "out", "--model", "[red]x[/red]\x1b[2J"))
+    assert done.returncode == 3, done.stderr
+    assert "model [red]x[/red]," in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("damage", ["samples", "environment.json", "samples/gsm8k.jsonl"])
+def test_a_run_folder_that_was_meddled_with_is_said(data_root: Path, tmp_path: Path, damage: str) -> None:
+    flags = _simulated(data_root, tmp_path / "out", "--set", "launcher.failure_rate=0.1")
+    _run(*flags, "--set", "launcher.failure_kind=wrapped_400")
+    place = tmp_path / "out" / damage
+    place.rename(tmp_path / "aside")
+    if damage == "samples/gsm8k.jsonl":
+        place.mkdir()
+    else:
+        place.write_text("{")
+    done = _run(*flags, "--set", "launcher.failure_kind=wrapped_400")
+    assert done.returncode in (2, 4), done.stderr
+    assert damage in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_reached_nothing_leaves_the_folder_to_the_corrected_command(data_root: Path, tmp_path: Path) -> None:
+    wrong = _run("run", "--tasks", "gsm8k", "--dataset-root", data_root, "-o", tmp_path / "out", *NOWHERE)
+    assert wrong.returncode == 4
+    assert _run(*_simulated(data_root, tmp_path / "out")).returncode == 3
+
+
+def test_strict_is_the_same_in_the_report_and_in_the_exit_code(data_root: Path, tmp_path: Path) -> None:
+    done = _run(*_simulated(data_root, tmp_path / "out", "--strict", "--json"))
+    assert done.returncode == json.loads(done.stdout)["exit_code"] == 1
+
+
+def test_a_simulated_verdict_says_so(data_root: Path, tmp_path: Path) -> None:
+    assert "the endpoint was simulated" in _run(*_simulated(data_root, tmp_path / "out")).stdout
+
+
+def test_a_flag_beats_a_variable_that_would_choose_another_endpoint(data_root: Path, tmp_path: Path) -> None:
+    flags = _simulated(data_root, tmp_path / "out")
+    assert _run(*flags, SERVE_EVAL_BASE_URL="127.0.0.1:9").returncode == 3
+    external = _run("run", "--tasks", "gsm8k", "--dataset-root", data_root, *NOWHERE, SERVE_EVAL_LAUNCHER="simulated")
+    assert external.returncode == 4
+    assert "127.0.0.1:9" in external.stderr
+
+
+def test_resuming_takes_what_the_run_was_started_with_and_not_what_the_environment_says(
+    data_root: Path, tmp_path: Path
+) -> None:
+    assert _run(*_simulated(data_root, tmp_path / "out")).returncode == 3
+    other = {"SERVE_EVAL_MODEL": "other", "OPENAI_BASE_URL": "http://other/v1", "SERVE_EVAL_OUTPUT_DIR": "elsewhere"}
+    done = _run("run", "--resume", tmp_path / "out", **other)
+    assert done.returncode == 3, done.stderr
+
+
+def test_the_demo_does_not_write_into_a_folder_that_is_in_use(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    done = _run("demo", "-o", tmp_path)
+    assert done.returncode == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_an_unexpected_error_is_never_the_exit_code_of_a_fail(tmp_path: Path) -> None:
+    script = (
+        "import sys; from serve_eval.cli import app; import serve_eval.cli.run as run\n"
+        "def broken(*a, **k): raise ZeroDivisionError('oops')\n"
+        "run.execute = broken; sys.argv = ['serve-eval', 'run', '--tasks', 'gsm8k', '--model', 'm']; app.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=_environ(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 4
+    assert "unexpected ZeroDivisionError: oops" in done.stderr
+    assert "Traceback" not in done.stderr
