@@ -31,7 +31,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers.choice import prefix_match
 from serve_eval.tasks._mmlu_subjects import CATEGORY_OF, SUBCATEGORY_OF, SUBJECTS
-from serve_eval.tasks._sampling import sampling_params
+from serve_eval.tasks._sampling import extra_fields, request_protocol, sampling_params
 
 SOURCE = local.Source(
     name="MMLU",
@@ -110,17 +110,13 @@ def task(
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=num_samples),
         sampling=sampling,
-        extra={} if truncate_prompt_tokens is None else {"truncate_prompt_tokens": truncate_prompt_tokens},
+        extra=extra_fields(truncate_prompt_tokens),
         protocol={
             "apply_chat_template": apply_chat_template,
             "num_fewshot": num_fewshot,
             "system_prompt": system_prompt,
             "none_cells": none_cells,
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "top_p": top_p,
-            "stop": list(stops),
-            "truncate_prompt_tokens": truncate_prompt_tokens,
+            **request_protocol(sampling, truncate_prompt_tokens),
             "random_seed": random_seed,
         },
         load=load,

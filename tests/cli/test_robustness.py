@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,21 @@ def test_resuming_takes_what_the_run_was_started_with_and_not_what_the_environme
     other = {"SERVE_EVAL_MODEL": "other", "OPENAI_BASE_URL": "http://other/v1", "SERVE_EVAL_OUTPUT_DIR": "elsewhere"}
     done = _run("run", "--resume", tmp_path / "out", **other)
     assert done.returncode == 3, done.stderr
+
+
+def test_a_second_ctrl_c_ends_even_a_data_set_that_never_comes(data_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "gsm8k").mkdir()
+    os.mkfifo(tmp_path / "gsm8k/train.jsonl")
+    (tmp_path / "gsm8k/test.jsonl").write_bytes((data_root / "gsm8k/test.jsonl").read_bytes())
+    flags = ["--tasks", "gsm8k", "--dataset-root", str(tmp_path), "-o", str(tmp_path / "out"), *NOWHERE]
+    command = [sys.executable, "-m", "serve_eval", "run", *flags]
+    with subprocess.Popen(command, env=_environ(), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "serve-eval: endpoint" in process.stderr.readline()
+        while process.poll() is None:
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+    assert process.returncode == 130
 
 
 def test_the_demo_does_not_write_into_a_folder_that_is_in_use(tmp_path: Path) -> None:
