@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from serve_eval.reference import AcceptanceLength
-    from serve_eval.schema import Reference
 
 app = typer.Typer(
     help="Show, check and import the registered values that runs are compared with.", no_args_is_help=True
 )
 
 _ReferencesDir = Annotated[Path | None, typer.Option(help="Folder of your own that comes before the shipped files.")]
-_WIDTH_IN_FILES = 240
 
 
 @app.command("list")
@@ -28,15 +20,17 @@ def list_files(references_dir: _ReferencesDir = None) -> None:
     """List the reference files with the number of their models and entries."""
     from serve_eval import reference
 
-    table = _table("file", "models", "entries", "folder")
+    folder = None
     for file in reference.known_files(_directories(references_dir)):
+        if file.parent != folder:
+            folder = file.parent
+            _say(f"{folder}:")
         if file.stem == reference.ACCEPTANCE_LENGTH:
             models = entries = len(reference.load_acceptance_length(file))
         else:
             by_model = reference.load(file)
             models, entries = len(by_model), sum(map(len, by_model.values()))
-        _add(table, file.stem, models, entries, file.parent)
-    _console().print(table)
+        _say(f"  {file.stem:34} {models:4} models {entries:5} entries")
 
 
 @app.command()
@@ -54,13 +48,13 @@ def show(
     if not chosen:
         known = sorted({file.stem for file in files})
         raise PlanError(f"there is no reference file {task!r}.{folders.nearest(task, known)}")
-    if task == reference.ACCEPTANCE_LENGTH:
-        table, names = _lengths([reference.load_acceptance_length(file) for file in chosen], model)
-    else:
-        table, names = _entries([reference.load(file) for file in chosen], model)
-    if model is not None and model not in names:
-        raise PlanError(f"{task} has no entry for {model!r}.{folders.nearest(model, names)}")
-    _console().print(table)
+    lines = _lengths(chosen) if task == reference.ACCEPTANCE_LENGTH else _entries(chosen)
+    if model is not None and model not in lines:
+        raise PlanError(f"{task} has no entry for {model!r}.{folders.nearest(model, lines)}")
+    for name in lines if model is None else [model]:
+        _say(name)
+        for line in lines[name]:
+            _say(f"  {line}")
 
 
 @app.command()
@@ -107,29 +101,42 @@ def import_files(
 # ------------------------------------------------------------------------------------------------------ printing
 
 
-def _entries(files: list[dict[str, list[Reference]]], wanted: str | None) -> tuple[Table, Collection[str]]:
-    """A table of the entries of one model or of all, and the names of all models."""
-    from serve_eval.reference import spec_text
+def _entries(files: list[Path]) -> dict[str, list[str]]:
+    """Model -> a line per entry: the value, the specification, overrides and provenance."""
+    from serve_eval import reference
 
-    table = _table("model", "spec", "value", "num_samples", "threshold", "other", "source")
-    for entries in files:
-        for model in entries if wanted is None else [wanted]:
-            for r in entries.get(model, []):
-                others = ("alpha", "beta", "sigma", "higher_is_better", "reference_note", "date", "protocol")
-                other = " ".join(f"{key}={getattr(r, key)}" for key in others if getattr(r, key) is not None)
-                source = f"{r.source or ''}{' (old)' if r.old else ''}"
-                _add(table, model, spec_text(r.spec), r.value, r.num_samples, r.threshold, other, source)
-    return table, list(dict.fromkeys(model for entries in files for model in entries))
+    shown = (
+        "num_samples",
+        "threshold",
+        "alpha",
+        "beta",
+        "sigma",
+        "higher_is_better",
+        "date",
+        "protocol",
+        "reference_note",
+    )
+    lines: dict[str, list[str]] = {}
+    for file in files:
+        for model, entries in reference.load(file).items():
+            for r in entries:
+                more = [f"{key}={getattr(r, key)}" for key in shown if getattr(r, key) is not None]
+                more += [f"from {r.source}"] if r.source else []
+                more += ["old"] if r.old else []
+                text = f"{r.value:8.3f}  {reference.spec_text(r.spec)}"
+                lines.setdefault(model, []).append(f"{text}  ({', '.join(more)})" if more else text)
+    return lines
 
 
-def _lengths(files: list[dict[str, AcceptanceLength]], wanted: str | None) -> tuple[Table, Collection[str]]:
-    """A table of acceptance lengths, and the names of all tests."""
-    table = _table("test", "ref_al", "min_al")
-    for lengths in files:
-        for test, length in lengths.items():
-            if wanted in (None, test):
-                _add(table, test, round(length.ref_al, 4), round(length.min_al, 4))
-    return table, list(dict.fromkeys(test for lengths in files for test in lengths))
+def _lengths(files: list[Path]) -> dict[str, list[str]]:
+    """Test -> its acceptance length."""
+    from serve_eval import reference
+
+    return {
+        test: [f"reference {length.ref_al:.4f}  least {length.min_al:.4f}"]
+        for file in files
+        for test, length in reference.load_acceptance_length(file).items()
+    }
 
 
 def _directories(own: Path | None) -> list[Path]:
@@ -138,34 +145,7 @@ def _directories(own: Path | None) -> list[Path]:
     return [reference.shipped_dir()] if own is None else [own, reference.shipped_dir()]
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console.width = _WIDTH_IN_FILES
-    return console
-
-
 def _say(line: str) -> None:
-    from rich.text import Text
-
     from serve_eval.report.text import clean
 
-    _console().print(Text(clean(line)), soft_wrap=True)
-
-
-def _table(*columns: str) -> Table:
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    return Table(*columns, box=SIMPLE)
-
-
-def _add(table: Table, *cells: object) -> None:
-    """Adds a row. Names come from files and are printed as they are, never as markup."""
-    from rich.text import Text
-
-    from serve_eval.report.text import clean
-
-    table.add_row(*(Text("" if cell is None else clean(str(cell)), overflow="fold") for cell in cells))
+    typer.echo(clean(line))

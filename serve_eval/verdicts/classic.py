@@ -6,6 +6,9 @@ from serve_eval import validity
 from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.classic import Decision, classic_test, decide
 
+WIDE_THETA = 15.0
+"""A minimum detectable effect, in points, above which a PASS needs a word of warning."""
+
 
 def judge(
     result: TaskResult,
@@ -53,7 +56,7 @@ def judge(
         sigma=hypothesis.sigma,
         num_samples=hypothesis.num_samples,
         reasons=tuple(reasons),
-        warnings=tuple(_warnings(reference, explicit)),
+        warnings=tuple(_warnings(reference, hypothesis, None if explicit else test.theta)),
     )
 
 
@@ -66,11 +69,14 @@ def _straddling(result: TaskResult, threshold: float) -> str:
     )
 
 
-def _warnings(reference: Reference, explicit: bool) -> list[str]:
+def _warnings(reference: Reference, hypothesis: Hypothesis, theta: float | None) -> list[str]:
     warnings = []
     if reference.value == 0.0:
         warnings.append("the registered reference is 0, which never fails")
-    if explicit:
+    if theta is not None and theta > WIDE_THETA:
+        power = f"{1.0 - hypothesis.beta:.0%}"
+        warnings.append(f"only drops of {theta:.1f} points or more are detected with a probability of {power}")
+    if theta is None:
         warnings.append("the threshold is an explicit one of the reference file, not computed")
     if reference.old:
         warnings.append(f"the reference stands only in an older file of its source: {reference.source}")

@@ -1,0 +1,78 @@
+"""The README stays true: its commands, flags and files exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serve_eval import folders
+from serve_eval.errors import PlanError
+from serve_eval.plan import resolve
+from serve_eval.yaml_file import parse
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+PAGES = README + (ROOT / "docs/method.md").read_text()
+
+
+def _help(*command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "serve_eval", *command, "--help"],
+        env={"COLUMNS": "200", "PATH": "", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout
+
+
+def test_the_two_commands_stand_at_the_top_and_in_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.findall(r"^make (\w+)", README, re.MULTILINE)[:2] == ["demo", "test"]
+    assert README.index("make test") < 400
+    for target in re.findall(r"\bmake ([a-z-]+)", PAGES):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_every_flag_that_is_named_exists() -> None:
+    known = "".join(
+        _help(*command) for command in (["run"], ["power"], ["references", "import"], ["references", "show"])
+    )
+    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES)):
+        assert re.search(rf"{flag}\b", known), flag
+
+
+def test_every_command_that_is_named_exists() -> None:
+    commands = _help()
+    for name in set(re.findall(r"(?:`|^)serve-eval ([a-z]+)", PAGES, re.MULTILINE)):
+        assert re.search(rf"\b{name}\b", commands), name
+
+
+def test_the_file_tree_names_every_file_once_and_no_other() -> None:
+    tree = README[README.index("serve_eval/\n  schema.py") : README.index("Layers (a test holds them)")]
+    named = set(re.findall(r"\b\w+\.py\b", tree))
+    files = {f.name for f in ROOT.glob("serve_eval/**/*.py")} | {f.name for f in ROOT.glob("launchers/*.py")}
+    assert not named - files
+    assert not {f for f in files if not f.startswith("_")} - named
+
+
+def test_the_plan_file_of_the_readme_is_a_plan() -> None:
+    text = re.search(r"```yaml\n(model:.*?)```", README, re.DOTALL)
+    assert text is not None
+    plan = resolve(parse(text.group(1), "README.md", PlanError).value, {}, {}).plan
+    assert [task.name for task in plan.tasks] == ["mmlu", "gsm8k"]
+
+
+def test_the_table_of_tasks_has_a_row_for_each() -> None:
+    for name in folders.names("serve_eval.tasks"):
+        assert f"\n| {name} |" in README
+
+
+@pytest.mark.parametrize("place", re.findall(r"\]\(([\w./-]+)\)", PAGES))
+def test_every_linked_file_is_there(place: str) -> None:
+    assert (ROOT / place).exists()
