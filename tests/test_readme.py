@@ -49,7 +49,9 @@ def test_every_flag_that_is_named_exists() -> None:
 
 def test_every_command_that_is_named_exists() -> None:
     commands = _help()
-    for name in set(re.findall(r"(?:`|^)serve-eval ([a-z]+)", PAGES, re.MULTILINE)):
+    blocks = "".join(re.findall(r"^```\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL))
+    inline = re.findall(r"`serve-eval ([a-z]+)", PAGES)
+    for name in {*inline, *re.findall(r"^serve-eval ([a-z]+)", blocks, re.MULTILINE)}:
         assert re.search(rf"\b{name}\b", commands), name
 
 
