@@ -379,6 +379,7 @@ async def _run(config: SimulatorConfig, port: int, ready_file: Path | None) -> N
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the server as its own process."""
     config, port, ready_file = _parse(arguments)
+    os.umask(0o077)  # what is written belongs to a run folder
     asyncio.run(_run(config, port, ready_file))
 
 

@@ -73,12 +73,12 @@ async def evaluate(
         ExitStack() as stack,
     ):
         work = [_open(p, folder, stack, warnings) for p in prepared]
-        endpoint = _address(plan)
+        endpoint = _last_endpoint(plan, folder)
         if any(tally.unanswered() for _, _, tally in work):
             (folder / run_folder.REPORT_FILE).unlink(missing_ok=True)  # it would tell of an earlier state
             async with launch(plan, prepared, folder) as endpoint, connect(plan, endpoint, environ) as client:
-                run_folder.note_session(folder, _session(plan, endpoint, started_at))
                 endpoint = await _preflight(client, endpoint, [p for p, _, tally in work if tally.unanswered()])
+                run_folder.note_session(folder, _session(plan, endpoint, started_at))
                 for once_more in (False, True):
                     for p, journal, tally in work:
                         await _ask(p, tally, client, journal, plan.limits.concurrency, progress, once_more=once_more)
@@ -160,6 +160,12 @@ def _address(plan: Plan) -> Endpoint:
     """The endpoint as far as the plan alone tells it."""
     base_url = plan.launcher.options.get("base_url")
     return Endpoint(base_url=normalise_base_url(str(base_url)) if base_url else "", model=plan.model)
+
+
+def _last_endpoint(plan: Plan, folder: Path) -> Endpoint:
+    """The endpoint that was asked last, for a run of which nothing is left to ask."""
+    sessions = run_folder.sessions(folder)
+    return msgspec.convert(sessions[-1]["endpoint"], Endpoint) if sessions else _address(plan)
 
 
 async def with_model(plan: Plan, environ: Mapping[str, str]) -> Plan:
@@ -304,8 +310,8 @@ def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, reas
 
 
 def environment() -> dict[str, object]:
-    """Versions of what made the numbers."""
-    packages = ("aiohttp", "msgspec", "numpy", "scipy", "uvloop")
+    """Versions of what made the numbers; an optional package counts when it is installed, and is not imported."""
+    packages = ("aiohttp", "lm-eval", "msgspec", "numpy", "scipy", "tensorrt-llm", "uvloop")
     versions = {name: version for name in packages if (version := _version(name))}
     return {
         "serve_eval": serve_eval.__version__,

@@ -155,9 +155,12 @@ def test_a_killed_run_goes_on_and_ends_with_the_numbers_of_an_uninterrupted_one(
 def test_a_finished_run_is_judged_again_without_its_endpoint(flags: list[str], tmp_path: Path) -> None:
     assert _run(*flags).returncode == 0
     before = _records(tmp_path)
+    endpoint = _report(tmp_path)["endpoint"]
     done = _run(*flags)
     assert done.returncode == 0
     assert _records(tmp_path) == before
+    assert _report(tmp_path)["endpoint"] == endpoint
+    assert (endpoint["info"]["models"], endpoint["info"]["version"]) == (["simulated"], "simulator")
     assert len(json.loads((tmp_path / "out/environment.json").read_text())) == 1
 
 
