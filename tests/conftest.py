@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from serve_eval.datasets.generated import write_gsm8k, write_mmlu
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
+
+# Correctness, not speed, is tested here: a busy machine must not fail a property.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -163,7 +163,7 @@ def _run(app: web.Application, samples: list[Sample], journal_path: Path, concur
 
 def test_every_sample_gets_its_own_answer_and_is_asked_once(tmp_path: Path) -> None:
     samples = _samples(500)
-    app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), latency_s=0.05))
+    app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), latency_s=0.2))
     tally = _run(app, samples, tmp_path / "j", concurrency=64)
     with Journal(tmp_path / "j") as journal:
         records = {record.id: record.response for record in journal.records()}
