@@ -75,10 +75,10 @@ async def evaluate(
         work = [_open(p, folder, stack, warnings) for p in prepared]
         endpoint = _last_endpoint(plan, folder)
         if any(tally.unanswered() for _, _, tally in work):
-            (folder / run_folder.REPORT_FILE).unlink(missing_ok=True)  # it would tell of an earlier state
             async with launch(plan, prepared, folder) as endpoint, connect(plan, endpoint, environ) as client:
                 endpoint = await _preflight(client, endpoint, [p for p, _, tally in work if tally.unanswered()])
                 run_folder.note_session(folder, _session(plan, endpoint, started_at))
+                (folder / run_folder.REPORT_FILE).unlink(missing_ok=True)  # it would tell of an earlier state
                 for once_more in (False, True):
                     for p, journal, tally in work:
                         await _ask(p, tally, client, journal, plan.limits.concurrency, progress, once_more=once_more)
@@ -174,7 +174,10 @@ async def with_model(plan: Plan, environ: Mapping[str, str]) -> Plan:
         return plan
     if plan.launcher.name != "external":
         raise PlanError(f"model: required with the launcher {plan.launcher.name!r}")
-    async with connect(plan, _address(plan), environ) as client:
+    start = folders.load(LAUNCHERS, plan.launcher.name)
+    options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    context = LaunchContext(model=None, log_dir=Path())
+    async with start(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
         return replace(plan, model=await discover_model(client))
 
 

@@ -52,7 +52,7 @@ _SPECS = ("tasks", "launcher", "verdict")
 _KEYS = (*_SCALARS, *_SECTIONS, *_SPECS)
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """A value to be filled in from the environment."""
-_SECRET_NAME = re.compile(r"key|auth(?!or)|token|secret|passw|cookie|credential", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"key|auth(?!or(?!i[sz]))|token|secret|passw|cookie|credential", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"^(Bearer|Basic)\s|\b(sk-|hf_|nvapi-|ghp_)[A-Za-z0-9_-]{8,}")
 _SCHEME_WORD = re.compile(r"^(bearer|basic|token|apikey|key)\b", re.IGNORECASE)
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -244,11 +244,12 @@ def _launcher(
         spec = _spec(file["launcher"], LAUNCHERS, ("launcher",), problems)
         clash = "base_url" in file
     elif chosen is not None:
-        in_file = _spec(file.get("launcher", chosen), LAUNCHERS, ("launcher",), problems)
+        in_file = _spec(file.get("launcher") or chosen, LAUNCHERS, ("launcher",), problems)
         spec = in_file if in_file.name == chosen else Spec(name=chosen)
         clash = "base_url" in settings
     else:
-        spec, clash = Spec(name="external"), False
+        in_file = _spec(file.get("launcher") or "external", LAUNCHERS, ("launcher",), problems)
+        spec, clash = in_file if in_file.name == "external" else Spec(name="external"), False
     if spec.name != "external":
         if clash:
             problems.add(("base_url",), f"excludes the launcher {spec.name!r}, which starts its own endpoint")
@@ -331,7 +332,7 @@ def _check_values(values: Mapping[str, Any], sections: Mapping[str, Mapping[str,
 def _check_connection(connection: Mapping[str, Any], environ: Mapping[str, str], problems: _Problems) -> None:
     """Nothing secret may stand in a plan; messages never repeat a value."""
     variable = connection.get("api_key_env")
-    if variable is not None and not _VARIABLE_NAME.fullmatch(variable):
+    if variable is not None and (not _VARIABLE_NAME.fullmatch(variable) or _SECRET_VALUE.search(variable)):
         problems.add(("connection", "api_key_env"), "expected the name of a variable, not a key")
     elif variable not in (None, Connection().api_key_env) and variable not in environ:
         problems.add(("connection", "api_key_env"), f"the environment has no {variable}")
@@ -340,10 +341,20 @@ def _check_connection(connection: Mapping[str, Any], environ: Mapping[str, str],
             problems.add(
                 ("connection", "headers", name), "looks like a secret; take it from the environment as ${VARIABLE}"
             )
-    proxy = connection.get("proxy") or ""
-    credentials = proxy.rpartition("@")[0].rpartition("//")[2]
-    if VARIABLE.sub("", credentials).strip(":"):
-        problems.add(("connection", "proxy"), "holds credentials; take them from the environment as ${VARIABLE}")
+    proxy = connection.get("proxy")
+    if proxy is not None:
+        _check_proxy(proxy, problems)
+
+
+def _check_proxy(proxy: str, problems: _Problems) -> None:
+    """An address with credentials as variables only; one with variables is checked further when they are filled in."""
+    scheme, _, rest = proxy.partition("://")
+    if VARIABLE.sub("", rest.rpartition("@")[0]).strip(":"):
+        problems.add(
+            ("connection", "proxy"), "holds credentials; take user and password from the environment as ${VARIABLE}"
+        )
+    elif not VARIABLE.search(proxy) and (scheme not in ("http", "https") or not re.match(r"[\w.-]+(:\d+)?/?$", rest)):
+        problems.add(("connection", "proxy"), "expected http://host:port or https://host:port")
 
 
 def _dataset_roots(given: str | list[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ from serve_eval.stats.classic import num_samples_for
 TASKS = "serve_eval.tasks"
 DATASET = "dataset"
 """Name under which `allow_mismatch` accepts other data than the published set."""
+_OTHER_DATA_HINT = (
+    f"Get the whole set, use references of your own, or compare all the same: --allow-mismatch {DATASET}."
+)
 _NO_ROW_HINT = "Give the --model and the specification of a registered row, or your own rows with --references-dir."
 
 
@@ -102,7 +105,10 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
     roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
     full = task.load(roots, hypothesis.num_samples)
     _check_ids(task, full)
-    _check_deviation(plan, task, full, found)
+    if found is not None and (deviation := _refused_data(plan, task, full, found)):
+        if not (plan.no_reference or plan.integration_test):
+            raise DatasetError(deviation, hint=_OTHER_DATA_HINT)
+        found, why, protocol = None, deviation, None
     dataset, hypothesis, notes = _subset(plan, task, full, hypothesis)
     usual = folders.load(TASKS, spec.name)().hypothesis.num_samples
     if hypothesis.num_samples != usual and not notes and (found is None or found.num_samples is None):
@@ -179,16 +185,16 @@ def _check_ids(task: Task, dataset: Dataset) -> None:
         raise DatasetError(f"{task.name}: two samples have the same id")
 
 
-def _check_deviation(plan: Plan, task: Task, dataset: Dataset, found: Reference | None) -> None:
-    """Raises DatasetError when a shipped reference would judge other data than it was taken on."""
-    shipped = found is not None and Path(found.file).parent == reference.shipped_dir()
-    if shipped and dataset.deviation is not None and DATASET not in plan.allow_mismatch:
-        files = ", ".join(file.path for file in dataset.files[:4])
-        raise DatasetError(
-            f"{task.name}: the data is incomplete or not the published set: {dataset.deviation}. It was read from "
-            f"{files}{', ...' if len(dataset.files) > 4 else ''}",
-            hint=f"Get the whole set, use references of your own, or compare all the same: --allow-mismatch {DATASET}.",
-        )
+def _refused_data(plan: Plan, task: Task, dataset: Dataset, found: Reference) -> str | None:
+    """Why a shipped reference must not judge this data; None when it may."""
+    shipped = Path(found.file).parent == reference.shipped_dir()
+    if not shipped or dataset.deviation is None or DATASET in plan.allow_mismatch:
+        return None
+    files = ", ".join(file.path for file in dataset.files[:4])
+    return (
+        f"{task.name}: the data is incomplete or not the published set: {dataset.deviation}. It was read from "
+        f"{files}{', ...' if len(dataset.files) > 4 else ''}"
+    )
 
 
 def _subset(

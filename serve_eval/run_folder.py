@@ -139,7 +139,9 @@ def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]],
                 f"{path} holds another run:\n" + "\n".join(f"  {line}" for line in differing),
                 hint="Use another folder with -o, or go on with what that run was: --resume.",
             )
-        if not differing:
+        if differing:
+            (path / ENVIRONMENT_FILE).unlink(missing_ok=True)  # sessions of the other plan, without an answer
+        elif not moved:
             return
     write_private(path / PLAN_FILE, pretty_json({"schema_version": 1, "plan": plan, "fingerprints": fingerprints}))
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.plan import resolve, to_file
+from serve_eval.plan import looks_secret, resolve, to_file
 from serve_eval.schema import AccuracySpec, Plan, Spec
 from serve_eval.yaml_file import parse
 
@@ -100,6 +100,22 @@ def test_an_address_by_flag_replaces_the_launcher_of_the_file_but_an_inherited_v
     assert _plan(text, environ={"OPENAI_BASE_URL": "h:1"}).launcher.name == "simulated"
 
 
+def test_an_address_by_flag_keeps_the_other_options_of_an_external_endpoint() -> None:
+    text = "tasks: [gsm8k]\nlauncher: {name: external, base_url: 'old:1', ready_timeout_s: 5}\n"
+    assert _plan(text, {"base_url": "new:1"}).launcher.options == {"base_url": "http://new:1/v1", "ready_timeout_s": 5}
+    assert _plan("tasks: [gsm8k]\nlauncher:\n", {"launcher": "simulated"}).launcher.name == "simulated"
+
+
+@pytest.mark.parametrize("name", ["Authorization", "authorisation", "X-Api-Key", "Auth", "X-Auth-Token", "Cookie"])
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", ["X-Team", "X-Author", "X-Authors", "Accept", "X-Request-Source"])
+def test_names_of_other_things_are_not_taken_for_secrets(name: str) -> None:
+    assert not looks_secret(name)
+
+
 def test_without_an_address_the_default_port_of_trtllm_serve_is_meant() -> None:
     assert _plan("tasks: [gsm8k]\n").launcher.options["base_url"] == "http://localhost:8000/v1"
 
@@ -173,6 +189,13 @@ def test_a_bad_plan_says_what_is_wrong(text: str, message: str) -> None:
         ({"headers": {"Authorization": "Bearer sk-abcdefgh"}}, "looks like a secret"),
         ({"headers": {"X-Api-Key": "sk-abcdefgh"}}, "looks like a secret"),
         ({"headers": {"X-Whatever": "sk-abcdefgh"}}, "looks like a secret"),
+        ({"headers": {"Authorization": "sk-abcdefgh"}}, "looks like a secret"),
+        ({"headers": {"authorization": "Token sk-abcdefgh"}}, "looks like a secret"),
+        ({"headers": {"Proxy-Authorization": "plain-sk-abcdefgh"}}, "looks like a secret"),
+        ({"proxy": "http://me:sk-abcdefgh//@proxy:1"}, "credentials"),
+        ({"proxy": "http://[zz"}, "expected http://host:port"),
+        ({"proxy": "proxy:3128"}, "expected http://host:port"),
+        ({"api_key_env": "hf_AbCdEf1234567890"}, "expected the name of a variable"),
         ({"proxy": "http://me:sk-abcdefgh@proxy"}, "credentials"),
         ({"limit": 0}, "limit: must be 1 or more"),
     ],

@@ -16,6 +16,7 @@ def demo(
     """Run GSM8K and MMLU on generated data against a simulated endpoint: sound (PASS), then damaged (FAIL)."""
     from datetime import UTC, datetime
 
+    from serve_eval.cli._streams import emit
     from serve_eval.cli.run import execute
     from serve_eval.demo import DAMAGE, plans, write_inputs
     from serve_eval.errors import RunFolderError
@@ -37,12 +38,12 @@ def demo(
     as_expected = True
     for name, plan in plans(folder).items():
         title, expected = titles[name]
-        typer.echo(f"\n{title}\n")
+        emit(f"\n{title}\n\n")
         code = execute(plan, folder / name)
         if code == INTERRUPTED:
             raise typer.Exit(code)
         as_expected = as_expected and code == expected
-    typer.echo(
-        "\nOnly the model was simulated. Next: serve-eval run --base-url http://HOST:8000 --model NAME --tasks gsm8k"
+    emit(
+        "\nOnly the model was simulated. Next: serve-eval run --base-url http://HOST:8000 --model NAME --tasks gsm8k\n"
     )
     raise typer.Exit(0 if as_expected else 1)

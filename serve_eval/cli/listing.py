@@ -10,6 +10,7 @@ def listing(
 ) -> None:
     """List tasks, launchers and verdict rules with their options."""
     from serve_eval import folders
+    from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
 
     packages = {"tasks": "serve_eval.tasks", "launchers": "launchers", "verdicts": "serve_eval.verdicts"}
@@ -17,10 +18,10 @@ def listing(
         raise PlanError(f"unknown kind {kind!r}.{folders.nearest(kind, [*packages, 'all'])}")
     for title, package in packages.items():
         if kind in (title, "all"):
-            typer.echo(f"{title}:")
+            emit(f"{title}:\n")
             for name in folders.names(package):
-                typer.echo(f"  {name}: {folders.summary(package, name)}")
+                emit(f"  {name}: {folders.summary(package, name)}\n")
                 options = folders.options_of(folders.load(package, name))
                 for option, parameter in options.items():
                     required = parameter.default is parameter.empty
-                    typer.echo(f"      {option}: {'required' if required else repr(parameter.default)}")
+                    emit(f"      {option}: {'required' if required else repr(parameter.default)}\n")

@@ -12,11 +12,12 @@ def power(
     total: int = typer.Option(..., help="Samples that the data set has."),
 ) -> None:
     """Print the minimum detectable effect and the threshold by number of samples."""
+    from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
     from serve_eval.stats.classic import power_table
 
     if total < 1:
         raise PlanError(f"--total must be 1 or more, not {total}")
-    typer.echo(f"{'n':>8}  {'theta':>12}  {'threshold - reference':>22}")
+    emit(f"{'n':>8}  {'theta':>12}  {'threshold - reference':>22}\n")
     for n, test in power_table(total, sigma, alpha, beta):
-        typer.echo(f"{n:>8}  {test.theta:>12.6f}  {test.threshold:>22.6f}")
+        emit(f"{n:>8}  {test.theta:>12.6f}  {test.threshold:>22.6f}\n")

@@ -146,6 +146,7 @@ def _directories(own: Path | None) -> list[Path]:
 
 
 def _say(line: str) -> None:
+    from serve_eval.cli._streams import emit
     from serve_eval.report.text import clean
 
-    typer.echo(clean(line))
+    emit(f"{clean(line)}\n")

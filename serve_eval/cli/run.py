@@ -117,7 +117,8 @@ def run(
         ),
     ] = None,
     resume: Annotated[
-        Path | None, _flag("--resume", "Go on with the run in this folder, with its own plan.", _SAID)
+        Path | None,
+        _flag("--resume", "Go on with the run in this folder, with its own plan; variables are not considered.", _SAID),
     ] = None,
     dry_run: Annotated[
         bool,
@@ -202,7 +203,7 @@ def _by_level(ctx: typer.Context, given: dict[str, Any], *, resuming: bool) -> d
     if resuming:
         return {name: value for name, value in given.items() if flags[name]}
     for name, other in (("base_url", "launcher"), ("launcher", "base_url")):
-        if flags.get(name) and flags.get(other) is False:
+        if flags.get(name) and flags.get(other) is False and given.get("launcher") != "external":
             given.pop(other)
     return given
 
@@ -250,6 +251,8 @@ def execute(plan: Plan, out_dir: Path, *, as_json: bool = False, strict: bool = 
 
 
 def _resolve(plan: Path | None, resume: Path | None, settings: dict[str, Any]) -> Resolved:
+    from dataclasses import replace
+
     from serve_eval.errors import PlanError
     from serve_eval.plan import resolve, to_file
     from serve_eval.run_folder import saved_plan
@@ -258,8 +261,11 @@ def _resolve(plan: Path | None, resume: Path | None, settings: dict[str, Any]) -
     if resume is not None and (plan is not None or "output_dir" in settings):
         raise PlanError("--resume takes the plan and the folder of the run: give neither a plan file nor -o with it")
     if resume is not None:
-        inherited = {name: value for name, value in os.environ.items() if name != "OPENAI_BASE_URL"}
-        return resolve(to_file(saved_plan(resume)), settings, inherited)
+        saved = saved_plan(resume)
+        replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
+        inherited = {name: value for name, value in os.environ.items() if name not in replaced}
+        resolved = resolve(to_file(saved), settings, inherited)
+        return replace(resolved, plan=replace(resolved.plan, integration_test=saved.integration_test))
     if plan is None:
         return resolve({}, settings, os.environ)
     document = read(plan, PlanError)

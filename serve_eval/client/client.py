@@ -70,7 +70,8 @@ class Client:
         self._headers.update(headers or {})
         self._proxy, self._proxy_auth = _proxy(proxy)
         secrets_known = [api_key, *masked, self._proxy_auth.password if self._proxy_auth else None]
-        self._secrets = tuple(secret.encode() for secret in secrets_known if secret)
+        longest_first = sorted({secret for secret in secrets_known if secret}, key=len, reverse=True)
+        self._secrets = tuple(secret.encode() for secret in longest_first)
         self._ssl = _ssl_context(ca_bundle)
         self._urls = {path: URL(endpoint.base_url + path) for path in (wire.COMPLETIONS, wire.CHAT_COMPLETIONS)}
         self._rng = random.Random()

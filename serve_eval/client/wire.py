@@ -48,6 +48,7 @@ class _Body(msgspec.Struct):
     error: Any = None
 
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Body)
 
@@ -96,7 +97,7 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
 def _from_json(body: bytes, content_type: str) -> Response:
     try:
         parsed = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise InvalidResponse(
             f"not an OpenAI answer ({content_type or 'no content type'}): {describe(body)}"
         ) from error
@@ -116,7 +117,7 @@ def _from_events(body: bytes) -> Response:
             break
         try:
             parsed = _decoder.decode(event)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise InvalidResponse(f"not an OpenAI stream: {describe(event)}") from error
         _refuse_error(parsed, event)
         usage = parsed.usage or usage
@@ -146,6 +147,7 @@ def _refuse_error(parsed: _Body, body: bytes) -> None:
 
 
 def _answer(said: _Delta, finish: str | None, usage: object, body: bytes) -> Response:
+    finish = finish or None
     if finish is None and not said.content:
         raise InvalidResponse(f"neither a text nor a finish_reason: {describe(body)}")
     if finish is not None and finish not in FINISHED:
@@ -179,7 +181,7 @@ def describe(body: bytes) -> str:
         return "an empty body"
     try:
         found = _message(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         found = None
         if text[:1] == "<":
             title = _TITLE.search(text)
@@ -203,7 +205,7 @@ def version(body: bytes) -> str | None:
     """The version of a /version answer; None when it is not one."""
     try:
         told = msgspec.json.decode(body)["version"]
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+    except (*_UNREADABLE, KeyError, TypeError):
         return None
     return told if isinstance(told, str) else None
 
@@ -213,5 +215,5 @@ def model_ids(body: bytes) -> list[str]:
     try:
         data = msgspec.json.decode(body)
         return [entry["id"] for entry in data["data"] if isinstance(entry["id"], str)]
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+    except (*_UNREADABLE, KeyError, TypeError):
         return []

@@ -51,6 +51,7 @@ def _simulated(data_root: Path, out: Path, *more: str) -> list[str]:
         (["--header", "nonsense"], {}, 2, "expected 'Name: value'"),
         (["--proxy", f"http://me:{KEY}@p:1/${{HOME}}"], {}, 2, "credentials"),
         (["--proxy", "nonsense"], {}, 2, "proxy: expected http://host:port"),
+        (["--proxy", "${P}"], {"P": f"nonsense-{KEY}"}, 2, "proxy: expected http://host:port"),
         (["--set", f"launcher.base_url=http://me:{KEY}@host"], {}, 2, "credentials"),
         (["--base-url", "http://a..b:8000"], {}, 4, "does not answer"),
         (["--base-url", "ftp://host"], {}, 2, "expected host:port"),
@@ -163,6 +164,34 @@ def test_a_second_ctrl_c_ends_even_a_data_set_that_never_comes(data_root: Path, 
             time.sleep(0.5)
             process.send_signal(signal.SIGINT)
     assert process.returncode == 130
+
+
+def test_an_integration_test_is_resumed_as_one_whatever_the_environment_says_now(
+    data_root: Path, tmp_path: Path
+) -> None:
+    assert _run(*_simulated(data_root, tmp_path / "out"), INTEGRATION_TEST="1").returncode == 0
+    assert _run("run", "--resume", tmp_path / "out", TRTLLM_ACCURACY_NO_REFERENCE="1").returncode == 0
+
+
+def test_an_external_endpoint_by_flag_takes_its_address_from_the_variable(data_root: Path, tmp_path: Path) -> None:
+    flags = ["--tasks", "gsm8k", "--dataset-root", data_root, "--model", "m", "--launcher", "external", "--dry-run"]
+    done = _run("run", *flags, "--no-reference", SERVE_EVAL_BASE_URL="127.0.0.1:4567")
+    assert "base_url: http://127.0.0.1:4567/v1" in done.stdout
+
+
+def test_what_judges_nothing_takes_any_data(data_root: Path, tmp_path: Path) -> None:
+    flags = ["--tasks", "gsm8k", "--dataset-root", data_root, "--model", "meta-llama/Llama-3.1-8B-Instruct"]
+    assert _run("run", *flags, "--dump-prompts", tmp_path / "p.jsonl").returncode == 0
+    assert _run("run", *flags, "--dry-run", INTEGRATION_TEST="1").returncode == 0
+    judged = _run("run", *flags, "--dry-run")
+    assert judged.returncode == 3
+    assert "not the published set" in judged.stdout
+
+
+@pytest.mark.parametrize("command", [["list"], ["references", "list"], ["power", "--total", "99"]])
+@pytest.mark.parametrize("shell", ["| head -1", ">/dev/full"])
+def test_a_listing_into_a_broken_stream_is_no_fail(command: list[str], shell: str) -> None:
+    assert _run(*command, shell=shell).returncode == 0
 
 
 def test_the_demo_does_not_write_into_a_folder_that_is_in_use(tmp_path: Path) -> None:

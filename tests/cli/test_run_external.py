@@ -136,3 +136,25 @@ def test_a_run_whose_endpoint_comes_back_elsewhere_names_the_field(tmp_path: Pat
     done = _run(data_root, tmp_path / "out", "--base-url", "127.0.0.1:9", "--model", "simulated")
     assert done.returncode == 2
     assert "plan.launcher.options.base_url" in done.stderr
+
+
+def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(tmp_path: Path, data_root: Path) -> None:
+    with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
+        _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated")
+    before = (tmp_path / "out/report.json").read_bytes()
+    done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated")
+    assert done.returncode == 4
+    assert (tmp_path / "out/report.json").read_bytes() == before
+
+
+def test_a_run_goes_on_at_a_new_address_and_stays_there(tmp_path: Path, data_root: Path) -> None:
+    with _simulator(tmp_path, data_root, "--context-tokens", "490") as old:
+        _run(data_root, tmp_path / "out", "--base-url", old, "--model", "simulated")
+    (tmp_path / "ready").unlink()
+    resume = [sys.executable, "-m", "serve_eval", "run", "--resume", str(tmp_path / "out")]
+    with _simulator(tmp_path, data_root) as new:
+        done = subprocess.run([*resume, "--base-url", new], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3, done.stderr
+    assert _task(tmp_path / "out")["result"]["scored"] == 60
+    assert f"the answers come from 2 addresses: {', '.join(sorted([old, new]))}" in done.stdout
+    assert json.loads((tmp_path / "out/plan.json").read_text())["plan"]["launcher"]["options"]["base_url"] == new

@@ -215,6 +215,15 @@ def test_a_key_that_a_server_echoes_is_masked_and_it_is_sent() -> None:
     assert result.text == "Bearer *** ***"
 
 
+def test_of_two_secrets_the_longer_is_masked_whole() -> None:
+    async def echo(request: web.Request) -> web.Response:
+        return web.json_response({"choices": [{"text": f"{KEY}EFGHIJ {KEY}", "finish_reason": "stop"}]})
+
+    result = _ask(echo, api_key=KEY, masked=[f"{KEY}EFGHIJ"])
+    assert isinstance(result, Response)
+    assert result.text == "*** ***"
+
+
 def test_the_environment_gives_no_proxy(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     result, _ = _simulate(SimulatorConfig(answers=answers), lambda c: c.send(_request()))

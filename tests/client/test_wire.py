@@ -83,6 +83,8 @@ def test_an_empty_text_with_a_finish_reason_is_an_answer() -> None:
         (b"<html><head><title>Welcome to nginx</title></head></html>", "text/html", "Welcome to nginx"),
         (b"", JSON, "an empty body"),
         (b"null", JSON, "not an OpenAI answer"),
+        (b'{"choices": ' + b"[" * 100_000, JSON, "not an OpenAI answer"),
+        (b'{"usage": ' + b"[" * 100_000, JSON, "not an OpenAI answer"),
         (b"[]", JSON, "not an OpenAI answer"),
         (b'{"choices": []}', JSON, "no choices"),
         (b'{"choices": null}', JSON, "no choices"),
@@ -153,6 +155,15 @@ def test_the_text_is_cut_at_the_first_stop_string(text: str, stop: tuple[str, ..
 )
 def test_every_shape_of_error_body_gives_its_message(body: bytes, message: str) -> None:
     assert wire.describe(body) == message
+
+
+def test_an_empty_finish_reason_is_none_at_all() -> None:
+    assert wire.decode(b'{"choices": [{"text": "7", "finish_reason": ""}]}', JSON).finish_reason is None
+
+
+def test_a_deeply_nested_error_is_text() -> None:
+    assert wire.describe(b"[" * 100_000) == "[" * wire.MAX_MESSAGE
+    assert wire.model_ids(b'{"data": ' + b"[" * 100_000) == []
 
 
 def test_a_long_error_is_cut() -> None:
