@@ -21,9 +21,9 @@ from serve_eval import folders, run_folder
 from serve_eval.address import normalise_base_url
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
+from serve_eval.connection import connect
 from serve_eval.errors import JournalError, PlanError
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT, Journal
-from serve_eval.plan import VARIABLE, looks_secret
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.report.exit_code import exit_code
@@ -191,46 +191,6 @@ async def launch(plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> 
     )
     async with start(context, **options) as endpoint:
         yield replace(endpoint, base_url=normalise_base_url(endpoint.base_url), model=plan.model or endpoint.model)
-
-
-def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Client:
-    """A client with the plan's connection, its key and its `${VARIABLE}` values taken from `environ`.
-
-    Raises PlanError, without the value, for a variable that is missing or holds what cannot be sent in a header.
-    """
-    connection = plan.connection
-    hidden: list[str] = []
-    api_key = environ.get(connection.api_key_env, "").strip()
-    _check_header(api_key, f"the key in {connection.api_key_env}")
-    headers = {}
-    for name, value in connection.headers.items():
-        headers[name] = _expand(value, environ, f"header {name}", hidden).strip()
-        _check_header(headers[name], f"header {name}")
-    proxy = _expand(connection.proxy, environ, "proxy", hidden) if connection.proxy else None
-    return Client(
-        endpoint,
-        plan.limits,
-        api_key=api_key or None,
-        headers=headers,
-        proxy=proxy,
-        ca_bundle=connection.ca_bundle,
-        masked=hidden,
-    )
-
-
-def _check_header(value: str, what: str) -> None:
-    if not value.isascii() or not value.isprintable():
-        raise PlanError(f"{what} has a character that cannot be sent in a header")
-
-
-def _expand(value: str, environ: Mapping[str, str], where: str, hidden: list[str]) -> str:
-    """`value` with its variables filled in; what a secret-looking place or variable held is added to `hidden`."""
-    names = VARIABLE.findall(value)
-    missing = [name for name in names if name not in environ]
-    if missing:
-        raise PlanError(f"{where}: the environment has no {', '.join(missing)}")
-    hidden += [environ[name].strip() for name in names if where == "proxy" or looks_secret(where) or looks_secret(name)]
-    return VARIABLE.sub(lambda match: environ[match.group(1)], value)
 
 
 async def _preflight(client: Client, endpoint: Endpoint, prepared: Sequence[PreparedTask]) -> Endpoint:

@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import folders
+from serve_eval import connection, folders
 from serve_eval.address import normalise_base_url
 from serve_eval.errors import PlanError
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec
@@ -50,24 +50,6 @@ _SCALARS: dict[str, Any] = {
 }
 _SPECS = ("tasks", "launcher", "verdict")
 _KEYS = (*_SCALARS, *_SECTIONS, *_SPECS)
-VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-"""A value to be filled in from the environment."""
-_SECRET_NAME = re.compile(r"key|auth(?!or(?!i[sz]))|token|secret|passw|cookie|credential", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"^(Bearer|Basic)\s|\b(sk-|hf_|nvapi-|ghp_)[A-Za-z0-9_-]{8,}")
-_SCHEME_WORD = re.compile(r"^(bearer|basic|token|apikey|key)\b", re.IGNORECASE)
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_KEY_ADVICE = "keys are read from the environment only: export OPENAI_API_KEY, or name a variable with api_key_env"
-
-
-def looks_secret(name: str) -> bool:
-    """Whether what goes by this name (of a header, a variable, a key of a file) is probably a secret."""
-    return _SECRET_NAME.search(name) is not None
-
-
-def _literal_secret(name: str, value: str) -> bool:
-    """Whether a header holds a secret itself, and not only variables behind a word such as Bearer."""
-    literal = _SCHEME_WORD.sub("", VARIABLE.sub("", value).strip()).strip()
-    return bool(literal) and (looks_secret(name) or _SECRET_VALUE.search(value) is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +96,8 @@ def resolve(
     launcher = _resolve_address(launcher, problems)
     _check_specs(tasks, launcher, verdict, problems)
     _check_values(values, sections, problems)
-    _check_connection(sections["connection"], environ, problems)
+    for path, message in connection.problems(sections["connection"], environ):
+        problems.add(("connection", *path), message)
     if problems.found:
         raise PlanError(problems.found)
     plan = Plan(
@@ -162,8 +145,8 @@ def to_file(plan: Plan) -> dict[str, Any]:
 def _scalars(file: Mapping[str, Any], settings: Mapping[str, Any], problems: _Problems) -> dict[str, Any]:
     for key in file:
         if key not in _KEYS:
-            secret = looks_secret(str(key))
-            problems.add((key,), _KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), _KEYS)}")
+            secret = connection.looks_secret(str(key))
+            problems.add((key,), connection.KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), _KEYS)}")
     values: dict[str, Any] = {}
     for name, kind in _SCALARS.items():
         raw = settings.get(name, file.get(name))
@@ -190,8 +173,10 @@ def _section(
     hints = typing.get_type_hints(kind)
     for key in given:
         if key not in hints:
-            secret = name == "connection" and looks_secret(str(key))
-            problems.add((name, key), _KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), hints)}")
+            secret = name == "connection" and connection.looks_secret(str(key))
+            problems.add(
+                (name, key), connection.KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), hints)}"
+            )
     found: dict[str, Any] = {}
     for field, hint in hints.items():
         raw = settings.get(field, given.get(field))
@@ -327,34 +312,6 @@ def _check_values(values: Mapping[str, Any], sections: Mapping[str, Mapping[str,
     references_dir = values.get("references_dir")
     if references_dir and not Path(references_dir).expanduser().is_dir():
         problems.add(("references_dir",), f"{references_dir} is not a folder")
-
-
-def _check_connection(connection: Mapping[str, Any], environ: Mapping[str, str], problems: _Problems) -> None:
-    """Nothing secret may stand in a plan; messages never repeat a value."""
-    variable = connection.get("api_key_env")
-    if variable is not None and (not _VARIABLE_NAME.fullmatch(variable) or _SECRET_VALUE.search(variable)):
-        problems.add(("connection", "api_key_env"), "expected the name of a variable, not a key")
-    elif variable not in (None, Connection().api_key_env) and variable not in environ:
-        problems.add(("connection", "api_key_env"), f"the environment has no {variable}")
-    for name, value in connection.get("headers", {}).items():
-        if _literal_secret(name, value):
-            problems.add(
-                ("connection", "headers", name), "looks like a secret; take it from the environment as ${VARIABLE}"
-            )
-    proxy = connection.get("proxy")
-    if proxy is not None:
-        _check_proxy(proxy, problems)
-
-
-def _check_proxy(proxy: str, problems: _Problems) -> None:
-    """An address with credentials as variables only; one with variables is checked further when they are filled in."""
-    scheme, _, rest = proxy.partition("://")
-    if VARIABLE.sub("", rest.rpartition("@")[0]).strip(":"):
-        problems.add(
-            ("connection", "proxy"), "holds credentials; take user and password from the environment as ${VARIABLE}"
-        )
-    elif not VARIABLE.search(proxy) and (scheme not in ("http", "https") or not re.match(r"[\w.-]+(:\d+)?/?$", rest)):
-        problems.add(("connection", "proxy"), "expected http://host:port or https://host:port")
 
 
 def _dataset_roots(given: str | list[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("schema", "stats", "folders", "yaml_file", "address", "fingerprint", "prompt_hash"),
     (
         "client",
+        "connection",
         "journal",
         "run_folder",
         "reference",

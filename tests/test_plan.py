@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.plan import looks_secret, resolve, to_file
+from serve_eval.plan import resolve, to_file
 from serve_eval.schema import AccuracySpec, Plan, Spec
 from serve_eval.yaml_file import parse
 
@@ -104,16 +104,6 @@ def test_an_address_by_flag_keeps_the_other_options_of_an_external_endpoint() ->
     text = "tasks: [gsm8k]\nlauncher: {name: external, base_url: 'old:1', ready_timeout_s: 5}\n"
     assert _plan(text, {"base_url": "new:1"}).launcher.options == {"base_url": "http://new:1/v1", "ready_timeout_s": 5}
     assert _plan("tasks: [gsm8k]\nlauncher:\n", {"launcher": "simulated"}).launcher.name == "simulated"
-
-
-@pytest.mark.parametrize("name", ["Authorization", "authorisation", "X-Api-Key", "Auth", "X-Auth-Token", "Cookie"])
-def test_names_of_secrets_are_known(name: str) -> None:
-    assert looks_secret(name)
-
-
-@pytest.mark.parametrize("name", ["X-Team", "X-Author", "X-Authors", "Accept", "X-Request-Source"])
-def test_names_of_other_things_are_not_taken_for_secrets(name: str) -> None:
-    assert not looks_secret(name)
 
 
 def test_without_an_address_the_default_port_of_trtllm_serve_is_meant() -> None:

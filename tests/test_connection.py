@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from serve_eval.connection import connect, looks_secret, problems
+from serve_eval.errors import PlanError
+from serve_eval.schema import Connection, Endpoint, Plan, Spec
+
+
+@pytest.mark.parametrize("name", ["Authorization", "authorisation", "X-Api-Key", "Auth", "X-Auth-Token", "Cookie"])
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", ["X-Team", "X-Author", "X-Authors", "Accept", "X-Request-Source"])
+def test_names_of_other_things_are_not_taken_for_secrets(name: str) -> None:
+    assert not looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    ("connection", "fields"),
+    [
+        ({}, []),
+        ({"api_key_env": "OPENAI_API_KEY"}, []),
+        ({"api_key_env": "SET"}, []),
+        ({"api_key_env": "UNSET"}, ["api_key_env"]),
+        ({"api_key_env": "not a name"}, ["api_key_env"]),
+        ({"headers": {"X-Team": "evals", "Authorization": "Bearer ${SET}", "X-Api-Key": "${SET}"}}, []),
+        ({"headers": {"Authorization": "Bearer abc"}}, ["headers.Authorization"]),
+        ({"headers": {"X-Api-Key": "${SET}abc"}}, ["headers.X-Api-Key"]),
+        ({"proxy": "http://proxy:3128"}, []),
+        ({"proxy": "https://proxy.example.org/"}, []),
+        ({"proxy": "http://${SET}:${SET}@proxy:3128"}, []),
+        ({"proxy": "${SET}"}, []),
+        ({"proxy": "http://me@proxy:3128"}, ["proxy"]),
+        ({"proxy": "socks5://proxy:1"}, ["proxy"]),
+    ],
+)
+def test_a_plan_holds_no_secret(connection: dict[str, object], fields: list[str]) -> None:
+    assert [".".join(path) for path, _ in problems(connection, {"SET": "x"})] == fields
+
+
+def _connect(connection: Connection, **environ: str) -> None:
+    plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
+    connect(plan, Endpoint(base_url="http://h/v1"), environ)
+
+
+@pytest.mark.parametrize(
+    ("connection", "environ", "said"),
+    [
+        (Connection(headers={"X": "${MISSING}"}), {}, "header X: the environment has no MISSING"),
+        (Connection(headers={"X": "${V}"}), {"V": "a\nb"}, "header X has a character"),
+        (Connection(), {"OPENAI_API_KEY": "a\x00b"}, "the key in OPENAI_API_KEY has a character"),
+        (Connection(proxy="${P}"), {"P": "nonsense"}, "proxy: expected"),
+        (Connection(proxy="http://${P}@host:port"), {"P": "u:p"}, "proxy: expected"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_said_without_it(
+    connection: Connection, environ: dict[str, str], said: str
+) -> None:
+    with pytest.raises(PlanError, match=said) as caught:
+        _connect(connection, **environ)
+    assert not any(value in str(caught.value) for value in environ.values())
