@@ -102,7 +102,8 @@ class Client:
         Attempts, pauses included, are bounded by `sample_timeout_s`. What would fail the same way is not tried again.
         """
         attempts: list[Attempt] = []
-        missed = _Missed(FailureKind.TIMEOUT, f"no answer within the sample's {self.limits.sample_timeout_s:g} s")
+        given_up = f"the sample's {self.limits.sample_timeout_s:g} s"
+        missed: _Missed | None = None
         try:
             async with asyncio.timeout(self.limits.sample_timeout_s):
                 body = wire.encode(request, self.endpoint.model or "")
@@ -115,10 +116,10 @@ class Client:
                         break
                     await asyncio.sleep(retry.pause_s(len(attempts), missed.retry_after, self._rng))
         except TimeoutError:
-            message = (
-                f"{missed} (gave up after the sample's {self.limits.sample_timeout_s:g} s)" if attempts else str(missed)
-            )
-            missed = _Missed(missed.kind, message, status=missed.status)
+            if missed is None:
+                missed = _Missed(FailureKind.TIMEOUT, f"no answer within {given_up}")
+            else:
+                missed = _Missed(missed.kind, f"{missed} (gave up after {given_up})", status=missed.status)
         return Failure(
             kind=missed.kind,
             message=str(missed),

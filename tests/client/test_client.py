@@ -203,6 +203,17 @@ def test_the_time_limit_of_a_sample_covers_its_attempts_and_pauses() -> None:
     assert "gave up after the sample's 1 s" in result.message
 
 
+def test_a_sample_that_is_never_answered_says_so_once() -> None:
+    async def never(request: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    result = _ask(never, Limits(sample_timeout_s=0.5))
+    assert isinstance(result, Failure)
+    assert (result.kind, result.message) == (FailureKind.TIMEOUT, "no answer within the sample's 0.5 s")
+    assert [attempt.failure for attempt in result.attempts] == [FailureKind.TIMEOUT]
+
+
 def test_a_key_that_a_server_echoes_is_masked_and_it_is_sent() -> None:
     async def echo(request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == f"Bearer {KEY}"
