@@ -24,11 +24,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 from aiohttp import web
 
+from launchers._faults import Fault
 from launchers._openai_server import (
     Ask,
     Generated,
@@ -52,27 +53,6 @@ UNKNOWN_ANSWER = "I do not know."
 MAX_BODY_BYTES = 64 * 1024 * 1024
 RECORDED = 1000
 """Requests of which bodies and headers are kept with `record`: the latest ones."""
-
-Fault = Literal[
-    "500",
-    "429",
-    "503",
-    "disconnect",
-    "html",
-    "empty_choices",
-    "null_content",
-    "bad_json",
-    "hang",
-    "wrapped_400",
-    "stream_without_finish",
-]
-"""How a request fails: a status in one of trtllm-serve's forms, no answer, or a 200 that holds none.
-
-500: `{"detail": ...}` of an orchestrator. 429: with `Retry-After: 0`. 503: plain text. disconnect: the connection is
-closed. html: a proxy's page. empty_choices, null_content, bad_json (cut in the middle): an answer without a text. hang:
-nothing until the client goes. wrapped_400: a worker's refusal as an orchestrator's 500. stream_without_finish: an event
-stream, asked for or not, that never says why it ends.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
 
+from launchers._faults import Fault
 from launchers._process import server_process
 from serve_eval.errors import LaunchError
 from serve_eval.prompt_hash import uniform
@@ -42,19 +42,7 @@ async def launch(
     latency_s: float = 0.0,
     latency_jitter_s: float = 0.0,
     failure_rate: float = 0.0,
-    failure_kind: Literal[
-        "500",
-        "429",
-        "503",
-        "disconnect",
-        "html",
-        "empty_choices",
-        "null_content",
-        "bad_json",
-        "hang",
-        "wrapped_400",
-        "stream_without_finish",
-    ] = "500",
+    failure_kind: Fault = "500",
     failures_per_prompt: int = 0,
     truncate_rate: float = 0.0,
     empty_rate: float = 0.0,

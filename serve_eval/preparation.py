@@ -161,7 +161,7 @@ def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> t
     refused = [name for name in differing if name not in plan.allow_mismatch]
     if refused:
         details = "; ".join(
-            f"{name} is {task.protocol.get(name)!r}, {other[name]!r} with the reference" for name in refused
+            f"{name} is {task.protocol.get(name)!r} here and {other[name]!r} with the reference" for name in refused
         )
         return known, f"the protocol differs from the reference's, which is {known}: {details}"
     return known + (f", mismatch allowed: {', '.join(differing)}" if differing else ""), None

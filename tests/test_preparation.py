@@ -54,7 +54,7 @@ def test_another_name_can_be_used_for_the_look_up(plan: Plan) -> None:
 
 def test_a_recorded_protocol_is_compared_field_by_field(plan: Plan, tmp_path: Path) -> None:
     own = _own(tmp_path, plan, "{accuracy: 50, protocol: {num_fewshot: 8, apply_chat_template: true}}")
-    with pytest.raises(NotComparableError, match="num_fewshot is 5, 8 with the reference"):
+    with pytest.raises(NotComparableError, match="num_fewshot is 5 here and 8 with the reference"):
         prepare(own)
     options = {"num_fewshot": 8, "apply_chat_template": True}
     (prepared,) = prepare(replace(own, tasks=(Spec(name="gsm8k", options=options),)))
@@ -65,7 +65,7 @@ def test_a_recorded_protocol_is_compared_field_by_field(plan: Plan, tmp_path: Pa
 
 def test_a_mismatch_can_be_printed_without_a_verdict(plan: Plan) -> None:
     deviating = replace(plan, tasks=(Spec(name="gsm8k", options={"max_tokens": 512}),))
-    with pytest.raises(NotComparableError, match="max_tokens is 512, 256 with the reference"):
+    with pytest.raises(NotComparableError, match="max_tokens is 512 here and 256 with the reference"):
         prepare(deviating)
     (prepared,) = prepare(replace(deviating, no_reference=True))
     assert prepared.reference is None

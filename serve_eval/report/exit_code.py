@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from serve_eval.schema import Verdict, VerdictOutcome
 
-PASS, FAIL, USAGE, UNDECIDED, INFRASTRUCTURE, NOTHING_SCORED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+PASS, FAIL, UNDECIDED, INFRASTRUCTURE, NOTHING_SCORED, INTERRUPTED = 0, 1, 3, 4, 5, 130
 
 _CODES = (
     (VerdictOutcome.FAIL, FAIL),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -192,6 +193,37 @@ def test_what_judges_nothing_takes_any_data(data_root: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("shell", ["| head -1", ">/dev/full"])
 def test_a_listing_into_a_broken_stream_is_no_fail(command: list[str], shell: str) -> None:
     assert _run(*command, shell=shell).returncode == 0
+
+
+def test_ctrl_c_while_a_plan_is_read_is_an_interruption_and_no_fail(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.yaml")
+    command = [sys.executable, "-m", "serve_eval", "run", str(tmp_path / "plan.yaml")]
+    with subprocess.Popen(command, env=_environ(), stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+
+
+def test_scipy_is_imported_only_where_a_verdict_is_computed(data_root: Path, tmp_path: Path) -> None:
+    def imports_scipy(*more: str) -> bool:
+        command = [
+            sys.executable,
+            "-X",
+            "importtime",
+            "-m",
+            "serve_eval",
+            *_simulated(data_root, tmp_path / "out", *more),
+        ]
+        done = subprocess.run(command, env=_environ(), capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode in (0, 3)
+        return re.search(r"\|\s+scipy\b", done.stderr) is not None
+
+    (tmp_path / "gsm8k.yaml").write_text("simulated:\n  - accuracy: 70\n")
+    assert not imports_scipy("--dump-prompts", str(tmp_path / "prompts"))
+    assert not imports_scipy()
+    assert imports_scipy("--references-dir", str(tmp_path), "-o", str(tmp_path / "judged"))
 
 
 def test_the_demo_does_not_write_into_a_folder_that_is_in_use(tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_an_option_that_deviates_from_the_assumed_protocol_is_refused_unless_all
     deviating = [*flags, "--set", "gsm8k.num_fewshot=3"]
     refused = _run(*deviating)
     assert refused.returncode == 3
-    assert "num_fewshot is 3, 5 with the reference" in refused.stderr
+    assert "num_fewshot is 3 here and 5 with the reference" in refused.stderr
     allowed = _run(*deviating, "--allow-mismatch", "num_fewshot")
     assert allowed.returncode == 0
     assert "mismatch allowed: num_fewshot" in allowed.stdout
