@@ -85,6 +85,7 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
         proxy=proxy,
         ca_bundle=connection.ca_bundle,
         masked=hidden,
+        max_tokens_field=connection.max_tokens_field,
     )
 
 

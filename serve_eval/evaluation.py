@@ -21,13 +21,16 @@ from serve_eval import folders, run_folder
 from serve_eval.address import normalise_base_url
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
+from serve_eval.concurrency import MOST
 from serve_eval.connection import connect
+from serve_eval.descriptors import ensure_descriptors
 from serve_eval.errors import JournalError, PlanError
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT, Journal
+from serve_eval.order import arranged
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.report.exit_code import exit_code
-from serve_eval.runner import Progress, Tally, Watch, ask, replay
+from serve_eval.runner import Lane, Progress, Session, ask
 from serve_eval.schema import (
     Endpoint,
     LaunchContext,
@@ -39,9 +42,13 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.tally import Tally, replay
 from serve_eval.validity import remarks
+from serve_eval.watch import Watch
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+LEAST_RETRY_BUDGET = 100
+"""Retries that a run may spend however few samples it has."""
 LAUNCHERS = "launchers"
 VERDICTS = "serve_eval.verdicts"
 
@@ -62,6 +69,7 @@ async def evaluate(
     by then is in the folder.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
+    ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
     plan = await with_model(plan, environ)
     prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
     judge = _verdict_rule(plan.verdict)
@@ -74,24 +82,24 @@ async def evaluate(
     ):
         work = [_open(p, folder, stack, warnings) for p in prepared]
         endpoint = _last_endpoint(plan, folder)
-        if any(tally.unanswered() for _, _, tally in work):
+        if any(tally.scored < len(tally.samples) for _, _, tally in work):
             async with launch(plan, prepared, folder) as endpoint, connect(plan, endpoint, environ) as client:
-                endpoint = await _preflight(client, endpoint, [p for p, _, tally in work if tally.unanswered()])
+                unfinished = [p for p, _, tally in work if tally.scored < len(tally.samples)]
+                endpoint = await _preflight(client, endpoint, unfinished)
                 run_folder.note_session(folder, _session(plan, endpoint, started_at))
                 (folder / run_folder.REPORT_FILE).unlink(missing_ok=True)  # it would tell of an earlier state
-                for once_more in (False, True):
-                    for p, journal, tally in work:
-                        await _ask(p, tally, client, journal, plan.limits.concurrency, progress, once_more=once_more)
+                await _ask(plan, work, client, folder, progress)
         if not all(journal.path.exists() for _, journal, _ in work):
             raise JournalError(f"{folder} was removed during the run; its answers are lost")
         warnings += _about_endpoint(plan, endpoint, folder)
-        tasks = tuple(_report_task(p, tally.result(), plan, judge) for p, _, tally in work)
+        tasks = tuple(_report_task(p, tally, plan, judge) for p, _, tally in work)
         report = Report(
             schema_version=SCHEMA_VERSION,
             plan=plan,
             endpoint=endpoint,
             environment=environment(),
             tasks=tasks,
+            loads=run_folder.loads(folder),
             exit_code=exit_code([t.verdict for t in tasks], strict=strict),
             started_at=started_at.isoformat(timespec="seconds"),
             wall_s=round(time.monotonic() - began, 3),
@@ -127,30 +135,31 @@ def _broken_disk(out_dir: Path) -> Iterator[None]:
         raise JournalError(f"{place}: {error.strerror or error}", hint=NO_ROOM_HINT if full else "") from error
 
 
-async def _ask(
-    p: PreparedTask,
-    tally: Tally,
-    client: Client,
-    journal: Journal,
-    concurrency: int,
-    progress: Progress | None,
-    *,
-    once_more: bool,
-) -> None:
-    """Asks what has no answer; `once_more`, at the end of the run, what failed in a way that may have passed."""
-    positions = tally.worth_another_pass() if once_more else tally.unanswered()
-    if not positions:
-        return
-    if progress is not None:
-        name = f"{p.task.name}, the failed once more" if once_more else p.task.name
-        progress.begin(name, len(p.dataset.samples), tally.scored)
-        progress.update(tally.scored, tally.failed, tally.running_value)
-    watch = None if once_more else Watch(answered=tally.scored > 0)
+async def _ask(plan: Plan, work: Sequence[Work], client: Client, folder: Path, progress: Progress | None) -> None:
+    """Asks what has no answer and, at the end, once more what failed in a way that may have passed.
+
+    What the engine did is noted in the folder, also when it is stopped.
+    """
+    limits = plan.limits
+    if client.retry_budget is None:
+        missing = sum(len(tally.samples) - tally.scored for _, _, tally in work)
+        client.retry_budget = max(LEAST_RETRY_BUDGET, missing // 4)
+    session = Session(client, order_seed=plan.seed)
+    answered = any(tally.scored for _, _, tally in work)
+    watch = Watch(answered=answered, max_error_rate=limits.max_error_rate)
+
+    def lane(name: str, p: PreparedTask, journal: Journal, tally: Tally, positions: Iterator[int]) -> Lane:
+        seed = f"{plan.seed}:order:{p.task.name}"
+        return Lane(name, tally, journal, arranged(tally.samples, positions, limits.order, seed))
+
     try:
-        await ask(tally, positions, client, journal, concurrency=concurrency, progress=progress, watch=watch)
+        await ask(
+            session, [lane(p.task.name, p, j, t, t.unanswered()) for p, j, t in work], progress=progress, watch=watch
+        )
+        again = [lane(f"{p.task.name}, the failed once more", p, j, t, t.worth_another_pass()) for p, j, t in work]
+        await ask(session, again, progress=progress)
     finally:
-        if progress is not None:
-            progress.end()
+        run_folder.note_load(folder, session.load())
 
 
 # ------------------------------------------------------------------------------------------------ the endpoint
@@ -196,8 +205,9 @@ async def launch(plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> 
 async def _preflight(client: Client, endpoint: Endpoint, prepared: Sequence[PreparedTask]) -> Endpoint:
     """One short request per kind of request that the tasks will send; then what the endpoint says of itself."""
     for chat in sorted({p.chat for p in prepared}):
-        extra = {name: value for p in prepared if p.chat == chat for name, value in p.task.extra.items()}
-        await check(client, chat=chat, extra=extra)
+        alike = [p.task for p in prepared if p.chat == chat]
+        extra = {name: value for task in alike for name, value in task.extra.items()}
+        await check(client, chat=chat, sampling=replace(alike[0].sampling, max_tokens=2), extra=extra)
     return replace(endpoint, info={**endpoint.info, **await client.describe()})
 
 
@@ -237,7 +247,8 @@ def _verdict_rule(spec: Spec) -> Callable[..., Verdict]:
     return lambda *arguments: rule(*arguments, **options)
 
 
-def _report_task(p: PreparedTask, result: TaskResult, plan: Plan, judge: Callable[..., Verdict]) -> TaskReport:
+def _report_task(p: PreparedTask, tally: Tally, plan: Plan, judge: Callable[..., Verdict]) -> TaskReport:
+    result = tally.result()
     if plan.integration_test:
         verdict = _unjudged(p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict")
     elif p.reference is None:
@@ -245,13 +256,14 @@ def _report_task(p: PreparedTask, result: TaskResult, plan: Plan, judge: Callabl
     else:
         verdict = judge(result, p.reference, p.hypothesis)
     one_token = p.task.sampling.max_tokens <= 2
-    extra = (*p.notes, *remarks(result, one_token_answers=one_token))
+    extra = (*p.notes, *remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop))
     return TaskReport(
         spec=p.spec,
         version=p.task.version,
         dataset={"files": p.dataset.files, "total": p.dataset.total},
         fingerprint=p.fingerprint,
         result=result,
+        traffic=tally.traffic,
         reference=p.reference,
         verdict=replace(verdict, protocol=p.protocol, warnings=(*verdict.warnings, *extra)),
     )

@@ -1,4 +1,4 @@
-"""Append-only records of what an endpoint said: one JSON line per finished sample, on disk when `append` returns.
+"""Append-only records of what an endpoint said: one JSON line per finished sample, in the file when `append` returns.
 
 A record that was written counts for ever: a killed run goes on behind its last whole line. Later records of a sample
 replace earlier ones, except that a failure never replaces a response.
@@ -45,6 +45,8 @@ class Journal:
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self.dropped_bytes = self._drop_torn_line()
+        self.empty = os.fstat(self._fd).st_size == 0
+        self._unsynced = False
 
     def __enter__(self) -> Self:
         return self
@@ -52,7 +54,10 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._fd)
+        try:
+            self.sync()
+        finally:
+            os.close(self._fd)
 
     def _drop_torn_line(self) -> int:
         size = os.fstat(self._fd).st_size
@@ -90,6 +95,7 @@ class Journal:
             written = os.write(self._fd, data)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
+            self._unsynced = True
         except OSError as error:
             with suppress(OSError):  # a torn line that stays is dropped when the journal is opened again
                 os.ftruncate(self._fd, status.st_size)
@@ -97,3 +103,17 @@ class Journal:
                 f"{self.path}: cannot write: {error.strerror}",
                 hint=NO_ROOM_HINT,
             ) from error
+
+    def sync(self) -> None:
+        """Forces what was written to the disk, for the case that the machine dies and not only the process.
+
+        Raises JournalError when the disk has no room or fails; a file system that cannot sync is left to itself.
+        """
+        if not self._unsynced:
+            return
+        self._unsynced = False
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise JournalError(f"{self.path}: cannot write: {error.strerror}", hint=NO_ROOM_HINT) from error

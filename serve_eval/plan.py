@@ -307,8 +307,12 @@ def _check_values(values: Mapping[str, Any], sections: Mapping[str, Mapping[str,
     if values.get("limit", 1) < 1:
         problems.add(("limit",), "must be 1 or more")
     for name, value in sections["limits"].items():
-        if not 0 < value < float("inf"):
+        if isinstance(value, bool | str):
+            continue
+        if not (0 < value < float("inf") or (name == "retry_budget" and value == 0)):
             problems.add(("limits", name), "must be above 0 and finite")
+        elif name == "max_error_rate" and value > 1:
+            problems.add(("limits", name), "must be at most 1: it is a share of the samples")
     references_dir = values.get("references_dir")
     if references_dir and not Path(references_dir).expanduser().is_dir():
         problems.add(("references_dir",), f"{references_dir} is not a folder")

@@ -18,7 +18,7 @@ import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
-from serve_eval.schema import Plan
+from serve_eval.schema import Load, Plan
 
 PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
 
@@ -78,6 +78,18 @@ def sessions(path: Path) -> list[dict[str, Any]]:
 def note_session(path: Path, session: dict[str, object]) -> None:
     """Adds a session."""
     write_private(path / ENVIRONMENT_FILE, pretty_json([*sessions(path), session]))
+
+
+def note_load(path: Path, load: Load) -> None:
+    """Adds to the last session what the engine did in it."""
+    noted = sessions(path)
+    noted[-1]["load"] = load
+    write_private(path / ENVIRONMENT_FILE, pretty_json(noted))
+
+
+def loads(path: Path) -> tuple[Load, ...]:
+    """What the engine did in each session that came to its end, oldest first."""
+    return tuple(msgspec.convert(session["load"], Load) for session in sessions(path) if "load" in session)
 
 
 @contextmanager

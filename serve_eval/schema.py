@@ -7,10 +7,11 @@ Verdict; the Report keeps it all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 # --------------------------------------------------------------------------------------------------- what to run
 
@@ -36,24 +37,45 @@ class AccuracySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How an endpoint is reached: the *name* of the key's variable and unexpanded `${VAR}` values, never a key."""
+    """How an endpoint is reached: the *name* of the key's variable and unexpanded `${VAR}` values, never a key.
+
+    `max_tokens_field` is the name under which the server wants the most tokens of an answer.
+    """
 
     api_key_env: str = "OPENAI_API_KEY"
     headers: Mapping[str, str] = field(default_factory=dict)
     proxy: str | None = None
     ca_bundle: str | None = None
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+
+
+Order = Literal["natural", "random", "prefix", "longest"]
+"""In which order samples are started: as the protocol has them; at random; those that share a prefix together, for the
+server's prefix cache; those with the longest expected answers first, so that the end of a run does not wait for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How fast and how long: limits never change what is asked, so a resumed run may use others.
+    """How fast, how long, how patient: limits never change what is asked, so a resumed run may use others.
+
+    `concurrency` is the number of requests in flight, "auto" to find it while the run goes on; `rate_limit` bounds the
+    starts of requests per second (None: not at all). `stream` asks for event streams, which adds the time to the first
+    token and per token to the report and changes no score.
+
+    `max_attempts` is per sample and `retry_budget` per run: so many retries in all (None: a quarter of the samples that
+    are asked, at least 100). `max_error_rate` is the share of failed samples beyond which the run stops.
 
     `connect_timeout_s` bounds the TCP and TLS set-up of one attempt, `stall_timeout_s` the time without a byte,
-    `sample_timeout_s` a whole sample with all its attempts and pauses.
+    `sample_timeout_s` a whole sample with all its attempts and pauses; `max_response_bytes` is read of an answer.
     """
 
-    concurrency: int = 64
+    concurrency: int | Literal["auto"] = 64
+    rate_limit: float | None = None
+    order: Order = "natural"
+    stream: bool = False
     max_attempts: int = 4
+    retry_budget: int | None = None
+    max_error_rate: float = 0.10
     connect_timeout_s: float = 60.0
     stall_timeout_s: float = 900.0
     sample_timeout_s: float = 3600.0
@@ -129,11 +151,12 @@ Prompt = str | tuple[Message, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Always sent in full: an omitted temperature means sampling at 1.0 on trtllm-serve."""
+    """Always sent in full: an omitted temperature means sampling at 1.0 on trtllm-serve. None leaves a field out, for
+    servers that refuse it, and is then part of the protocol."""
 
     max_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
+    temperature: float | None = 0.0
+    top_p: float | None = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
 
@@ -237,13 +260,18 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try of a request: seconds since the client opened, what went wrong (None: nothing), our X-Request-ID."""
+    """One try of a request: when, what went wrong (None: nothing), the X-Request-ID that we sent.
+
+    `start_s` and `end_s` are seconds since 1970 in UTC, counted on from the opening of the client by a clock that never
+    jumps. `streamed`: an event stream was asked for.
+    """
 
     start_s: float
     end_s: float
     failure: FailureKind | None
     status: int | None
     request_id: str
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,19 +284,33 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """An answer. `finish_reason` "length" means that it was cut, which is a flag and not an outcome."""
+    """An answer. `finish_reason` "length" means that it was cut, which is a flag and not an outcome.
+
+    `text` is what is scored: what a model thought aloud stands in `reasoning`, also when it came in the text between
+    <think> and </think>. `stop_reason` is the stop string that ended the answer, where the server tells it. Of a
+    stream, `ttft_s` is the time to the first token and `tpot_s` the mean time per token after it (None: not known), in
+    seconds.
+    """
 
     text: str
     finish_reason: str | None
     reasoning: str | None = None
     refusal: str | None = None
+    stop_reason: str | None = None
     usage: Usage = Usage()
     latency_s: float = 0.0
+    ttft_s: float | None = None
+    tpot_s: float | None = None
     attempts: tuple[Attempt, ...] = ()
 
     @property
     def truncated(self) -> bool:
         return self.finish_reason == "length"
+
+    @property
+    def stopped_in_reasoning(self) -> bool:
+        """Whether it ended, and was not cut, before there was an answer: probably a stop string fired too early."""
+        return self.finish_reason == "stop" and bool(self.reasoning) and not self.text.strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,10 +337,10 @@ class Score:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
-Breakdown = Callable[[Sequence[Sample], Sequence[float]], Mapping[str, object]]
+Breakdown = Callable[[Iterable[tuple[Sample, float]]], Mapping[str, object]]
 
 
-def no_breakdown(samples: Sequence[Sample], values: Sequence[float]) -> Mapping[str, object]:
+def no_breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     """The default breakdown: none."""
     return {}
 
@@ -308,10 +350,9 @@ class Task:
     """A benchmark: a value that holds functions.
 
     `load(roots, num_samples)` gives the samples; `score(sample, response)` judges one answer, and the value is the mean
-    of the scores; `breakdown` sees the scored samples with their scores in the same order; `answers(sample)` is one
-    text that scores full marks and one that scores nothing, for the contract tests and the simulator. `protocol` names
-    every choice that changes the number: it is part of the fingerprint, and a reference is only comparable under the
-    same one.
+    of the scores; `breakdown` sees each scored sample with its score; `answers(sample)` is one text that scores full
+    marks and one that scores nothing, for the contract tests and the simulator. `protocol` names every choice that
+    changes the number: it is part of the fingerprint, and a reference is only comparable under the same one.
     """
 
     name: str
@@ -340,6 +381,7 @@ class TaskResult:
     scored: int
     failed: int
     truncated: int
+    stopped_in_reasoning: int
     outcomes: Mapping[str, int]
     failures: Mapping[str, int]
     value: float | None
@@ -421,6 +463,53 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What it took to get the answers of a task, over all sessions.
+
+    `attempts` counts requests, `retries` those beyond a sample's first by what had gone wrong before
+    ("http_error 429"), `not_streamed` those among them that asked without streaming for an answer that a stream had
+    lost. Times are percentiles (p50, p90, p99, max) in seconds of answered requests; empty where nothing was measured.
+    """
+
+    attempts: int
+    retries: Mapping[str, int]
+    not_streamed: int
+    latency_s: Mapping[str, float]
+    ttft_s: Mapping[str, float]
+    tpot_s: Mapping[str, float]
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A change of the number of requests in flight, seconds after the session's first request, and what was seen under
+    the number before: samples finished per second and their mean latency in seconds."""
+
+    at_s: float
+    concurrency: int
+    samples_per_s: float
+    latency_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the engine did in one session. `loop_lag_s` is how long our own event loop was late at most: the error of
+    the times that were measured. `steps` are the changes of an automatic concurrency."""
+
+    limits: Limits
+    order_seed: int
+    finished: int
+    wall_s: float
+    max_in_flight: int
+    retries: int
+    retry_budget: int
+    loop_lag_s: float
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     """One task of a report: what was asked, what came back, what is said of it."""
 
@@ -429,19 +518,22 @@ class TaskReport:
     dataset: Mapping[str, object]
     fingerprint: Mapping[str, str]
     result: TaskResult
+    traffic: Traffic
     reference: Reference | None
     verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The truth about a run: what report.json holds and every other output is made from."""
+    """The truth about a run: what report.json holds and every other output is made from. `loads` has one entry per
+    session that asked something."""
 
     schema_version: int
     plan: Plan
     endpoint: Endpoint
     environment: Mapping[str, object]
     tasks: tuple[TaskReport, ...]
+    loads: tuple[Load, ...]
     exit_code: int
     started_at: str
     wall_s: float

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from serve_eval.schema import TaskResult
+from collections.abc import Sequence
+
+from serve_eval.schema import Outcome, TaskResult
 
 MAX_MISSING = 0.02
 """Share of the planned samples that may end without an answer before a result is not judged."""
@@ -23,7 +25,7 @@ def objections(result: TaskResult, max_missing: float = MAX_MISSING) -> list[str
     return []
 
 
-def remarks(result: TaskResult, *, one_token_answers: bool) -> list[str]:
+def remarks(result: TaskResult, *, one_token_answers: bool, stop: Sequence[str] = ()) -> list[str]:
     """Warnings that do not forbid a verdict. A cut answer is expected where the task asks for a token or two."""
     if result.scored == 0:
         return []
@@ -32,6 +34,20 @@ def remarks(result: TaskResult, *, one_token_answers: bool) -> list[str]:
         warnings.append(
             f"{result.truncated} of {result.scored} answers were cut at max_tokens: raise max_tokens or "
             "compare only with a reference that was taken under the same limit"
+        )
+    if result.stopped_in_reasoning:
+        cause = "see what ended them"
+        if stop:
+            cause = f"do the stop strings {', '.join(map(repr, stop))} end thoughts too? --set {result.task}.stop=[]"
+        warnings.append(
+            f"{result.stopped_in_reasoning} of {result.scored} answers ended within the model's reasoning, without "
+            f"having been cut at max_tokens: {cause}"
+        )
+    thinking = result.outcomes.get(Outcome.REASONING_ONLY, 0) - result.stopped_in_reasoning
+    if thinking > 0:
+        warnings.append(
+            f"{thinking} of {result.scored} answers never left the model's reasoning and score nothing: raise "
+            "max_tokens, or switch thinking off"
         )
     if result.unparsed / result.scored > 0.05:
         warnings.append(f"nothing could be extracted from {result.unparsed} of {result.scored} answers")

@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: list[tuple[str, ...]] = [
     ("errors",),
-    ("schema", "stats", "folders", "yaml_file", "address", "fingerprint", "prompt_hash"),
+    ("schema", "stats", "folders", "yaml_file", "address", "fingerprint", "prompt_hash", "order", "traffic"),
+    ("concurrency", "watch", "descriptors"),
     (
         "client",
         "connection",
@@ -26,7 +27,7 @@ LAYERS: list[tuple[str, ...]] = [
         "datasets",
         "launchers",
     ),
-    ("runner", "tasks", "verdicts"),
+    ("tally", "runner", "tasks", "verdicts"),
     ("preparation", "evaluation", "demo"),
     ("cli", "__main__"),
 ]

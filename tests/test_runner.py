@@ -17,7 +17,7 @@ from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.journal import Journal
 from serve_eval.prompt_hash import prompt_sha256
-from serve_eval.runner import DEAD_AFTER, Tally, Watch, ask, replay, score_response
+from serve_eval.runner import Lane, Session, ask
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -35,6 +35,8 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.choice import prefix_match
+from serve_eval.tally import Tally, replay, score_response
+from serve_eval.watch import DEAD_AFTER, Watch
 
 
 def _load(roots: DataRoots, wanted: int) -> Dataset:
@@ -149,13 +151,15 @@ def _answers(path: Path, samples: list[Sample]) -> Path:
 
 def _run(app: web.Application, samples: list[Sample], journal_path: Path, concurrency: int = 16) -> Tally:
     async def main() -> Tally:
-        async with serve(app) as url, Client(Endpoint(base_url=url, model="simulated"), Limits()) as client:
+        limits = Limits(concurrency=concurrency)
+        async with serve(app) as url, Client(Endpoint(base_url=url, model="simulated"), limits) as client:
             with Journal(journal_path) as journal:
                 tally = Tally(_task(), samples)
                 replay(journal, tally)
-                watch = Watch(answered=False)
-                await ask(tally, tally.unanswered(), client, journal, concurrency=concurrency, watch=watch)
-                await ask(tally, tally.worth_another_pass(), client, journal, concurrency=concurrency)
+                session = Session(client, order_seed=0)
+                lane = Lane("letters", tally, journal, list(tally.unanswered()))
+                await ask(session, [lane], watch=Watch(answered=False))
+                await ask(session, [Lane("letters", tally, journal, list(tally.worth_another_pass()))])
                 return tally
 
     return asyncio.run(main())
@@ -181,7 +185,7 @@ def test_every_sample_gets_its_own_answer_and_is_asked_once(tmp_path: Path) -> N
 def test_what_failed_is_asked_once_more_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
     samples = _samples(200)
-    faults: dict[str, Any] = {"failure_rate": 0.2, "failure_kind": "500", "failures_per_prompt": 5}
+    faults: dict[str, Any] = {"failure_rate": 0.05, "failure_kind": "500", "failures_per_prompt": 5}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
     result = _run(app, samples, tmp_path / "j").result()
     assert (result.scored, result.failed) == (200, 0)
@@ -222,7 +226,7 @@ def test_an_endpoint_that_dies_in_the_middle_ends_the_run_and_keeps_what_was_had
 ) -> None:
     monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
     app, asked = _broken(100, _hang_up)
-    with pytest.raises(EndpointError, match="stopped answering"):
+    with pytest.raises(EndpointError, match=r"12 of 112 samples failed.*Server disconnected"):
         _run(app, _samples(2000), tmp_path / "j")
     with Journal(tmp_path / "j") as journal:
         assert sum(record.response is not None for record in journal.records()) == 100
@@ -236,7 +240,11 @@ def test_an_endpoint_that_refuses_everything_ends_the_run_with_the_one_cause(tmp
     assert asked[0] < 2 * DEAD_AFTER + 16
 
 
-def test_refusals_among_answers_do_not_end_the_run(tmp_path: Path) -> None:
-    app, _ = _broken(1, lambda request: web.json_response({"error": "too long"}, status=400))
-    result = _run(app, _samples(100), tmp_path / "j", concurrency=1).result()
-    assert (result.scored, result.failed) == (1, 99)
+def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(tmp_path: Path) -> None:
+    app, asked = _broken(95, lambda request: web.json_response({"error": "too long"}, status=400))
+    with pytest.raises(EndpointError, match=r"11 of 106 samples failed, more than the 10%.*as this one: .*too long"):
+        _run(app, _samples(500), tmp_path / "j", concurrency=1)
+    assert asked[0] == 106
+    app, _ = _broken(95, lambda request: web.json_response({"error": "too long"}, status=400))
+    result = _run(app, _samples(105), tmp_path / "j2", concurrency=1).result()
+    assert (result.scored, result.failed) == (95, 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 PLAIN_EVERY_S = 5.0
 
@@ -15,44 +15,54 @@ def _value(value: float | None) -> str:
 
 
 class BarProgress:
-    """Done, failed, running value, rate and time left, redrawn at most four times a second."""
+    """A line per task with done, failed, running value, rate and time left, redrawn at most four times a second."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._bar: Progress | None = None
+        self._tasks: dict[str, _Shown] = {}
+        self._drawn = 0.0
 
     def begin(self, task: str, planned: int, had: int) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("failed {task.fields[failed]}"),
-            TextColumn("value {task.fields[value]}"),
-            TextColumn("{task.fields[rate]:.0f}/s"),
-            TimeRemainingColumn(),
-            console=self._console,
-            refresh_per_second=4,
-        )
-        self._bar.add_task(task, total=planned, failed=0, value="-", rate=0.0)
-        self._bar.start()
-        self._began, self._drawn, self._before = time.monotonic(), 0.0, had
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TextColumn("failed {task.fields[failed]}"),
+                TextColumn("value {task.fields[value]}"),
+                TextColumn("{task.fields[rate]:.0f}/s"),
+                TimeRemainingColumn(),
+                console=self._console,
+                refresh_per_second=4,
+            )
+            self._bar.start()
         if had:
             self._console.print(f"{task}: {had} answers kept", highlight=False, markup=False)
+        bar = self._bar.add_task(task, total=planned, failed=0, value="-", rate=0.0)
+        self._tasks[task] = _Shown(bar, planned, had, time.monotonic())
 
-    def update(self, done: int, failed: int, value: float | None) -> None:
-        self._last = (done, failed, value)
+    def update(self, task: str, done: int, failed: int, value: float | None) -> None:
+        shown = self._tasks[task]
+        shown.last = done, failed, value
         now = time.monotonic()
         if now - self._drawn >= 0.25:
             self._drawn = now
-            self._draw(now)
+            self._draw(shown, now)
 
-    def _draw(self, now: float) -> None:
-        done, failed, value = self._last
-        rate = (done - self._before) / max(now - self._began, 1e-9)
-        self._bar.update(self._bar.task_ids[0], completed=done + failed, failed=failed, value=_value(value), rate=rate)
+    def _draw(self, shown: _Shown, now: float) -> None:
+        done, failed, value = shown.last
+        assert self._bar is not None
+        self._bar.update(shown.bar, completed=done + failed, failed=failed, value=_value(value), rate=shown.rate(now))
 
-    def end(self) -> None:
-        self._draw(time.monotonic())
-        self._bar.stop()
+    def end(self, task: str) -> None:
+        shown = self._tasks.pop(task)
+        self._draw(shown, time.monotonic())
+        if self._bar is not None:
+            self._bar.stop_task(shown.bar)
+            if not self._tasks:
+                self._bar.stop()
+                self._bar = None
 
 
 class PlainProgress:
@@ -60,33 +70,47 @@ class PlainProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._tasks: dict[str, _Shown] = {}
 
     def begin(self, task: str, planned: int, had: int) -> None:
-        self._task, self._planned, self._before = task, planned, had
-        self._began = self._said = time.monotonic()
+        self._tasks[task] = _Shown(TaskID(0), planned, had, time.monotonic())
         if had:
             self._console.print(f"{task}: {had} answers kept", highlight=False, markup=False)
 
-    def update(self, done: int, failed: int, value: float | None) -> None:
-        self._last = (done, failed, value)
+    def update(self, task: str, done: int, failed: int, value: float | None) -> None:
+        shown = self._tasks[task]
+        shown.last = done, failed, value
         now = time.monotonic()
-        if now - self._said >= PLAIN_EVERY_S:
-            self._say(now)
+        if now - shown.said >= PLAIN_EVERY_S:
+            self._say(task, shown, now)
 
-    def _say(self, now: float) -> None:
-        self._said = now
-        done, failed, value = self._last
-        rate = (done - self._before) / max(now - self._began, 1e-9)
-        left = f", {max(0, self._planned - done - failed) / rate:.0f} s left" if rate > 0 else ""
+    def _say(self, task: str, shown: _Shown, now: float) -> None:
+        shown.said = now
+        done, failed, value = shown.last
+        rate = shown.rate(now)
+        left = f", {max(0, shown.planned - done - failed) / rate:.0f} s left" if rate > 0 else ""
         self._console.print(
-            f"{self._task}: {done}/{self._planned} done, {failed} failed, value {_value(value)}, {rate:.0f}/s{left}",
+            f"{task}: {done}/{shown.planned} done, {failed} failed, value {_value(value)}, {rate:.0f}/s{left}",
             soft_wrap=True,
             highlight=False,
             markup=False,
         )
 
-    def end(self) -> None:
-        self._say(time.monotonic())
+    def end(self, task: str) -> None:
+        self._say(task, self._tasks.pop(task), time.monotonic())
+
+
+class _Shown:
+    """A task under way: its bar, what was there when it began, and what was told last."""
+
+    def __init__(self, bar: TaskID, planned: int, had: int, began: float) -> None:
+        self.bar, self.planned, self._had, self._began = bar, planned, had, began
+        self.said = began
+        self.last: tuple[int, int, float | None] = (had, 0, None)
+
+    def rate(self, now: float) -> float:
+        """Answers per second of this session."""
+        return (self.last[0] - self._had) / max(now - self._began, 1e-9)
 
 
 def progress(console: Console) -> BarProgress | PlainProgress:

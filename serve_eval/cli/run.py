@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _FREE = "What is asked"
 _JUDGED = "How it is judged"
 _REACHED = "How the endpoint is reached"
+_SENT = "How the requests are sent"
 _SAID = "What is written"
 
 
@@ -96,16 +97,44 @@ def run(
     ] = None,
     proxy: Annotated[str | None, _flag("--proxy", "HTTP proxy URL.", _REACHED)] = None,
     ca_bundle: Annotated[str | None, _flag("--ca-bundle", "File with certificates to trust.", _REACHED)] = None,
-    concurrency: Annotated[int | None, _flag("--concurrency", "Requests in flight (default 64).", _REACHED)] = None,
-    max_attempts: Annotated[int | None, _flag("--max-attempts", "Attempts per request (default 4).", _REACHED)] = None,
+    max_tokens_field: Annotated[
+        str | None,
+        _flag("--max-tokens-field", "max_tokens (default) or max_completion_tokens, for chat.", _REACHED),
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        _flag("--concurrency", "Requests in flight (default 64), or auto: as many as the endpoint carries.", _SENT),
+    ] = None,
+    rate_limit: Annotated[
+        float | None, _flag("--rate-limit", "At most so many requests per second, evenly spaced.", _SENT)
+    ] = None,
+    order: Annotated[
+        str | None, _flag("--order", "Which samples first: natural (default), random, prefix, longest.", _SENT)
+    ] = None,
+    stream: Annotated[
+        bool | None,
+        _flag("--stream", "Ask for streams: adds times to the first token and per token.", _SENT, is_flag=True),
+    ] = None,
+    max_attempts: Annotated[int | None, _flag("--max-attempts", "Attempts per sample (default 4).", _SENT)] = None,
+    retry_budget: Annotated[
+        int | None,
+        _flag("--retry-budget", "Retries of all samples together (default: a quarter of the samples).", _SENT),
+    ] = None,
+    max_error_rate: Annotated[
+        float | None,
+        _flag("--max-error-rate", "Stop when a larger share of 50 or more samples failed (default .10).", _SENT),
+    ] = None,
     connect_timeout: Annotated[
-        float | None, _flag("--connect-timeout", "Seconds to connect, per attempt (default 60).", _REACHED)
+        float | None, _flag("--connect-timeout", "Seconds to connect, per attempt (default 60).", _SENT)
     ] = None,
     stall_timeout: Annotated[
-        float | None, _flag("--stall-timeout", "Seconds without a byte, per attempt (default 900).", _REACHED)
+        float | None, _flag("--stall-timeout", "Seconds without a byte, per attempt (default 900).", _SENT)
     ] = None,
     sample_timeout: Annotated[
-        float | None, _flag("--sample-timeout", "Seconds for a sample with all attempts (default 3600).", _REACHED)
+        float | None, _flag("--sample-timeout", "Seconds for a sample with all attempts (default 3600).", _SENT)
+    ] = None,
+    max_response_bytes: Annotated[
+        int | None, _flag("--max-response-bytes", "Bytes read of an answer (default 16777216).", _SENT)
     ] = None,
     output_dir: Annotated[
         str | None,
@@ -166,11 +195,18 @@ def run(
         "headers": _headers(_lines(header, "SERVE_EVAL_HEADER")),
         "proxy": proxy,
         "ca_bundle": ca_bundle,
-        "concurrency": concurrency,
+        "max_tokens_field": max_tokens_field,
+        "concurrency": int(concurrency) if concurrency and concurrency.isdecimal() else concurrency,
+        "rate_limit": rate_limit,
+        "order": order,
+        "stream": stream,
         "max_attempts": max_attempts,
+        "retry_budget": retry_budget,
+        "max_error_rate": max_error_rate,
         "connect_timeout_s": connect_timeout,
         "stall_timeout_s": stall_timeout,
         "sample_timeout_s": sample_timeout,
+        "max_response_bytes": max_response_bytes,
         "output_dir": output_dir,
     }
     settings_given = {name: value for name, value in given.items() if value is not None}

@@ -9,20 +9,27 @@ import ssl
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Literal, NamedTuple, Self
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
 from serve_eval.client import retry, wire
+from serve_eval.client.answer import response
+from serve_eval.client.connector import Connector
+from serve_eval.client.door import Door
+from serve_eval.client.rate import StartRate
+from serve_eval.client.stream import StreamedAnswer
+from serve_eval.client.wire import Said
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.schema import Attempt, Endpoint, Failure, FailureKind, Limits, Request, Response
 
 KEEPALIVE_S = 3.0
 """Below the 5 s after which trtllm-serve closes an idle connection: a POST on a closing connection is lost."""
+AFTER_DONE_S = 1.0
+"""How long a stream that said [DONE] may take to end before its connection is given up."""
 
 UNREACHABLE_HINT = "Is the server up, on that host and port? A server that still loads its model refuses connections."
 
@@ -38,9 +45,20 @@ class _Missed(Exception):
         status: int | None = None,
         retryable: bool = True,
         retry_after: str | None = None,
+        lost_stream: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind, self.status, self.retryable, self.retry_after = kind, status, retryable, retry_after
+        self.lost_stream = lost_stream
+
+
+class _Answer(NamedTuple):
+    """What one attempt gave, and when the first and the last token of a stream came."""
+
+    status: int
+    said: Said
+    first_at: float | None = None
+    last_at: float | None = None
 
 
 class Client:
@@ -50,6 +68,9 @@ class Client:
     key. The key, the proxy's password and the `masked` strings are replaced by *** in what is received, so that a
     server that echoes them cannot bring them into a file: in error messages always, in answers from 8 characters on,
     since a shorter one may be a plain word of the answer.
+
+    `retry_budget` is the number of retries that all samples together may still spend, `retries` what they spent.
+    `door` is told of refused connections.
     """
 
     def __init__(
@@ -62,8 +83,12 @@ class Client:
         proxy: str | None = None,
         ca_bundle: str | None = None,
         masked: Sequence[str] = (),
+        max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
     ) -> None:
-        self.endpoint, self.limits = endpoint, limits
+        self.endpoint, self.limits, self.door = endpoint, limits, Door()
+        self.retries, self.retry_budget = 0, limits.retry_budget
+        self.max_tokens_field = max_tokens_field
+        self._rate = StartRate(limits.rate_limit) if limits.rate_limit else None
         self._headers = CIMultiDict({"Accept-Encoding": "identity", "Content-Type": "application/json"})
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
@@ -75,13 +100,13 @@ class Client:
         self._ssl = _ssl_context(ca_bundle)
         self._urls = {path: URL(endpoint.base_url + path) for path in (wire.COMPLETIONS, wire.CHAT_COMPLETIONS)}
         self._rng = random.Random()
-        self._opened_at = time.monotonic()
+        self._epoch = time.time() - time.monotonic()
         self._prefix, self._sent = secrets.token_hex(4), 0
 
     async def __aenter__(self) -> Self:
         limits = self.limits
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self._ssl),
+            connector=Connector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self._ssl),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=limits.connect_timeout_s, sock_read=limits.stall_timeout_s
             ),
@@ -100,26 +125,33 @@ class Client:
         """The answer to a request, after at most `max_attempts` attempts, or why there is none.
 
         Attempts, pauses included, are bounded by `sample_timeout_s`. What would fail the same way is not tried again.
+        An answer that a stream lost is asked for again without streaming.
         """
         attempts: list[Attempt] = []
         given_up = f"the sample's {self.limits.sample_timeout_s:g} s"
         missed: _Missed | None = None
+        stream = self.limits.stream
         try:
             async with asyncio.timeout(self.limits.sample_timeout_s):
-                body = wire.encode(request, self.endpoint.model or "")
                 while True:
                     try:
-                        return await self._attempt(request, body, attempts)
+                        return await self._attempt(request, attempts, stream=stream)
                     except _Missed as error:
                         missed = error
                     if not missed.retryable or len(attempts) >= self.limits.max_attempts:
                         break
-                    await asyncio.sleep(retry.pause_s(len(attempts), missed.retry_after, self._rng))
+                    if not self._may_retry():
+                        missed = self._with_note(missed, "not tried again: the run's retry budget is spent")
+                        break
+                    if missed.lost_stream:
+                        stream = False
+                    else:
+                        await asyncio.sleep(retry.pause_s(len(attempts), missed.retry_after, self._rng))
         except TimeoutError:
             if missed is None:
                 missed = _Missed(FailureKind.TIMEOUT, f"no answer within {given_up}")
             else:
-                missed = _Missed(missed.kind, f"{missed} (gave up after {given_up})", status=missed.status)
+                missed = self._with_note(missed, f"gave up after {given_up}", retryable=True)
         return Failure(
             kind=missed.kind,
             message=str(missed),
@@ -128,31 +160,56 @@ class Client:
             attempts=tuple(attempts),
         )
 
-    async def _attempt(self, request: Request, body: bytes, attempts: list[Attempt]) -> Response:
+    def _may_retry(self) -> bool:
+        """Takes a retry out of the run's budget, if there is one left."""
+        if self.retry_budget is not None and self.retries >= self.retry_budget:
+            return False
+        self.retries += 1
+        return True
+
+    @staticmethod
+    def _with_note(missed: _Missed, note: str, *, retryable: bool | None = None) -> _Missed:
+        retryable = missed.retryable if retryable is None else retryable
+        return _Missed(missed.kind, f"{missed} ({note})", status=missed.status, retryable=retryable)
+
+    async def _attempt(self, request: Request, attempts: list[Attempt], *, stream: bool) -> Response:
+        if self._rate is not None:
+            await self._rate.wait()
         self._sent += 1
         request_id = f"{self._prefix}-{self._sent}"
+        body = wire.encode(request, self.endpoint.model or "", stream=stream, max_tokens_field=self.max_tokens_field)
         start = time.monotonic()
-        missed: _Missed | None = None
         status: int | None = None
+        failure: FailureKind | None = FailureKind.TIMEOUT  # what it is when the sample's time limit cuts us off
         try:
-            status, answer = await self._exchange(request, body, request_id)
+            answer = await self._exchange(request, body, request_id)
+            status, failure = answer.status, None
         except _Missed as error:
-            missed, status = error, error.status
+            status, failure = error.status, error.kind
             raise
         finally:
             end = time.monotonic()
             attempts.append(
                 Attempt(
-                    start_s=round(start - self._opened_at, 6),
-                    end_s=round(end - self._opened_at, 6),
-                    failure=missed.kind if missed else (None if status else FailureKind.TIMEOUT),
+                    start_s=round(self._epoch + start, 6),
+                    end_s=round(self._epoch + end, 6),
+                    failure=failure,
                     status=status,
                     request_id=request_id,
+                    streamed=stream,
                 )
             )
-        return replace(answer, latency_s=round(end - start, 6), attempts=tuple(attempts))
+        return response(
+            request,
+            answer.said,
+            start=start,
+            end=end,
+            first_at=answer.first_at,
+            last_at=answer.last_at,
+            attempts=tuple(attempts),
+        )
 
-    async def _exchange(self, request: Request, body: bytes, request_id: str) -> tuple[int, Response]:
+    async def _exchange(self, request: Request, body: bytes, request_id: str) -> _Answer:
         url = self._urls[wire.route(request.prompt)]
         try:
             async with self._session.post(
@@ -163,30 +220,42 @@ class Client:
                 proxy_auth=self._proxy_auth,
                 allow_redirects=False,
             ) as reply:
-                received = await self._read(reply)
-                content_type = reply.headers.get("Content-Type", "")
-                status, retry_after = reply.status, reply.headers.get("Retry-After")
+                return await self._read_answer(reply)
         except TimeoutError as error:
             raise _Missed(FailureKind.TIMEOUT, _timeout_message(error, self.limits)) from error
         except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, aiohttp.ClientConnectorError) and error.port:
+                self.door.refused(error.host, error.port)
             raise _Missed(FailureKind.DISCONNECTED, self._explain(error)) from error
         except ValueError as error:  # a host name or a header that cannot be sent
             raise _Missed(FailureKind.DISCONNECTED, self._explain(error), retryable=False) from error
+
+    async def _read_answer(self, reply: aiohttp.ClientResponse) -> _Answer:
+        """What a reply says. Raises _Missed when that is no answer, and what the connection raises."""
+        status = reply.status
         if 300 <= status < 400:
             raise _Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", status=status, retryable=False)
         if status >= 400:
-            message = wire.describe(received)
+            message = wire.describe(await self._read(reply))
             raise _Missed(
                 FailureKind.HTTP_ERROR,
                 f"HTTP {status}: {message}",
                 status=status,
                 retryable=retry.worth_retrying(status, message),
-                retry_after=retry_after,
+                retry_after=reply.headers.get("Retry-After"),
             )
+        content_type = reply.headers.get("Content-Type", "")
         try:
-            return status, wire.decode(received, content_type, request.sampling.stop)
+            if content_type[: len(wire.EVENT_STREAM)].lower() == wire.EVENT_STREAM:
+                return await self._read_stream(reply)
+            return _Answer(status, wire.decode(await self._read(reply), content_type))
         except wire.InvalidResponse as error:
-            raise _Missed(FailureKind.INVALID_RESPONSE, str(error), status=status) from error
+            raise _Missed(
+                FailureKind.INVALID_RESPONSE,
+                self._mask(str(error).encode(), shortest=1).decode(),
+                status=status,
+                lost_stream=isinstance(error, wire.LostStream),
+            ) from error
 
     async def _read(self, reply: aiohttp.ClientResponse) -> bytes:
         """The whole body, masked, at most `max_response_bytes` of it."""
@@ -194,14 +263,46 @@ class Client:
         while piece := await reply.content.readany():
             pieces.append(piece)
             size += len(piece)
-            if size > self.limits.max_response_bytes:
-                reply.close()
-                raise _Missed(
-                    FailureKind.INVALID_RESPONSE,
-                    f"the answer is larger than {self.limits.max_response_bytes} bytes",
-                    status=reply.status,
-                )
+            self._check_size(reply, size)
         return self._mask(pieces[0] if len(pieces) == 1 else b"".join(pieces), shortest=8 if reply.ok else 1)
+
+    async def _read_stream(self, reply: aiohttp.ClientResponse) -> _Answer:
+        """The answer of an event stream, read as it comes. Once there is a finish_reason, the way in which the stream
+        ends is not the answer's fault."""
+        answer, size, clock = StreamedAnswer(), 0, time.monotonic
+        try:
+            while not answer.done and (piece := await reply.content.readany()):
+                size += len(piece)
+                self._check_size(reply, size)
+                answer.feed(piece, clock())
+        except (aiohttp.ClientError, OSError):  # TimeoutError is an OSError
+            if not answer.complete:
+                raise
+        said = answer.said()
+        with suppress(aiohttp.ClientError, OSError):
+            async with asyncio.timeout(AFTER_DONE_S):
+                while not reply.content.at_eof() and (piece := await reply.content.readany()):
+                    size += len(piece)
+                    if size > self.limits.max_response_bytes:
+                        reply.close()
+        if self._secrets:
+            for name in ("text", "reasoning", "refusal", "finish_reason", "stop_reason"):
+                if told := getattr(said, name):
+                    setattr(
+                        said,
+                        name,
+                        self._mask(told.encode("utf-8", "surrogatepass"), shortest=8).decode("utf-8", "surrogatepass"),
+                    )
+        return _Answer(reply.status, said, answer.first_at, answer.last_at)
+
+    def _check_size(self, reply: aiohttp.ClientResponse, size: int) -> None:
+        if size > self.limits.max_response_bytes:
+            reply.close()
+            raise _Missed(
+                FailureKind.INVALID_RESPONSE,
+                f"the answer is larger than {self.limits.max_response_bytes} bytes",
+                status=reply.status,
+            )
 
     def _mask(self, text: bytes, *, shortest: int) -> bytes:
         for secret in self._secrets:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from serve_eval.client.client import UNREACHABLE_HINT, Client
-from serve_eval.client.wire import COMPLETIONS, route
+from serve_eval.client.wire import route
 from serve_eval.errors import EndpointError
 from serve_eval.folders import nearest
 from serve_eval.schema import Failure, FailureKind, Message, Prompt, Request, SamplingParams
@@ -13,20 +13,17 @@ from serve_eval.schema import Failure, FailureKind, Message, Prompt, Request, Sa
 _PING = "1 + 1 ="
 
 
-async def check(client: Client, *, chat: bool, extra: Mapping[str, object]) -> None:
-    """Sends one request of 2 tokens of the kind that the tasks will send. Raises EndpointError with the cause."""
+async def check(client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) -> None:
+    """Sends one short request of the kind that the tasks will send. Raises EndpointError with the cause."""
     prompt: Prompt = (Message(role="user", content=_PING),) if chat else _PING
-    sampling = SamplingParams(max_tokens=2)
     result = await client.send(Request(sample_id="preflight", prompt=prompt, sampling=sampling, extra=extra))
     if isinstance(result, Failure):
         served = await client.models() if result.kind is FailureKind.HTTP_ERROR else []
         address = client.endpoint.base_url + route(prompt)
-        raise EndpointError(
-            f"{address} does not answer a short request: {result.message}",
-            hint=_hint(
-                result, client.endpoint.model, served, extra, "chat" if route(prompt) != COMPLETIONS else "text"
-            ),
+        hint = _refused_field(result, client.max_tokens_field, extra) or _hint(
+            result, client.endpoint.model, served, chat
         )
+        raise EndpointError(f"{address} does not answer a short request: {result.message}", hint=hint)
 
 
 async def discover_model(client: Client) -> str:
@@ -44,24 +41,38 @@ async def discover_model(client: Client) -> str:
     )
 
 
-def _hint(failure: Failure, model: str | None, served: Collection[str], extra: Mapping[str, object], kind: str) -> str:
+def _refused_field(failure: Failure, max_tokens_field: str, extra: Iterable[str]) -> str:
+    """What to do about a field that the server will not take, as far as its refusal names it; else nothing."""
     message = failure.message.lower()
-    refused_field = next((name for name in extra if name in message), None)
+    if failure.status not in (400, 422):
+        return ""
+    if "max_completion_tokens" in message:
+        other = "max_tokens" if max_tokens_field == "max_completion_tokens" else "max_completion_tokens"
+        return f"The server wants the length under the other name: --max-tokens-field {other}."
+    for name, without in (*((name, "null") for name in (*extra, "temperature", "top_p")), ("'stop'", "[]")):
+        if name in message:
+            option = name.strip("'")
+            return (
+                f"The server refuses the field {option}: leave it out with --set TASK.{option}={without} "
+                f"--allow-mismatch {option}. The report then says that the protocol differs."
+            )
+    if "stream" in message:
+        return "The server refuses to stream: leave --stream out. The scores are the same."
+    return ""
+
+
+def _hint(failure: Failure, model: str | None, served: Collection[str], chat: bool) -> str:
     if failure.kind is FailureKind.DISCONNECTED:
         return UNREACHABLE_HINT
     if failure.kind is FailureKind.INVALID_RESPONSE:
         return "Is this the port of an OpenAI-compatible server? The base URL should end in /v1."
     if failure.kind is FailureKind.TIMEOUT:
         return "The server accepts connections but does not answer; see its log."
-    if refused_field:
-        return (
-            f"The server refuses the field {refused_field}: leave it out with --set TASK.{refused_field}=null "
-            f"--allow-mismatch {refused_field}."
-        )
     if failure.status in (401, 403):
         return "Put the key into OPENAI_API_KEY, or name another variable with --api-key-env."
     if served and model not in served:
         return f"The endpoint does not list the model {model!r}.{nearest(model or '', served)}"
     if failure.status == 404:
+        kind = "chat" if chat else "text"
         return f"No such route for {kind} requests: check the base URL, or a model name that the server does not know."
     return "The server's log may say more."

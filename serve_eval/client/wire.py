@@ -7,16 +7,15 @@ without one is an `InvalidResponse`, never an empty text.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from serve_eval.schema import Prompt, Request, Response, Usage
+from serve_eval.schema import Prompt, Request, Usage
 
 COMPLETIONS = "/completions"
 CHAT_COMPLETIONS = "/chat/completions"
+EVENT_STREAM = "text/event-stream"
 FINISHED = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call", "eos_token", "stop_sequence"})
 """Reasons for which a generation ends with an answer. Others (cancelled, timeout, abort, not_finished, error) end it
 without one."""
@@ -28,29 +27,54 @@ class InvalidResponse(Exception):
     """A 2xx body that holds no answer."""
 
 
-class _Delta(msgspec.Struct):
+class LostStream(InvalidResponse):
+    """A stream that ended well and empty: an orchestrator of trtllm-serve 1.2 loses answers that its context server
+    finished. Without streaming they arrive."""
+
+
+class Said(msgspec.Struct):
+    """What a server said, as it said it."""
+
+    text: str = ""
+    reasoning: str | None = None
+    refusal: str | None = None
+    finish_reason: str | None = None
+    stop_reason: str | None = None
+    usage: Usage = Usage()
+
+
+class Delta(msgspec.Struct):
+    """The parts of a message, or of a piece of one."""
+
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
 
 
-class _Choice(msgspec.Struct):
+class Choice(msgspec.Struct):
+    """One answer, or a piece of it."""
+
+    index: int | None = 0
     text: str | None = None
-    message: _Delta | None = None
-    delta: _Delta | None = None
+    message: Delta | None = None
+    delta: Delta | None = None
     finish_reason: str | None = None
+    stop_reason: Any = None
 
 
-class _Body(msgspec.Struct):
-    choices: list[_Choice] | None = None
+class Body(msgspec.Struct):
+    """What matters of an answer or of a chunk."""
+
+    choices: list[Choice] | None = None
     usage: Any = None
     error: Any = None
 
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(_Body)
+read_body = msgspec.json.Decoder(Body).decode
+_USAGE = {"include_usage": True}
 
 
 def route(prompt: Prompt) -> str:
@@ -58,112 +82,78 @@ def route(prompt: Prompt) -> str:
     return COMPLETIONS if isinstance(prompt, str) else CHAT_COMPLETIONS
 
 
-def encode(request: Request, model: str) -> bytes:
-    """The JSON body of a request. Sampling is always sent in full; `stop` and `seed` only when they are set."""
+def encode(request: Request, model: str, *, stream: bool = False, max_tokens_field: str = "max_tokens") -> bytes:
+    """The JSON body of a request. Sampling is sent in full but for what is None; `stop` only when there is any."""
     sampling = request.sampling
     body: dict[str, object] = {"model": model}
     if isinstance(request.prompt, str):
         body["prompt"] = request.prompt
     else:
         body["messages"] = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
-    body["max_tokens"] = sampling.max_tokens
-    body["temperature"] = sampling.temperature
-    body["top_p"] = sampling.top_p
-    if sampling.seed is not None:
-        body["seed"] = sampling.seed
+    # /v1/completions never had the second name: OpenAI renamed the field for chat only.
+    body["max_tokens" if isinstance(request.prompt, str) else max_tokens_field] = sampling.max_tokens
+    for name, value in (("temperature", sampling.temperature), ("top_p", sampling.top_p), ("seed", sampling.seed)):
+        if value is not None:
+            body[name] = value
     if sampling.stop:
         body["stop"] = sampling.stop
+    if stream:
+        body["stream"] = True
+        body["stream_options"] = _USAGE
     body.update(request.extra)
     return _encoder.encode(body)
 
 
-def decode(body: bytes, content_type: str, stop: Sequence[str] = ()) -> Response:
-    """The answer in a 2xx body, JSON or a whole event stream. Raises InvalidResponse when there is none.
-
-    The text is cut at the first stop string, since some servers leave it in.
-    """
-    streamed = content_type.lower().startswith("text/event-stream")
-    answer = _from_events(body) if streamed else _from_json(body, content_type)
-    text = cut_at_stop(answer.text, stop)
-    return answer if text is answer.text else replace(answer, text=text)
-
-
-def cut_at_stop(text: str, stop: Sequence[str]) -> str:
-    """The text before the earliest stop string."""
-    ends = [end for end in map(text.find, stop) if end >= 0]
-    return text[: min(ends)] if ends else text
-
-
-def _from_json(body: bytes, content_type: str) -> Response:
+def decode(body: bytes, content_type: str) -> Said:
+    """What a whole 2xx body says. Raises InvalidResponse when it holds no answer."""
     try:
-        parsed = _decoder.decode(body)
-    except _UNREADABLE as error:
+        parsed = read_body(body)
+    except UNREADABLE as error:
         raise InvalidResponse(
             f"not an OpenAI answer ({content_type or 'no content type'}): {describe(body)}"
         ) from error
-    _refuse_error(parsed, body)
+    refuse_error(parsed, body)
     if not parsed.choices:
         raise InvalidResponse(f"no choices in the answer: {describe(body)}")
     choice = parsed.choices[0]
-    said = choice.message or _Delta(content=choice.text)
-    return _answer(said, choice.finish_reason, parsed.usage, body)
+    message = choice.message or Delta(content=choice.text)
+    if not choice.finish_reason and not message.content:
+        raise InvalidResponse(f"neither a text nor a finish_reason: {describe(body)}")
+    return Said(
+        text=message.content or "",
+        reasoning=message.reasoning_content or message.reasoning,
+        refusal=message.refusal,
+        finish_reason=finished(choice.finish_reason),
+        stop_reason=stop_string(choice.stop_reason),
+        usage=usage(parsed.usage),
+    )
 
 
-def _from_events(body: bytes) -> Response:
-    """A server-sent event stream that was read to its end. It must hold a finish_reason, [DONE] or not."""
-    said, finish, usage = _Delta(), None, None
-    for event in _events(body):
-        if event == b"[DONE]":
-            break
-        try:
-            parsed = _decoder.decode(event)
-        except _UNREADABLE as error:
-            raise InvalidResponse(f"not an OpenAI stream: {describe(event)}") from error
-        _refuse_error(parsed, event)
-        usage = parsed.usage or usage
-        for choice in parsed.choices or ():
-            _append(said, choice.delta or _Delta(content=choice.text))
-            finish = choice.finish_reason or finish
-    if finish is None:
-        raise InvalidResponse("the stream ended without a finish_reason")
-    return _answer(said, finish, usage, body)
-
-
-def _events(body: bytes) -> list[bytes]:
-    lines = [line.strip() for line in body.replace(b"\r", b"\n").split(b"\n")]
-    return [line[5:].strip() for line in lines if line.startswith(b"data:")]
-
-
-def _append(said: _Delta, delta: _Delta) -> None:
-    for name in ("content", "reasoning_content", "reasoning", "refusal"):
-        piece = getattr(delta, name)
-        if piece is not None:
-            setattr(said, name, (getattr(said, name) or "") + piece)
-
-
-def _refuse_error(parsed: _Body, body: bytes) -> None:
+def refuse_error(parsed: Body, body: bytes) -> None:
+    """Raises InvalidResponse for an error object that came with a 200."""
     if parsed.error is not None:
         raise InvalidResponse(f"an error object in a successful answer: {describe(body)}")
 
 
-def _answer(said: _Delta, finish: str | None, usage: object, body: bytes) -> Response:
-    finish = finish or None
-    if finish is None and not said.content:
-        raise InvalidResponse(f"neither a text nor a finish_reason: {describe(body)}")
-    if finish is not None and finish not in FINISHED:
-        raise InvalidResponse(f"the generation ended without an answer: finish_reason {finish[:80]!r}")
-    return Response(
-        text=said.content or "",
-        finish_reason=finish,
-        reasoning=said.reasoning_content or said.reasoning,
-        refusal=said.refusal,
-        usage=Usage(prompt_tokens=_count(usage, "prompt_tokens"), completion_tokens=_count(usage, "completion_tokens")),
-    )
+def finished(reason: str | None) -> str | None:
+    """A finish_reason. Raises InvalidResponse for one that stands for no answer."""
+    if reason and reason not in FINISHED:
+        raise InvalidResponse(f"the generation ended without an answer: finish_reason {reason[:80]!r}")
+    return reason or None
 
 
-def _count(usage: object, name: str) -> int:
-    """A token count of a usage object; 0 where it is missing or no number."""
-    value = usage.get(name) if isinstance(usage, dict) else None
+def stop_string(reason: object) -> str | None:
+    """The stop string that ended an answer. trtllm-serve and vLLM also give token ids, which say less."""
+    return reason if isinstance(reason, str) else None
+
+
+def usage(told: object) -> Usage:
+    """Token counts; 0 where they are missing or no numbers."""
+    return Usage(prompt_tokens=_count(told, "prompt_tokens"), completion_tokens=_count(told, "completion_tokens"))
+
+
+def _count(told: object, name: str) -> int:
+    value = told.get(name) if isinstance(told, dict) else None
     return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
 
 
@@ -181,7 +171,7 @@ def describe(body: bytes) -> str:
         return "an empty body"
     try:
         found = _message(msgspec.json.decode(body))
-    except _UNREADABLE:
+    except UNREADABLE:
         found = None
         if text[:1] == "<":
             title = _TITLE.search(text)
@@ -205,7 +195,7 @@ def version(body: bytes) -> str | None:
     """The version of a /version answer; None when it is not one."""
     try:
         told = msgspec.json.decode(body)["version"]
-    except (*_UNREADABLE, KeyError, TypeError):
+    except (*UNREADABLE, KeyError, TypeError):
         return None
     return told if isinstance(told, str) else None
 
@@ -215,5 +205,5 @@ def model_ids(body: bytes) -> list[str]:
     try:
         data = msgspec.json.decode(body)
         return [entry["id"] for entry in data["data"] if isinstance(entry["id"], str)]
-    except (*_UNREADABLE, KeyError, TypeError):
+    except (*UNREADABLE, KeyError, TypeError):
         return []

@@ -11,7 +11,10 @@ from rich.text import Text
 
 from serve_eval.reference import spec_text
 from serve_eval.report.text import clean
-from serve_eval.schema import Report, TaskReport, VerdictOutcome
+from serve_eval.schema import Load, Report, TaskReport, VerdictOutcome
+
+LATE_S = 0.1
+"""Lateness of our own event loop from which on the measured times are not trusted without a word."""
 
 _STYLES = {
     VerdictOutcome.PASS: "bold green",
@@ -44,6 +47,8 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
     console.print(*_tables(report.tasks, console.width), sep="\n\n")
     for task in report.tasks:
         _explain(task, console)
+    for load in report.loads[-1:]:
+        _say(console, _engine(load, len(report.loads)))
     for warning in report.warnings:
         _say(console, f"warning: {warning}")
     if report.plan.integration_test:
@@ -116,6 +121,7 @@ def _explain(task: TaskReport, console: Console) -> None:
         )
     if result.failures:
         _say(console, f"{name}: failures: {', '.join(f'{kind} {count}' for kind, count in result.failures.items())}")
+    _say(console, f"{name}: {_traffic(task)}")
     if result.parts:
         _say(console, f"{name}: {', '.join(f'{part} {value:.3f}' for part, value in result.parts.items())}")
     if verdict.num_samples is not None and verdict.threshold is not None and verdict.num_samples != result.planned:
@@ -129,6 +135,47 @@ def _explain(task: TaskReport, console: Console) -> None:
         _say(console, f"{name}: {reason}")
     for warning in verdict.warnings:
         _say(console, f"{name}: warning: {warning}")
+
+
+def _traffic(task: TaskReport) -> str:
+    """Requests with their retries, and the times of those that were answered."""
+    traffic = task.traffic
+    said = [f"{traffic.attempts} requests for {task.result.planned} samples"]
+    if traffic.retries:
+        causes = ", ".join(f"{cause} {count}" for cause, count in traffic.retries.items())
+        said.append(f"{sum(traffic.retries.values())} of them retries after {causes}")
+    if traffic.not_streamed:
+        said.append(f"{traffic.not_streamed} asked again without streaming, since the stream lost the answer")
+    for label, times in (
+        ("latency", traffic.latency_s),
+        ("first token", traffic.ttft_s),
+        ("per token", traffic.tpot_s),
+    ):
+        if times:
+            said.append(f"{label} " + ", ".join(f"{name} {_seconds(value)}" for name, value in times.items()))
+    return "; ".join(said)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def _engine(load: Load, sessions: int) -> str:
+    """How the requests of the last session went out."""
+    limits = load.limits
+    rate = load.finished / load.wall_s if load.wall_s else 0.0
+    said = [f"at most {load.max_in_flight} in flight{' (auto)' if limits.concurrency == 'auto' else ''}"]
+    said.append(f"{load.finished} samples in {load.wall_s:.1f} s, {rate:.0f}/s")
+    if limits.rate_limit:
+        said.append(f"at most {limits.rate_limit:g} requests per second")
+    if limits.order != "natural":
+        said.append(f"order {limits.order}{f' (seed {load.order_seed})' if limits.order == 'random' else ''}")
+    if load.steps:
+        numbers = " ".join(str(step.concurrency) for step in load.steps)
+        said.append(f"concurrency went {numbers} (report.json says when and why)")
+    if load.loop_lag_s >= LATE_S:
+        said.append(f"the client itself was late by up to {load.loop_lag_s:.2f} s, which the times include")
+    return f"{'engine' if sessions == 1 else f'engine, last of {sessions} sessions'}: {'; '.join(said)}"
 
 
 def _say(console: Console, text: str) -> None:

@@ -51,8 +51,8 @@ def task(
     system_prompt: str | None = None,
     filter: Filter = "mean",  # noqa: A002  (the field's word for it, and the name of the option)
     max_tokens: int = 256,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
+    temperature: float | None = 0.0,
+    top_p: float | None = 1.0,
     stop: list[str] | None = None,
     truncate_prompt_tokens: int | None = 4096,
     random_seed: int = 0,
@@ -61,8 +61,8 @@ def task(
 
     `apply_chat_template` sends messages to the chat endpoint, `fewshot_as_multiturn` then makes each shot a pair of
     turns. The value is the mean of both filters, or one `filter` alone. `stop` replaces the three default stop strings.
-    `truncate_prompt_tokens` null leaves the field out for servers that reject it. `random_seed` fixes the order of the
-    questions and the shots. Raises PlanError for options that exclude each other.
+    `truncate_prompt_tokens`, `temperature` and `top_p` null leave the field out for servers that refuse it.
+    `random_seed` fixes the order of the questions and the shots. Raises PlanError for options that exclude each other.
     """
     if fewshot_as_multiturn and not apply_chat_template:
         raise PlanError("gsm8k.fewshot_as_multiturn needs apply_chat_template")

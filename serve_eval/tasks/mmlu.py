@@ -11,7 +11,7 @@ import csv
 import io
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -53,8 +53,8 @@ def task(
     system_prompt: str | None = None,
     none_cells: Literal["nan", "none"] = "nan",
     max_tokens: int = 2,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
+    temperature: float | None = 0.0,
+    top_p: float | None = 1.0,
     stop: list[str] | None = None,
     truncate_prompt_tokens: int | None = 4094,
     random_seed: int = 0,
@@ -63,8 +63,8 @@ def task(
 
     ceil(num_samples / 57) questions are drawn per subject, so 4096 asks 4104 questions; the registered number stays the
     n of the test. `none_cells`: the suite reads the files with pandas, which turns the cell "None" into "nan"; `none`
-    keeps it. `truncate_prompt_tokens` null leaves the field out for servers that reject it. Raises PlanError for
-    options out of range.
+    keeps it. `truncate_prompt_tokens`, `temperature` and `top_p` null leave the field out for servers that refuse it.
+    Raises PlanError for options out of range.
     """
     if not 0 <= num_fewshot <= 5 or num_samples < 1:
         raise PlanError("mmlu: num_fewshot must be 0 to 5, num_samples 1 or more")
@@ -185,12 +185,12 @@ def _answers(sample: Sample) -> tuple[str, str]:
     return f" {sample.target}", f" {LETTERS[(LETTERS.index(sample.target) + 1) % 4]}"
 
 
-def _breakdown(samples: Sequence[Sample], values: Sequence[float]) -> Mapping[str, object]:
+def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     """Accuracy in percent and number of scored questions by subject, subcategory and category."""
     tables: dict[str, dict[str, list[float]]] = {
         name: defaultdict(list) for name in ("subject", "subcategory", "category")
     }
-    for sample, value in zip(samples, values, strict=True):
+    for sample, value in scored:
         subject = sample.metadata["subject"]
         subcategory = SUBCATEGORY_OF[subject]
         tables["subject"][subject].append(value)

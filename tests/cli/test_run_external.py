@@ -102,7 +102,7 @@ def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(tmp_path
 
 def test_a_context_overflow_is_a_failure_with_its_reason_on_record(tmp_path: Path, data_root: Path) -> None:
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
-        done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated")
+        done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated", "--max-error-rate", "1")
     result = _task(tmp_path / "out")["result"]
     assert 0 < result["failed"] < 60, done.stderr
     assert result["failures"] == {"http_error": result["failed"]}
@@ -140,7 +140,7 @@ def test_a_run_whose_endpoint_comes_back_elsewhere_names_the_field(tmp_path: Pat
 
 def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(tmp_path: Path, data_root: Path) -> None:
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
-        _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated")
+        _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated", "--max-error-rate", "1")
     before = (tmp_path / "out/report.json").read_bytes()
     done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated")
     assert done.returncode == 4
@@ -149,7 +149,7 @@ def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(tmp_path: Pa
 
 def test_a_run_goes_on_at_a_new_address_and_stays_there(tmp_path: Path, data_root: Path) -> None:
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as old:
-        _run(data_root, tmp_path / "out", "--base-url", old, "--model", "simulated")
+        _run(data_root, tmp_path / "out", "--base-url", old, "--model", "simulated", "--max-error-rate", "1")
     (tmp_path / "ready").unlink()
     resume = [sys.executable, "-m", "serve_eval", "run", "--resume", str(tmp_path / "out")]
     with _simulator(tmp_path, data_root) as new:

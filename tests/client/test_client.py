@@ -288,7 +288,7 @@ def test_an_orchestrator_without_a_model_list_asks_for_the_name(answers: Path) -
 def _preflight(config: SimulatorConfig, model: str = "simulated", **client: Any) -> EndpointError:
     async def main() -> None:
         async with serve(create_app(config)) as url, Client(Endpoint(base_url=url, model=model), QUICK, **client) as c:
-            await check(c, chat=False, extra={"truncate_prompt_tokens": 4096})
+            await check(c, chat=False, sampling=SamplingParams(max_tokens=2), extra={"truncate_prompt_tokens": 4096})
 
     with pytest.raises(EndpointError) as caught:
         asyncio.run(main())
@@ -317,7 +317,7 @@ def test_a_server_that_refuses_a_field_comes_with_the_option_to_leave_it_out() -
 
     async def main() -> None:
         async with serve(_answering(refuse)) as url, Client(Endpoint(base_url=url, model="m"), QUICK) as c:
-            await check(c, chat=False, extra={"truncate_prompt_tokens": 4096})
+            await check(c, chat=False, sampling=SamplingParams(max_tokens=2), extra={"truncate_prompt_tokens": 4096})
 
     with pytest.raises(EndpointError) as caught:
         asyncio.run(main())

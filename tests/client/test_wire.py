@@ -11,7 +11,6 @@ from serve_eval.client import wire
 from serve_eval.schema import Message, Request, SamplingParams, Usage
 
 JSON = "application/json"
-SSE = "Text/Event-Stream; charset=utf-8"
 
 
 def _request(**more: object) -> Request:
@@ -35,6 +34,30 @@ def test_stop_seed_and_extra_fields_are_sent_when_they_are_set() -> None:
     assert (body["seed"], body["stop"], body["truncate_prompt_tokens"]) == (7, ["a", "b"], 9)
 
 
+def test_a_field_that_is_none_is_left_out() -> None:
+    body = json.loads(wire.encode(_request(sampling=SamplingParams(max_tokens=5, temperature=None, top_p=None)), "m"))
+    assert set(body) == {"model", "prompt", "max_tokens"}
+
+
+def test_a_chat_request_can_name_its_length_as_hosted_models_want_it() -> None:
+    chat = _request(prompt=(Message(role="user", content="u"),))
+    body = json.loads(wire.encode(chat, "m", max_tokens_field="max_completion_tokens"))
+    assert (body["max_completion_tokens"], "max_tokens" in body) == (5, False)
+    text = json.loads(wire.encode(_request(), "m", max_tokens_field="max_completion_tokens"))
+    assert text["max_tokens"] == 5  # /v1/completions has the old name only
+
+
+def test_a_stream_is_asked_for_with_its_usage() -> None:
+    body = json.loads(wire.encode(_request(), "m", stream=True))
+    assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
+
+
+@pytest.mark.parametrize(("told", "kept"), [("</s>", "</s>"), (None, None), (151645, None)])
+def test_the_stop_string_that_ended_an_answer_is_kept(told: object, kept: str | None) -> None:
+    body = {"choices": [{"text": "7", "finish_reason": "stop", "stop_reason": told}]}
+    assert wire.decode(json.dumps(body).encode(), JSON).stop_reason == kept
+
+
 def test_messages_go_to_the_chat_route() -> None:
     prompt = (Message(role="system", content="s"), Message(role="user", content="u"))
     body = json.loads(wire.encode(_request(prompt=prompt), "m"))
@@ -52,7 +75,7 @@ def test_a_completion_of_trtllm_serve_is_read() -> None:
         "prompt_token_ids": None,
     }
     answer = wire.decode(json.dumps(body).encode(), JSON)
-    assert (answer.text, answer.finish_reason, answer.truncated) == (" B", "length", True)
+    assert (answer.text, answer.finish_reason) == (" B", "length")
     assert answer.usage == Usage(prompt_tokens=7, completion_tokens=2)
 
 
@@ -100,40 +123,11 @@ def test_an_empty_text_with_a_finish_reason_is_an_answer() -> None:
         (b'{"choices": [{"text": "", "finish_reason": "abort"}]}', JSON, "'abort'"),
         (b'{"choices": [{"text": "7", "finish_reason": "not_finished"}]}', JSON, "'not_finished'"),
         (b'{"error": {"message": "overloaded"}}', JSON, "overloaded"),
-        (b"data: [DONE]\n\n", SSE, "without a finish_reason"),
-        (b'data: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n', SSE, "without a finish_reason"),
-        (b'data: {"error": {"message": "engine died"}}\n\n', SSE, "engine died"),
-        (b"data: {oops}\n\n", SSE, "not an OpenAI stream"),
-        (b"", SSE, "without a finish_reason"),
     ],
 )
 def test_a_body_without_an_answer_is_invalid_never_empty(body: bytes, content_type: str, message: str) -> None:
     with pytest.raises(wire.InvalidResponse, match=message):
         wire.decode(body, content_type)
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize("done", ["data: [DONE]{0}{0}", ""])
-def test_a_whole_event_stream_is_joined(newline: str, done: str) -> None:
-    chunks = [
-        {"choices": [{"delta": {"role": "assistant"}}]},
-        {"choices": [{"delta": {"content": "#### "}}]},
-        {"choices": [{"delta": {"content": "7"}, "finish_reason": None}]},
-        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
-        {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}},
-    ]
-    body = "".join(f"data: {json.dumps(chunk)} {newline}{newline}" for chunk in chunks) + done.format(newline)
-    answer = wire.decode(body.encode(), SSE)
-    assert (answer.text, answer.finish_reason, answer.usage.completion_tokens) == ("#### 7", "stop", 2)
-
-
-@pytest.mark.parametrize(
-    ("text", "stop", "kept"),
-    [("a</s>b", ("</s>",), "a"), ("abc", ("x",), "abc"), ("1 Q: 2 </s>", ("</s>", "Q:"), "1 "), ("abc", (), "abc")],
-)
-def test_the_text_is_cut_at_the_first_stop_string(text: str, stop: tuple[str, ...], kept: str) -> None:
-    body = json.dumps({"choices": [{"text": text, "finish_reason": "stop"}]}).encode()
-    assert wire.decode(body, JSON, stop).text == kept
 
 
 @pytest.mark.parametrize(
@@ -176,7 +170,7 @@ def test_model_lists_are_read_leniently() -> None:
         assert wire.model_ids(body) == []
 
 
-@given(st.binary(max_size=300), st.sampled_from([JSON, SSE, "text/html", ""]))
+@given(st.binary(max_size=300), st.sampled_from([JSON, "text/html", ""]))
 def test_any_bytes_give_an_answer_or_an_invalid_response(body: bytes, content_type: str) -> None:
     with contextlib.suppress(wire.InvalidResponse):
         wire.decode(body, content_type)

@@ -45,7 +45,7 @@ def test_the_name_is_the_file_and_the_protocol_is_plain_data(loaded: tuple[Task,
 
 def test_the_breakdown_takes_any_scores(loaded: tuple[Task, Dataset]) -> None:
     task, dataset = loaded
-    assert canonical(task.breakdown(dataset.samples, [1.0] * len(dataset.samples)))
+    assert canonical(task.breakdown((sample, 1.0) for sample in dataset.samples))
 
 
 def test_every_task_has_a_one_line_summary() -> None:

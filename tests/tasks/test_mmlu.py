@@ -79,7 +79,7 @@ def test_the_breakdown_counts_subjects_and_categories() -> None:
         Sample(id=str(i), prompt="p", target="A", metadata={"subject": subject})
         for i, subject in enumerate(["anatomy", "anatomy", "virology", "astronomy"])
     ]
-    table = task().breakdown(samples, [1.0, 0.0, 1.0, 1.0])
+    table = task().breakdown(zip(samples, [1.0, 0.0, 1.0, 1.0], strict=True))
     assert table["subject"] == {
         "anatomy": {"value": 50.0, "scored": 2},
         "astronomy": {"value": 100.0, "scored": 1},

@@ -20,6 +20,7 @@ def _result(right: int, failed: int = 0, planned: int = 4104) -> TaskResult:
         scored=scored,
         failed=failed,
         truncated=0,
+        stopped_in_reasoning=0,
         outcomes={"correct": right, "wrong": scored - right},
         failures={"timeout": failed} if failed else {},
         value=100 * right / scored if scored else None,

@@ -1,0 +1,44 @@
+"""What a server said, as it is kept and scored. Pure."""
+
+from __future__ import annotations
+
+from serve_eval.client.thinking import leaves_thinking_open, split_thinking
+from serve_eval.client.wire import Said
+from serve_eval.schema import Attempt, Request, Response
+
+
+def response(
+    request: Request,
+    said: Said,
+    *,
+    start: float,
+    end: float,
+    first_at: float | None = None,
+    last_at: float | None = None,
+    attempts: tuple[Attempt, ...] = (),
+) -> Response:
+    """The answer: thoughts apart, and the text cut at the first stop string, since some servers leave it in.
+
+    `start` and `end` are those of the attempt that succeeded, `first_at` and `last_at` the times of a stream's first
+    and last token, all in seconds of one clock.
+    """
+    prompt = request.prompt
+    text, thoughts = split_thinking(said.text, opened=isinstance(prompt, str) and leaves_thinking_open(prompt))
+    ends = [at for at in map(text.find, request.sampling.stop) if at >= 0]
+    ttft_s = tpot_s = None
+    if first_at is not None and last_at is not None:
+        ttft_s = round(first_at - start, 6)
+        if said.usage.completion_tokens > 1:
+            tpot_s = round((last_at - first_at) / (said.usage.completion_tokens - 1), 6)
+    return Response(
+        text=text[: min(ends)] if ends else text,
+        finish_reason=said.finish_reason,
+        reasoning="\n".join(part for part in (said.reasoning, thoughts) if part) or None,
+        refusal=said.refusal,
+        stop_reason=said.stop_reason,
+        usage=said.usage,
+        latency_s=round(end - start, 6),
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        attempts=attempts,
+    )

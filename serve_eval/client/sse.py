@@ -1,0 +1,49 @@
+"""Server-sent events out of the pieces in which a socket delivers them. Pure.
+
+Only `data:` fields matter here; comments and other fields are dropped. Lines end in `\\n`, `\\r\\n` or `\\r` (WHATWG
+HTML, section "Server-sent events"), and a piece may end anywhere, also inside a character.
+"""
+
+from __future__ import annotations
+
+
+class EventLines:
+    """Feeds on bytes and gives the payloads of the `data:` lines that they complete."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._carriage_return = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payloads that were completed, in order; an empty one for the blank line that ends an event."""
+        if b"\r" in data or self._carriage_return:
+            data = self._unix(data)
+        end = data.rfind(b"\n")
+        if end < 0:
+            self._pieces.append(data)
+            return []
+        head, rest = data[:end], data[end + 1 :]
+        if self._pieces:
+            head = b"".join((*self._pieces, head))
+        self._pieces = [rest] if rest else []
+        return [payload for line in head.split(b"\n") if (payload := _payload(line)) is not None]
+
+    def close(self) -> list[bytes]:
+        """What stands behind the last line end: a stream may end without one."""
+        line, self._pieces = b"".join(self._pieces), []
+        payload = _payload(line) if line else None
+        return [] if payload is None else [payload]
+
+    def _unix(self, data: bytes) -> bytes:
+        """`data` with `\\n` as the only line end; a `\\r` at the end of a piece is half of a `\\r\\n`, or is not."""
+        if self._carriage_return and data[:1] == b"\n":
+            data = data[1:]
+        self._carriage_return = data[-1:] == b"\r" if data else self._carriage_return
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _payload(line: bytes) -> bytes | None:
+    """What a `data:` line holds, b"" for a blank line, None for any other."""
+    if line[:5] == b"data:":
+        return line[5:].strip()
+    return b"" if not line.strip() else None

@@ -1,0 +1,107 @@
+"""An answer that arrives as an event stream, put together chunk by chunk. Pure: bytes and times in, `Said` out."""
+
+from __future__ import annotations
+
+from serve_eval.client import wire
+from serve_eval.client.sse import EventLines
+from serve_eval.client.wire import Delta, InvalidResponse, LostStream, Said
+
+DONE = b"[DONE]"
+MAX_LINES = 100
+"""Data lines over which one chunk may be spread; every server known writes one."""
+
+
+class StreamedAnswer:
+    """Takes the bytes of a stream with the time at which they came (any clock, in seconds).
+
+    `done`: [DONE] was read and nothing further counts. `complete`: a finish_reason was read, so that the answer is
+    whole however the stream ends. `first_at` and `last_at` are the times of the first and the last token, None without
+    any.
+    """
+
+    def __init__(self) -> None:
+        self.done = self.complete = False
+        self.first_at: float | None = None
+        self.last_at: float | None = None
+        self._lines = EventLines()
+        self._unfinished = b""  # data lines of one event whose JSON goes on in the next line
+        self._lines_of_it = 0
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._refusal: list[str] = []
+        self._finish: str | None = None
+        self._stop: str | None = None
+        self._usage: object = None
+        self._chunks = 0
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Raises InvalidResponse for what is no chunk of an answer, an error object above all."""
+        for payload in self._lines.feed(data):
+            if self.done:
+                return
+            self._take(payload, now)
+
+    def said(self) -> Said:
+        """The whole answer, at the end of the stream. Raises InvalidResponse when it has none, LostStream when the
+        stream held [DONE] and nothing else."""
+        for payload in self._lines.close():
+            if not self.done:
+                self._take(payload, self.last_at or 0.0)
+        if self._unfinished:
+            raise InvalidResponse(f"not an OpenAI stream: {wire.describe(self._unfinished)}")
+        if not self._finish:
+            if self.done and not self._chunks:
+                raise LostStream("the stream held [DONE] and no answer")
+            raise InvalidResponse("the stream ended without a finish_reason")
+        return Said(
+            text="".join(self._text),
+            reasoning="".join(self._reasoning) or None,
+            refusal="".join(self._refusal) or None,
+            finish_reason=wire.finished(self._finish),
+            stop_reason=self._stop,
+            usage=wire.usage(self._usage),
+        )
+
+    def _take(self, payload: bytes, now: float) -> None:
+        """One data line: a chunk, a part of one, or the end. An empty one ends an event."""
+        if self._unfinished:
+            if not payload:
+                raise InvalidResponse(f"not an OpenAI stream: {wire.describe(self._unfinished)}")
+            payload = self._unfinished + b"\n" + payload
+        elif not payload:
+            return
+        elif payload == DONE:
+            self.done = True
+            return
+        try:
+            parsed = wire.read_body(payload)
+        except wire.UNREADABLE as error:
+            self._lines_of_it += 1
+            if payload[:1] != b"{" or self._lines_of_it > MAX_LINES:
+                raise InvalidResponse(f"not an OpenAI stream: {wire.describe(payload)}") from error
+            self._unfinished = payload
+            return
+        self._unfinished, self._lines_of_it = b"", 0
+        wire.refuse_error(parsed, payload)
+        if parsed.usage:
+            self._usage = parsed.usage
+        for choice in parsed.choices or ():
+            if not choice.index:
+                self._chunks += 1
+                self._append(choice.delta or Delta(content=choice.text), now)
+                if choice.finish_reason:
+                    self._finish, self.complete = choice.finish_reason, True
+                    self._stop = wire.stop_string(choice.stop_reason)
+
+    def _append(self, delta: Delta, now: float) -> None:
+        thought = delta.reasoning_content or delta.reasoning
+        if delta.content:
+            self._text.append(delta.content)
+        if thought:
+            self._reasoning.append(thought)
+        if delta.refusal:
+            self._refusal.append(delta.refusal)
+        if delta.content or thought:
+            self.last_at = now
+            if self.first_at is None:
+                self.first_at = now

@@ -1,0 +1,114 @@
+"""How many requests are in flight: a fixed number, or what the endpoint turns out to carry. Pure: times come from
+outside.
+
+The automatic number climbs by doubling while each doubling still brings a fifth more throughput, goes back one step
+when it does not, and then tries a quarter more now and again. A refusal for load (429, 503), a timeout, answers that
+take half of the time limit or a throughput that fell by 30 % make it fall by 30 %. It is not the default: batches of
+other sizes change the numerics of a model, so a regression check keeps it fixed.
+"""
+
+from __future__ import annotations
+
+from serve_eval.schema import Failure, FailureKind, Limits, Response, Step
+
+START, MOST = 16, 1024
+DOUBLE, MORE, LESS = 2.0, 1.25, 0.7
+RISES = 1.2
+"""A doubling must bring so much throughput to be kept; a smaller raise, half of what it adds."""
+HOLD_WINDOWS = 8
+"""Windows between two trials of more, once climbing ended."""
+MAX_STEPS = 1000
+
+
+def overloaded(result: Response | Failure) -> bool:
+    """Whether any attempt was refused for load, or timed out."""
+    return any(a.status in (429, 503) or a.failure is FailureKind.TIMEOUT for a in result.attempts)
+
+
+class Fixed:
+    """Always the same number."""
+
+    steps: tuple[Step, ...] = ()
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def finished(self, result: Response | Failure, now: float) -> None:
+        """Changes nothing."""
+
+
+class Automatic:
+    """`limit` is how many may be in flight now. `finished` is told every result with the time since the start, in
+    seconds; the first samples after a change, which were sent under the old number, do not count."""
+
+    def __init__(self, limits: Limits, most: int = MOST) -> None:
+        self._most, self._slow_s = most, limits.stall_timeout_s / 2
+        self.limit = min(START, most)
+        self._before, self._best = self.limit, 0.0  # the last number that was worth it, and its samples per second
+        self._climbing, self._trial, self._held = True, False, 0
+        self._settling, self._began, self._count, self._latency = self.limit, 0.0, 0, 0.0
+        self._steps: list[Step] = []
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Every change, oldest first."""
+        return tuple(self._steps)
+
+    def finished(self, result: Response | Failure, now: float) -> None:
+        """May change `limit`."""
+        if self._settling > 0:
+            self._settling -= 1
+            self._began = now
+            return
+        self._count += 1
+        self._latency += result.latency_s if isinstance(result, Response) else 0.0
+        if overloaded(result):
+            self._fall(now, "the endpoint refused for load or timed out")
+        elif self._count >= max(self.limit, START):
+            self._judge(now)
+
+    def _judge(self, now: float) -> None:
+        """At the end of a window."""
+        rate = self._count / max(now - self._began, 1e-6)
+        needed = self._best * (RISES if self._climbing else 1.0 + (MORE - 1.0) / 2)
+        if self._latency / self._count > self._slow_s:
+            self._fall(now, "answers take half of the stall timeout")
+        elif (self._climbing or self._trial) and rate < needed:
+            self._climbing = self._trial = False
+            self._change(self._before, now, "more brought no more throughput")
+        elif self._climbing or self._trial or self._held >= HOLD_WINDOWS:
+            self._before, self._best, self._held = self.limit, rate, 0
+            self._trial = not self._climbing
+            self._change(self.limit * (DOUBLE if self._climbing else MORE), now, "trying more")
+        elif rate < LESS * self._best:
+            self._fall(now, "throughput fell")
+        else:
+            self._held += 1
+            self._window(now)
+
+    def _fall(self, now: float, why: str) -> None:
+        self._climbing = self._trial = False
+        self._best, self._held = 0.0, 0
+        self._change(self.limit * LESS, now, why)
+        self._before = self.limit
+
+    def _change(self, wanted: float, now: float, why: str) -> None:
+        limit = max(1, min(self._most, round(wanted)))
+        if limit != self.limit and len(self._steps) < MAX_STEPS:
+            elapsed, count = max(now - self._began, 1e-6), self._count
+            self._steps.append(
+                Step(
+                    at_s=round(now, 3),
+                    concurrency=limit,
+                    samples_per_s=round(count / elapsed, 3),
+                    latency_s=round(self._latency / max(count, 1), 6),
+                    why=why,
+                )
+            )
+        # Under the old number so many were sent that still come back.
+        self._settling = self.limit if limit != self.limit else 0
+        self.limit = limit
+        self._window(now)
+
+    def _window(self, now: float) -> None:
+        self._began, self._count, self._latency = now, 0, 0.0

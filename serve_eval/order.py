@@ -1,0 +1,29 @@
+"""In which order samples are started. Pure. No order changes what is asked."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Iterable, Sequence
+
+from serve_eval.schema import Order, Prompt, Sample
+
+
+def arranged(samples: Sequence[Sample], positions: Iterable[int], order: Order, seed: str) -> array[int]:
+    """The positions in the order in which their samples are to be started; ties stay as the protocol has them.
+
+    `longest` goes by the length of the target: where targets are worked solutions, as in GSM8K, the answers will be
+    long where they are. `random` gives the same order for the same seed.
+    """
+    chosen = array("q", positions)
+    if order == "random":
+        random.Random(seed).shuffle(chosen)
+    elif order == "prefix":
+        return array("q", sorted(chosen, key=lambda i: _text(samples[i].prompt)))
+    elif order == "longest":
+        return array("q", sorted(chosen, key=lambda i: -len(samples[i].target)))
+    return chosen
+
+
+def _text(prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else "\0".join(turn.role + "\0" + turn.content for turn in prompt)

@@ -1,0 +1,156 @@
+"""What is known of each sample of a task: scores, outcomes and failures by position, and no responses."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+import msgspec
+
+from serve_eval.journal import Journal
+from serve_eval.schema import Failure, FailureKind, Outcome, Response, Sample, Score, Task, TaskResult, Traffic
+from serve_eval.stats.missing import missing_bounds
+from serve_eval.traffic import TrafficCounter
+
+_TRUNCATED, _STOPPED_IN_REASONING = 1, 2
+
+
+def score_response(task: Task, sample: Sample, response: Response) -> Score:
+    """The score of an answer. Without any text there is nothing for the task's scorer to read: the outcome says why."""
+    if response.text.strip() or not task.metric.higher_is_better:
+        return task.score(sample, response)
+    if response.refusal or response.finish_reason == "content_filter":
+        outcome = Outcome.REFUSED
+    else:
+        outcome = Outcome.REASONING_ONLY if response.reasoning else Outcome.EMPTY
+    return Score(value=task.metric.lo or 0.0, outcome=outcome)
+
+
+class Tally:
+    """Scores every response once, when it comes from the endpoint or out of the journal, and keeps what it was worth in
+    flat arrays: some twenty bytes per sample. Writes each score to `scores` (JSON lines) if given.
+    """
+
+    _OUTCOMES = tuple(Outcome)
+    _KINDS = tuple(FailureKind)
+
+    def __init__(self, task: Task, samples: Sequence[Sample], scores: IO[bytes] | None = None) -> None:
+        self.task, self.samples, self._scores = task, samples, scores
+        self._values = array("d", bytes(8 * len(samples)))
+        self._parts: dict[str, array[float]] = {}
+        self._outcome = bytearray(len(samples))
+        self._failure = bytearray(len(samples))
+        self._retryable = bytearray(len(samples))
+        self._flags = bytearray(len(samples))
+        self._traffic = TrafficCounter()
+        self.scored, self.failed, self._sum = 0, 0, 0.0
+
+    def add(self, i: int, result: Response | Failure) -> None:
+        """Takes what was had for sample `i`. A failure never replaces a response; a newer response changes nothing."""
+        self._traffic.see(result)
+        if self._outcome[i]:
+            return
+        if isinstance(result, Failure):
+            self.failed += not self._failure[i]
+            self._failure[i] = 1 + self._KINDS.index(result.kind)
+            self._retryable[i] = result.retryable
+            return
+        sample = self.samples[i]
+        score = score_response(self.task, sample, result)
+        self.failed -= bool(self._failure[i])
+        self._failure[i] = 0
+        self._outcome[i] = 1 + self._OUTCOMES.index(score.outcome)
+        self._flags[i] = result.truncated * _TRUNCATED | result.stopped_in_reasoning * _STOPPED_IN_REASONING
+        self._values[i] = score.value
+        for name, part in score.parts.items():
+            if name not in self._parts:
+                self._parts[name] = array("d", bytes(8 * len(self.samples)))
+            self._parts[name][i] = part
+        self.scored += 1
+        self._sum += score.value
+        if self._scores is not None:
+            line = {"id": sample.id, "outcome": score.outcome, "value": score.value, "answer": score.answer}
+            line |= {"target": sample.target, "truncated": result.truncated, "parts": score.parts}
+            self._scores.write(msgspec.json.encode(line) + b"\n")
+
+    def count(self, earlier: Failure) -> None:
+        """Takes a failure of an earlier session, whose sample is asked again."""
+        self._traffic.see(earlier)
+
+    @property
+    def running_value(self) -> float | None:
+        """The mean so far in points, for display."""
+        return self.task.metric.scale * self._sum / self.scored if self.scored else None
+
+    @property
+    def traffic(self) -> Traffic:
+        """What it took so far."""
+        return self._traffic.traffic()
+
+    def unanswered(self) -> Iterator[int]:
+        """Positions of the samples without a response, failed ones included."""
+        return (i for i, outcome in enumerate(self._outcome) if not outcome)
+
+    def worth_another_pass(self) -> Iterator[int]:
+        """Positions of the failed samples that a later attempt may still answer."""
+        return (i for i, failure in enumerate(self._failure) if failure and self._retryable[i])
+
+    def _scored(self) -> Iterator[int]:
+        return (i for i, outcome in enumerate(self._outcome) if outcome)
+
+    def result(self) -> TaskResult:
+        """Counts, value and bounds. Independent of the order in which the answers came."""
+        metric, planned, n = self.task.metric, len(self.samples), self.scored
+        outcomes = Counter(self._outcome)
+        failures = Counter(self._failure)
+        total = math.fsum(self._values[i] for i in self._scored())
+        scored = ((self.samples[i], self._values[i]) for i in self._scored())
+        return TaskResult(
+            task=self.task.name,
+            metric=metric,
+            planned=planned,
+            scored=n,
+            failed=planned - n,
+            truncated=sum(flags & _TRUNCATED for flags in self._flags),
+            stopped_in_reasoning=sum(flags & _STOPPED_IN_REASONING for flags in self._flags) // _STOPPED_IN_REASONING,
+            outcomes={str(key): count for code, key in enumerate(Outcome, 1) if (count := outcomes[code])},
+            failures={str(key): count for code, key in enumerate(FailureKind, 1) if (count := failures[code])},
+            value=metric.scale * total / n if n else None,
+            bounds=self._bounds(total),
+            parts={
+                name: metric.scale * math.fsum(part[i] for i in self._scored()) / n
+                for name, part in sorted(self._parts.items())
+                if n
+            },
+            breakdown=self.task.breakdown(scored) if n else {},
+        )
+
+    def _bounds(self, total: float) -> tuple[float, float] | None:
+        """Lowest and highest value in points; None for an unbounded metric of which something is missing."""
+        metric, planned = self.task.metric, len(self.samples)
+        if self.scored < planned and (metric.lo is None or metric.hi is None):
+            return None
+        low, high = missing_bounds(total, self.scored, planned, metric.lo or 0.0, metric.hi or 0.0)
+        return metric.scale * low, metric.scale * high
+
+
+def replay(journal: Journal, tally: Tally) -> int:
+    """Gives the tally what the journal holds; returns how many responses. What failed is asked again, and so counts in
+    the traffic alone."""
+    if journal.empty:
+        return 0
+    index = {sample.id: i for i, sample in enumerate(tally.samples)}
+    responses = 0
+    for record in journal.records():
+        i = index.get(record.id)
+        if i is None:
+            continue
+        if record.response is not None:
+            tally.add(i, record.response)
+            responses += 1
+        elif record.failure is not None:
+            tally.count(record.failure)
+    return responses

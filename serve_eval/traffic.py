@@ -1,0 +1,80 @@
+"""What it took to get the answers: attempts, retries, times and tokens, counted in constant memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from serve_eval.schema import Failure, Response, Traffic
+
+RESOLUTION = 0.01
+"""Relative width of the classes into which times are counted, and so the error of a percentile."""
+_STEP = math.log1p(RESOLUTION)
+
+
+class Times:
+    """A histogram of seconds with classes of equal ratio: 1 % wide, whatever the scale."""
+
+    def __init__(self) -> None:
+        self._classes: Counter[int] = Counter()
+        self._count, self._max = 0, 0.0
+
+    def add(self, seconds: float) -> None:
+        self._classes[math.floor(math.log(seconds) / _STEP) if seconds > 1e-6 else -1400] += 1
+        self._count += 1
+        if seconds > self._max:
+            self._max = seconds
+
+    def percentiles(self) -> Mapping[str, float]:
+        """p50, p90 and p99 to 1 %, and the exact maximum, in seconds; empty without any time."""
+        if not self._count:
+            return {}
+        wanted = {name: math.ceil(share * self._count) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))}
+        found, below = {}, 0
+        for number, count in sorted(self._classes.items()):
+            below += count
+            for name, rank in wanted.items():
+                if name not in found and below >= rank:
+                    found[name] = round(min(math.exp((number + 0.5) * _STEP), self._max), 6)
+        return {**found, "max": self._max}
+
+
+class TrafficCounter:
+    """Sees every result of a task, of this session and out of the journal."""
+
+    def __init__(self) -> None:
+        self._attempts = self._not_streamed = self._prompt_tokens = self._completion_tokens = 0
+        self._retries: Counter[str] = Counter()
+        self._latency, self._ttft, self._tpot = Times(), Times(), Times()
+
+    def see(self, result: Response | Failure) -> None:
+        attempts = result.attempts
+        self._attempts += len(attempts)
+        if len(attempts) > 1:
+            for earlier, later in itertools.pairwise(attempts):
+                kind = earlier.failure.value if earlier.failure else "?"
+                at_fault = earlier.status if earlier.status and earlier.status >= 400 else None
+                self._retries[f"{kind} {at_fault}" if at_fault else kind] += 1
+                self._not_streamed += earlier.streamed and not later.streamed
+        if isinstance(result, Response):
+            self._latency.add(result.latency_s)
+            if result.ttft_s is not None:
+                self._ttft.add(result.ttft_s)
+            if result.tpot_s is not None:
+                self._tpot.add(result.tpot_s)
+            self._prompt_tokens += result.usage.prompt_tokens
+            self._completion_tokens += result.usage.completion_tokens
+
+    def traffic(self) -> Traffic:
+        return Traffic(
+            attempts=self._attempts,
+            retries=dict(sorted(self._retries.items())),
+            not_streamed=self._not_streamed,
+            latency_s=self._latency.percentiles(),
+            ttft_s=self._ttft.percentiles(),
+            tpot_s=self._tpot.percentiles(),
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
+        )

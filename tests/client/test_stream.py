@@ -1,0 +1,164 @@
+"""Streams as servers really send them, put together; whatever holds no answer is told apart from an empty one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.client.stream import StreamedAnswer
+from serve_eval.client.wire import InvalidResponse, LostStream, Said
+from serve_eval.schema import Usage
+
+ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}
+USAGE = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+
+
+def _chat(text: str | None = None, finish: str | None = None, **delta: Any) -> dict[str, Any]:
+    content = {} if text is None else {"content": text}
+    return {"choices": [{"index": 0, "delta": {**content, **delta}, "finish_reason": finish}], "usage": None}
+
+
+def _text(text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "text": text, "finish_reason": finish, "stop_reason": None}], "usage": None}
+
+
+def _bytes(*events: object, end: str = "\n\n") -> bytes:
+    return "".join(f"data: {e if isinstance(e, str) else json.dumps(e)}{end}" for e in events).encode()
+
+
+def _said(*pieces: bytes) -> Said:
+    answer = StreamedAnswer()
+    for number, piece in enumerate(pieces):
+        answer.feed(piece, float(number))
+    return answer.said()
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", " \n\n"])
+@pytest.mark.parametrize("done", [["[DONE]"], []])
+def test_a_chat_stream_is_joined_with_and_without_done(end: str, done: list[str]) -> None:
+    said = _said(_bytes(ROLE, _chat(""), _chat("#### "), _chat("7"), _chat(finish="stop"), USAGE, *done, end=end))
+    assert (said.text, said.finish_reason, said.usage) == (
+        "#### 7",
+        "stop",
+        Usage(prompt_tokens=7, completion_tokens=3),
+    )
+
+
+def test_a_text_stream_ends_with_its_last_text() -> None:
+    assert _said(_bytes(_text(" 4"), _text("2", "length"), "[DONE]")) == Said(text=" 42", finish_reason="length")
+
+
+def test_reasoning_is_kept_apart_in_either_of_its_names() -> None:
+    said = _said(_bytes(_chat(reasoning_content="h"), _chat(reasoning="m"), _chat("7"), _chat(finish="stop")))
+    assert (said.text, said.reasoning) == ("7", "hm")
+
+
+def test_events_after_done_do_not_count() -> None:
+    answer = StreamedAnswer()
+    answer.feed(_bytes(_chat("7", "stop"), "[DONE]", _chat("8"), {"error": "late"}), 0.0)
+    assert answer.done
+    answer.feed(_bytes({"error": "later"}), 1.0)
+    assert answer.said().text == "7"
+
+
+def test_a_character_cut_in_two_by_the_socket_is_whole() -> None:
+    stream = 'data: {"choices": [{"index": 0, "text": "Zürich 東京 🙂", "finish_reason": "stop"}]}\n\n'.encode()
+    for cut in range(len(stream)):
+        assert _said(stream[:cut], stream[cut:]).text == "Zürich 東京 🙂"
+
+
+def test_one_chunk_over_several_data_lines_is_one_chunk() -> None:
+    lines = json.dumps(_chat("7", "stop"), indent=1).splitlines()
+    assert _said(("".join(f"data: {line}\n" for line in lines) + "\n").encode()).text == "7"
+
+
+def test_of_several_answers_the_first_counts() -> None:
+    other = {"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
+    assert _said(_bytes(other, _chat("yes", "stop"), other)).text == "yes"
+
+
+def test_a_bare_done_is_a_lost_answer() -> None:
+    for stream in (_bytes("[DONE]"), _bytes({"choices": []}, "[DONE]")):
+        with pytest.raises(LostStream):
+            _said(stream)
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [
+        (b"", "without a finish_reason"),
+        (_bytes(ROLE), "without a finish_reason"),
+        (_bytes(_chat("half")), "without a finish_reason"),
+        (_bytes(_chat("half"), "[DONE]"), "without a finish_reason"),
+        (_bytes(_chat("half", "cancelled"), "[DONE]"), "'cancelled'"),
+        (_bytes({"error": {"message": "engine died"}}, "[DONE]"), "engine died"),
+        (_bytes(_chat("7"), {"error": "engine died"}), "engine died"),
+        (_bytes("oops"), "not an OpenAI stream: oops"),
+        (_bytes("{oops}"), "not an OpenAI stream"),
+        (b'data: {"choices": [{"text": "half', "not an OpenAI stream"),
+        (_bytes("[]"), "not an OpenAI stream"),
+        (b"<html>", "without a finish_reason"),
+    ],
+)
+def test_a_stream_without_an_answer_is_invalid_and_not_lost(stream: bytes, message: str) -> None:
+    with pytest.raises(InvalidResponse, match=message) as caught:
+        _said(stream)
+    assert not isinstance(caught.value, LostStream)
+
+
+def test_times_are_those_of_the_first_and_the_last_token() -> None:
+    answer = StreamedAnswer()
+    for at, event in enumerate(
+        [ROLE, _chat(""), _chat(reasoning_content="h"), _chat("7"), _chat(finish="stop"), USAGE]
+    ):
+        answer.feed(_bytes(event), float(at))
+    assert (answer.first_at, answer.last_at, answer.complete) == (2.0, 3.0, True)
+
+
+def test_a_hundred_thousand_events_are_read() -> None:
+    said = _said(_bytes(*(_text("ab") for _ in range(100_000)), _text("", "stop")))
+    assert len(said.text) == 200_000
+
+
+def test_lines_that_never_make_a_chunk_end_soon() -> None:
+    with pytest.raises(InvalidResponse):
+        _said(b"data: {\n" * 100_000)
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), st.booleans()), max_size=6), st.data())
+def test_any_cut_of_a_stream_gives_the_same_answer(parts: list[tuple[str, bool]], data: st.DataObject) -> None:
+    chunks = [_chat(text) if plain else _chat(reasoning_content=text) for text, plain in parts]
+    stream = _bytes(ROLE, *chunks, _chat(finish="stop"), USAGE, "[DONE]")
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert _said(*pieces) == _said(stream)
+    assert _said(stream).text == "".join(text for text, plain in parts if plain)
+
+
+@given(st.lists(st.binary(max_size=60) | st.sampled_from([b"data: ", b"\n\n", b"[DONE]", b'{"choices":']), max_size=12))
+def test_any_bytes_give_an_answer_or_an_invalid_response(pieces: list[bytes]) -> None:
+    with contextlib.suppress(InvalidResponse):
+        _said(*pieces)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda x: (
+            st.lists(x, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["choices", "delta", "index", "content", "error", "usage", "finish_reason"]), x
+            )
+        ),
+    )
+)
+def test_any_json_gives_an_answer_or_an_invalid_response(value: object) -> None:
+    with contextlib.suppress(InvalidResponse):
+        _said(_bytes({"choices": [value]}, "[DONE]"))
+    with contextlib.suppress(InvalidResponse):
+        _said(_bytes(value, "[DONE]"))
