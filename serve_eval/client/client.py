@@ -18,7 +18,7 @@ from yarl import URL
 
 from serve_eval.client import retry, wire
 from serve_eval.client.answer import response
-from serve_eval.client.connector import Connector
+from serve_eval.client.connector import REQUEST_ID, Connector
 from serve_eval.client.door import Door
 from serve_eval.client.rate import StartRate
 from serve_eval.client.stream import StreamedAnswer
@@ -105,8 +105,9 @@ class Client:
 
     async def __aenter__(self) -> Self:
         limits = self.limits
+        self._connector = Connector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self._ssl)
         self._session = aiohttp.ClientSession(
-            connector=Connector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self._ssl),
+            connector=self._connector,
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=limits.connect_timeout_s, sock_read=limits.stall_timeout_s
             ),
@@ -189,6 +190,7 @@ class Client:
             raise
         finally:
             end = time.monotonic()
+            self._connector.done(request_id, trusted=failure is None)
             attempts.append(
                 Attempt(
                     start_s=round(self._epoch + start, 6),
@@ -210,25 +212,33 @@ class Client:
         )
 
     async def _exchange(self, request: Request, body: bytes, request_id: str) -> _Answer:
-        url = self._urls[wire.route(request.prompt)]
+        status = None
         try:
             async with self._session.post(
-                url,
+                self._urls[wire.route(request.prompt)],
                 data=body,
-                headers={"X-Request-ID": request_id},
+                headers={REQUEST_ID: request_id},
                 proxy=self._proxy,
                 proxy_auth=self._proxy_auth,
                 allow_redirects=False,
             ) as reply:
-                return await self._read_answer(reply)
+                status = reply.status
+                answer = await self._read_answer(reply)
         except TimeoutError as error:
-            raise _Missed(FailureKind.TIMEOUT, _timeout_message(error, self.limits)) from error
+            raise _Missed(FailureKind.TIMEOUT, _timeout_message(error, self.limits), status=status) from error
+        except aiohttp.ClientResponseError as error:
+            message = self._masked(f"no HTTP answer: {error.message}")[: wire.MAX_MESSAGE]
+            raise _Missed(FailureKind.INVALID_RESPONSE, message, status=status) from error
         except (aiohttp.ClientError, OSError) as error:
             if isinstance(error, aiohttp.ClientConnectorError) and error.port:
                 self.door.refused(error.host, error.port)
-            raise _Missed(FailureKind.DISCONNECTED, self._explain(error)) from error
+            raise _Missed(FailureKind.DISCONNECTED, self._explain(error), status=status) from error
         except ValueError as error:  # a host name or a header that cannot be sent
             raise _Missed(FailureKind.DISCONNECTED, self._explain(error), retryable=False) from error
+        if self._connector.repeats(request_id, answer.said):
+            message = "the connection gave the answer to an earlier request once more"
+            raise _Missed(FailureKind.INVALID_RESPONSE, message, status=status)
+        return answer
 
     async def _read_answer(self, reply: aiohttp.ClientResponse) -> _Answer:
         """What a reply says. Raises _Missed when that is no answer, and what the connection raises."""
@@ -252,7 +262,7 @@ class Client:
         except wire.InvalidResponse as error:
             raise _Missed(
                 FailureKind.INVALID_RESPONSE,
-                self._mask(str(error).encode(), shortest=1).decode(),
+                self._masked(str(error)),
                 status=status,
                 lost_stream=isinstance(error, wire.LostStream),
             ) from error
@@ -288,11 +298,7 @@ class Client:
         if self._secrets:
             for name in ("text", "reasoning", "refusal", "finish_reason", "stop_reason"):
                 if told := getattr(said, name):
-                    setattr(
-                        said,
-                        name,
-                        self._mask(told.encode("utf-8", "surrogatepass"), shortest=8).decode("utf-8", "surrogatepass"),
-                    )
+                    setattr(said, name, self._masked(told, shortest=8))
         return _Answer(reply.status, said, answer.first_at, answer.last_at)
 
     def _check_size(self, reply: aiohttp.ClientResponse, size: int) -> None:
@@ -310,10 +316,15 @@ class Client:
                 text = text.replace(secret, b"***")
         return text
 
+    def _masked(self, text: str, *, shortest: int = 1) -> str:
+        if not self._secrets:
+            return text
+        return self._mask(text.encode("utf-8", "surrogatepass"), shortest=shortest).decode("utf-8", "surrogatepass")
+
     def _explain(self, error: Exception) -> str:
-        """What an exception says, without what must not be shown."""
+        """What an exception says, without what must not be shown, and not longer than a message may be."""
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return self._mask(said.encode("utf-8", "replace"), shortest=1).decode("utf-8", "replace")
+        return self._masked(said)[: wire.MAX_MESSAGE]
 
     async def models(self) -> list[str]:
         """The ids that /v1/models lists; empty where there is no such route (a disaggregated orchestrator).

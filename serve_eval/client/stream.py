@@ -33,6 +33,7 @@ class StreamedAnswer:
         self._stop: str | None = None
         self._usage: object = None
         self._chunks = 0
+        self._id: str | None = None
 
     def feed(self, data: bytes, now: float) -> None:
         """Raises InvalidResponse for what is no chunk of an answer, an error object above all."""
@@ -54,6 +55,7 @@ class StreamedAnswer:
                 raise LostStream("the stream held [DONE] and no answer")
             raise InvalidResponse("the stream ended without a finish_reason")
         return Said(
+            id=self._id,
             text="".join(self._text),
             reasoning="".join(self._reasoning) or None,
             refusal="".join(self._refusal) or None,
@@ -85,6 +87,8 @@ class StreamedAnswer:
         wire.refuse_error(parsed, payload)
         if parsed.usage:
             self._usage = parsed.usage
+        if self._id is None:
+            self._id = wire.answer_id(parsed.id)
         for choice in parsed.choices or ():
             if not choice.index:
                 self._chunks += 1

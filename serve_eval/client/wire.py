@@ -33,8 +33,9 @@ class LostStream(InvalidResponse):
 
 
 class Said(msgspec.Struct):
-    """What a server said, as it said it."""
+    """What a server said, as it said it. `id` is the answer's own (None: the server gives none)."""
 
+    id: str | None = None
     text: str = ""
     reasoning: str | None = None
     refusal: str | None = None
@@ -66,6 +67,7 @@ class Choice(msgspec.Struct):
 class Body(msgspec.Struct):
     """What matters of an answer or of a chunk."""
 
+    id: Any = None
     choices: list[Choice] | None = None
     usage: Any = None
     error: Any = None
@@ -120,6 +122,7 @@ def decode(body: bytes, content_type: str) -> Said:
     if not choice.finish_reason and not message.content:
         raise InvalidResponse(f"neither a text nor a finish_reason: {describe(body)}")
     return Said(
+        id=answer_id(parsed.id),
         text=message.content or "",
         reasoning=message.reasoning_content or message.reasoning,
         refusal=message.refusal,
@@ -140,6 +143,11 @@ def finished(reason: str | None) -> str | None:
     if reason and reason not in FINISHED:
         raise InvalidResponse(f"the generation ended without an answer: finish_reason {reason[:80]!r}")
     return reason or None
+
+
+def answer_id(told: object) -> str | None:
+    """The id of an answer or a chunk."""
+    return told if isinstance(told, str) and told else None
 
 
 def stop_string(reason: object) -> str | None:
