@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +30,7 @@ from serve_eval.schema import (
     FailureKind,
     Hypothesis,
     Limits,
+    Load,
     Metric,
     Outcome,
     Response,
@@ -149,10 +154,15 @@ def _answers(path: Path, samples: list[Sample]) -> Path:
     return path
 
 
-def _run(app: web.Application, samples: list[Sample], journal_path: Path, concurrency: int = 16) -> Tally:
-    async def main() -> Tally:
-        limits = Limits(concurrency=concurrency)
-        async with serve(app) as url, Client(Endpoint(base_url=url, model="simulated"), limits) as client:
+def _run(app: web.Application, samples: list[Sample], journal_path: Path, **limits: Any) -> Tally:
+    """One task as a run asks it: everything, then once more what failed."""
+    return _session(app, samples, journal_path, **limits)[0]
+
+
+def _session(app: web.Application, samples: list[Sample], journal_path: Path, **limits: Any) -> tuple[Tally, Load]:
+    async def main() -> tuple[Tally, Load]:
+        chosen = Limits(**{"concurrency": 16, "retry_budget": 100_000, **limits})
+        async with serve(app) as url, Client(Endpoint(base_url=url, model="simulated"), chosen) as client:
             with Journal(journal_path) as journal:
                 tally = Tally(_task(), samples)
                 replay(journal, tally)
@@ -160,7 +170,7 @@ def _run(app: web.Application, samples: list[Sample], journal_path: Path, concur
                 lane = Lane("letters", tally, journal, list(tally.unanswered()))
                 await ask(session, [lane], watch=Watch(answered=False))
                 await ask(session, [Lane("letters", tally, journal, list(tally.worth_another_pass()))])
-                return tally
+                return tally, session.load()
 
     return asyncio.run(main())
 
@@ -248,3 +258,181 @@ def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(t
     app, _ = _broken(95, lambda request: web.json_response({"error": "too long"}, status=400))
     result = _run(app, _samples(105), tmp_path / "j2", concurrency=1).result()
     assert (result.scored, result.failed) == (95, 10)
+
+
+# ------------------------------------------------------------------------------------------------- the engine
+
+
+def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
+    """While the last answers of one task are awaited, the next task is asked already."""
+    asked: list[str] = []
+    slow = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.Response:
+        prompt = (await request.json())["prompt"]
+        asked.append(prompt)
+        if len(asked) == 15:
+            slow.set()
+        if prompt == "question 9" and len(asked) <= 15:
+            await asyncio.wait_for(slow.wait(), 20)
+        return web.json_response({"choices": [{"text": "A", "finish_reason": "stop"}]})
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", handler)
+
+    async def main() -> list[tuple[str, ...]]:
+        said: list[tuple[str, ...]] = []
+
+        class Told:
+            def begin(self, task: str, planned: int, had: int) -> None:
+                said.append(("begin", task))
+
+            def update(self, task: str, done: int, failed: int, value: float | None) -> None: ...
+
+            def end(self, task: str) -> None:
+                said.append(("end", task))
+
+        async with serve(app) as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
+            with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
+                lanes = [Lane(n, Tally(_task(), _samples(10)), j, range(10)) for n, j in (("one", a), ("two", b))]
+                await ask(Session(client, order_seed=0), lanes, progress=Told())
+                assert [lane.tally.scored for lane in lanes] == [10, 10]
+        return said
+
+    assert asyncio.run(main()) == [("begin", "one"), ("begin", "two"), ("end", "one"), ("end", "two")]
+
+
+def test_ten_percent_random_faults_on_ten_thousand_samples_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
+    samples = _samples(10_000)
+    config = SimulatorConfig(answers=_answers(tmp_path / "a", samples))
+    rng = random.Random(0)
+    faulty = 0
+
+    def lose(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    faults: list[Callable[[web.Request], web.Response]] = [
+        lambda request: web.json_response({"detail": "Internal server error"}, status=500),
+        lambda request: web.Response(status=429, headers={"Retry-After": "0"}),
+        lambda request: web.Response(status=503, text="LLM is unavailable."),
+        lambda request: web.Response(text="<html>", content_type="text/html"),
+        lambda request: web.json_response({"choices": []}),
+        lambda request: web.Response(text='{"choices": [{"text": " A', content_type="application/json"),
+        lambda request: web.json_response({"choices": [{"text": " A", "finish_reason": "cancelled"}]}),
+        lose,
+    ]
+
+    @web.middleware
+    async def failing(request: web.Request, handler: Handler) -> web.StreamResponse:
+        nonlocal faulty
+        answer = await handler(request)
+        if rng.random() < 0.10:
+            faulty += 1
+            return rng.choice(faults)(request)
+        return answer
+
+    sound = _run(create_app(config), samples, tmp_path / "sound", concurrency=64)
+    app = create_app(config)
+    app.middlewares.append(failing)
+    tally, load = _session(app, samples, tmp_path / "faulty", concurrency=64)
+    assert tally.result() == sound.result()
+    assert tally.result().scored == 10_000
+    assert faulty > 900
+    traffic = tally.traffic
+    assert traffic.attempts == app[STATS].requests.total() == 10_000 + faulty
+    assert load.retries == sum(traffic.retries.values()) <= faulty
+
+
+def test_no_request_starts_more_than_five_seconds_after_the_listener_closed(tmp_path: Path) -> None:
+    starts: list[float] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        starts.append(time.time())
+        return web.json_response({"choices": [{"text": "A", "finish_reason": "stop"}]}, headers={"Connection": "close"})
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", handler)
+
+    async def main() -> float:
+        async with AsyncExitStack() as listening, AsyncExitStack() as asking:
+            url = await listening.enter_async_context(serve(app))
+            client = await asking.enter_async_context(Client(Endpoint(base_url=url), Limits(concurrency=1)))
+            with Journal(tmp_path / "j") as journal:
+                lane = Lane("letters", Tally(_task(), _samples(100_000)), journal, range(100_000))
+                run = asyncio.create_task(ask(Session(client, order_seed=0), [lane], watch=Watch(answered=False)))
+                await asyncio.sleep(0.3)
+                await listening.aclose()
+                closed = time.time()
+                with pytest.raises(EndpointError, match="nobody listens at"):
+                    await asyncio.wait_for(run, 20)
+                return closed
+
+    closed = asyncio.run(main())
+    with Journal(tmp_path / "j") as journal:
+        records = list(journal.records())
+    attempts = [a for r in records for a in (r.response or r.failure).attempts]  # type: ignore[union-attr]
+    assert len(starts) > 10
+    assert max(a.start_s for a in attempts) < closed + 5.0
+    assert time.time() < closed + 10.0
+
+
+def test_the_retry_budget_bounds_the_retries_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
+    samples = _samples(400)
+    faults: dict[str, Any] = {"failure_rate": 0.08, "failure_kind": "500"}
+    app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
+    tally, load = _session(app, samples, tmp_path / "j", retry_budget=10)
+    assert load.retries == load.retry_budget == 10
+    with Journal(tmp_path / "j") as journal:
+        messages = [record.failure.message for record in journal.records() if record.failure]
+    assert any("the run's retry budget is spent" in message for message in messages)
+    assert 0 < tally.result().failed < 60
+
+
+def test_starts_keep_to_the_rate_limit_retries_included(tmp_path: Path) -> None:
+    samples = _samples(60)
+    faults: dict[str, Any] = {"failure_rate": 0.05, "failure_kind": "429", "failures_per_prompt": 1}
+    app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
+    tally, load = _session(app, samples, tmp_path / "j", rate_limit=50.0)
+    assert tally.scored == 60
+    assert load.wall_s >= (tally.traffic.attempts - 1) / 50.0 - 0.02
+    assert app[STATS].max_concurrent <= 4
+
+
+def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path: Path) -> None:
+    samples = _samples(3000)
+    app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), latency_s=0.1))
+    tally, load = _session(app, samples, tmp_path / "j", concurrency="auto")
+    assert (tally.scored, tally.failed) == (3000, 0)
+    assert set(app[STATS].requests.values()) == {1}
+    assert [step.concurrency for step in load.steps[:2]] == [32, 64]
+    assert load.max_in_flight == max(step.concurrency for step in load.steps)
+
+
+def test_what_is_had_is_forced_to_disk_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forced: list[int] = []
+    monkeypatch.setattr("serve_eval.journal.os.fsync", lambda fd: forced.append(os.fstat(fd).st_size))
+    samples = _samples(30)
+    app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), latency_s=0.8))
+    _run(app, samples, tmp_path / "j", concurrency=15)
+    assert len(forced) >= 2
+    assert 0 < forced[0] < forced[-1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_loop_of_the_client_is_watched_and_the_mode_of_answering_changes_no_score(
+    tmp_path: Path, stream: bool
+) -> None:
+    samples = _samples(300)
+    app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples)))
+    tally, load = _session(app, samples, tmp_path / "j", stream=stream)
+    again = _run(create_app(SimulatorConfig(answers=tmp_path / "a")), samples, tmp_path / "k", stream=not stream)
+    assert tally.result() == again.result()
+    assert bool(tally.traffic.ttft_s) is stream
+    assert (load.finished, load.limits.stream) == (300, stream)
+    assert load.loop_lag_s >= 0.0
