@@ -45,7 +45,8 @@ class Journal:
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self.dropped_bytes = self._drop_torn_line()
-        self.empty = os.fstat(self._fd).st_size == 0
+        self._size = os.fstat(self._fd).st_size
+        self.empty = self._size == 0
         self._unsynced = False
 
     def __enter__(self) -> Self:
@@ -88,17 +89,15 @@ class Journal:
     def append(self, record: Record) -> None:
         """Writes one record. Raises JournalError when it cannot be written whole; nothing torn is left then."""
         data = _encode(record) + b"\n"
-        status = os.fstat(self._fd)
-        if status.st_nlink == 0:
-            raise JournalError(f"{self.path} was removed during the run")
         try:
             written = os.write(self._fd, data)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
+            self._size += len(data)
             self._unsynced = True
         except OSError as error:
             with suppress(OSError):  # a torn line that stays is dropped when the journal is opened again
-                os.ftruncate(self._fd, status.st_size)
+                os.ftruncate(self._fd, self._size)
             raise JournalError(
                 f"{self.path}: cannot write: {error.strerror}",
                 hint=NO_ROOM_HINT,
@@ -107,11 +106,14 @@ class Journal:
     def sync(self) -> None:
         """Forces what was written to the disk, for the case that the machine dies and not only the process.
 
-        Raises JournalError when the disk has no room or fails; a file system that cannot sync is left to itself.
+        Raises JournalError when the disk has no room or fails, and when the file was removed meanwhile; a file system
+        that cannot sync is left to itself.
         """
         if not self._unsynced:
             return
         self._unsynced = False
+        if os.fstat(self._fd).st_nlink == 0:
+            raise JournalError(f"{self.path} was removed during the run")
         try:
             os.fsync(self._fd)
         except OSError as error:

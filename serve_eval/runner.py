@@ -20,9 +20,9 @@ SYNC_S = 0.5
 """How often what was journalled is forced to disk."""
 TICK_S = 0.25
 """How often the lateness of the event loop is measured."""
-MANY = 1024
-"""In flight from which on the garbage collector is asked to run rarely: it was measured to take half of the time."""
 GC_THRESHOLDS = (50_000, 100, 1000)
+"""How rarely the garbage collector runs meanwhile: at 4096 in flight it was measured to take half of the time, at 512 a
+tenth. Memory stays the same, since requests leave no cycles behind."""
 
 
 class Progress(Protocol):
@@ -122,7 +122,7 @@ async def ask(
                 idle.set()
 
     try:
-        with _rare_collections(pace.limit):
+        with _rare_collections():
             async with asyncio.TaskGroup() as workers:
                 start_workers()
                 guards = [client.door.watch(), _sync(busy), _measure(session)]
@@ -166,10 +166,9 @@ async def _measure(session: Session) -> None:
 
 
 @contextmanager
-def _rare_collections(in_flight: int) -> Iterator[None]:
+def _rare_collections() -> Iterator[None]:
     thresholds = gc.get_threshold()
-    if in_flight >= MANY:
-        gc.set_threshold(*GC_THRESHOLDS)
+    gc.set_threshold(*GC_THRESHOLDS)
     try:
         yield
     finally:

@@ -2,7 +2,7 @@
 
 A Plan says what to run; a launcher yields an Endpoint; a Task turns Samples into Requests; the client turns Requests
 into Responses or Failures; scorers give Scores; a verdict rule compares the TaskResult with a Reference and says a
-Verdict; the Report keeps it all.
+Verdict; the Report keeps it all. What is made for every request is a Struct: it costs a quarter of a dataclass.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 # --------------------------------------------------------------------------------------------------- what to run
 
@@ -248,18 +250,16 @@ class Outcome(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True, gc=False):
     """What is sent for one sample. `extra` holds fields beyond the common OpenAI ones (truncate_prompt_tokens)."""
 
     sample_id: str
     prompt: Prompt
     sampling: SamplingParams
-    extra: Mapping[str, object] = field(default_factory=dict)
+    extra: Mapping[str, object] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True, gc=False):
     """One try of a request: when, what went wrong (None: nothing), the X-Request-ID that we sent.
 
     `start_s` and `end_s` are seconds since 1970 in UTC, counted on from the opening of the client by a clock that never
@@ -274,16 +274,14 @@ class Attempt:
     streamed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True, gc=False):
     """Token counts as the server reports them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class Response(Struct, frozen=True, kw_only=True, gc=False):
     """An answer. `finish_reason` "length" means that it was cut, which is a flag and not an outcome.
 
     `text` is what is scored: what a model thought aloud stands in `reasoning`, also when it came in the text between
@@ -313,8 +311,7 @@ class Response:
         return self.finish_reason == "stop" and bool(self.reasoning) and not self.text.strip()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True, gc=False):
     """No answer after every attempt. Returned, not raised; a scorer can never be given one."""
 
     kind: FailureKind
@@ -327,14 +324,13 @@ class Failure:
 # --------------------------------------------------------------------------------------- what it is worth
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class Score(Struct, frozen=True, kw_only=True, gc=False):
     """`answer` is what was extracted (None: nothing could be); `parts` are named sub-scores, such as one per filter."""
 
     value: float
     outcome: Outcome
     answer: str | None = None
-    parts: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float] = {}
 
 
 Breakdown = Callable[[Iterable[tuple[Sample, float]]], Mapping[str, object]]

@@ -6,7 +6,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import IO
+from typing import IO, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from serve_eval.schema import Failure, FailureKind, Outcome, Response, Sample, S
 from serve_eval.stats.missing import missing_bounds
 from serve_eval.traffic import TrafficCounter
 
+_encode = msgspec.json.Encoder().encode
 _TRUNCATED, _STOPPED_IN_REASONING = 1, 2
 
 
@@ -34,8 +35,8 @@ class Tally:
     flat arrays: some twenty bytes per sample. Writes each score to `scores` (JSON lines) if given.
     """
 
-    _OUTCOMES = tuple(Outcome)
-    _KINDS = tuple(FailureKind)
+    _OUTCOMES: Final = {outcome: code for code, outcome in enumerate(Outcome, 1)}
+    _KINDS: Final = {kind: code for code, kind in enumerate(FailureKind, 1)}
 
     def __init__(self, task: Task, samples: Sequence[Sample], scores: IO[bytes] | None = None) -> None:
         self.task, self.samples, self._scores = task, samples, scores
@@ -55,14 +56,14 @@ class Tally:
             return
         if isinstance(result, Failure):
             self.failed += not self._failure[i]
-            self._failure[i] = 1 + self._KINDS.index(result.kind)
+            self._failure[i] = self._KINDS[result.kind]
             self._retryable[i] = result.retryable
             return
         sample = self.samples[i]
         score = score_response(self.task, sample, result)
         self.failed -= bool(self._failure[i])
         self._failure[i] = 0
-        self._outcome[i] = 1 + self._OUTCOMES.index(score.outcome)
+        self._outcome[i] = self._OUTCOMES[score.outcome]
         self._flags[i] = result.truncated * _TRUNCATED | result.stopped_in_reasoning * _STOPPED_IN_REASONING
         self._values[i] = score.value
         for name, part in score.parts.items():
@@ -72,9 +73,16 @@ class Tally:
         self.scored += 1
         self._sum += score.value
         if self._scores is not None:
-            line = {"id": sample.id, "outcome": score.outcome, "value": score.value, "answer": score.answer}
-            line |= {"target": sample.target, "truncated": result.truncated, "parts": score.parts}
-            self._scores.write(msgspec.json.encode(line) + b"\n")
+            line = {
+                "id": sample.id,
+                "outcome": score.outcome,
+                "value": score.value,
+                "answer": score.answer,
+                "target": sample.target,
+                "truncated": result.truncated,
+                "parts": score.parts,
+            }
+            self._scores.write(_encode(line) + b"\n")
 
     def count(self, earlier: Failure) -> None:
         """Takes a failure of an earlier session, whose sample is asked again."""
@@ -116,8 +124,8 @@ class Tally:
             failed=planned - n,
             truncated=sum(flags & _TRUNCATED for flags in self._flags),
             stopped_in_reasoning=sum(flags & _STOPPED_IN_REASONING for flags in self._flags) // _STOPPED_IN_REASONING,
-            outcomes={str(key): count for code, key in enumerate(Outcome, 1) if (count := outcomes[code])},
-            failures={str(key): count for code, key in enumerate(FailureKind, 1) if (count := failures[code])},
+            outcomes={str(key): count for key, code in self._OUTCOMES.items() if (count := outcomes[code])},
+            failures={str(key): count for key, code in self._KINDS.items() if (count := failures[code])},
             value=metric.scale * total / n if n else None,
             bounds=self._bounds(total),
             parts={

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import secrets
 import ssl
@@ -17,9 +18,10 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from serve_eval.client import retry, wire
-from serve_eval.client.answer import response
+from serve_eval.client.answer import microseconds, response
 from serve_eval.client.connector import REQUEST_ID, Connector
 from serve_eval.client.door import Door
+from serve_eval.client.patience import SAMPLE, STALL, Patience, Wait
 from serve_eval.client.rate import StartRate
 from serve_eval.client.stream import StreamedAnswer
 from serve_eval.client.wire import Said
@@ -105,12 +107,11 @@ class Client:
 
     async def __aenter__(self) -> Self:
         limits = self.limits
+        self._patience = Patience(sample_s=limits.sample_timeout_s, stall_s=limits.stall_timeout_s)
         self._connector = Connector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self._ssl)
         self._session = aiohttp.ClientSession(
             connector=self._connector,
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=limits.connect_timeout_s, sock_read=limits.stall_timeout_s
-            ),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
@@ -120,6 +121,7 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._patience.close()
         await self._session.close()
 
     async def send(self, request: Request) -> Response | Failure:
@@ -132,27 +134,31 @@ class Client:
         given_up = f"the sample's {self.limits.sample_timeout_s:g} s"
         missed: _Missed | None = None
         stream = self.limits.stream
+        wait = self._patience.begin(time.monotonic())
         try:
-            async with asyncio.timeout(self.limits.sample_timeout_s):
-                while True:
-                    try:
-                        return await self._attempt(request, attempts, stream=stream)
-                    except _Missed as error:
-                        missed = error
-                    if not missed.retryable or len(attempts) >= self.limits.max_attempts:
-                        break
-                    if not self._may_retry():
-                        missed = self._with_note(missed, "not tried again: the run's retry budget is spent")
-                        break
-                    if missed.lost_stream:
-                        stream = False
-                    else:
-                        await asyncio.sleep(retry.pause_s(len(attempts), missed.retry_after, self._rng))
-        except TimeoutError:
+            while True:
+                try:
+                    return await self._attempt(request, attempts, wait, stream=stream)
+                except _Missed as error:
+                    missed = error
+                if not missed.retryable or len(attempts) >= self.limits.max_attempts:
+                    break
+                if not self._may_retry():
+                    missed = self._with_note(missed, "not tried again: the run's retry budget is spent")
+                    break
+                if missed.lost_stream:
+                    stream = False
+                else:
+                    await asyncio.sleep(retry.pause_s(len(attempts), missed.retry_after, self._rng))
+        except asyncio.CancelledError:
+            if not wait.cut_off(SAMPLE):
+                raise
             if missed is None:
                 missed = _Missed(FailureKind.TIMEOUT, f"no answer within {given_up}")
             else:
                 missed = self._with_note(missed, f"gave up after {given_up}", retryable=True)
+        finally:
+            self._patience.end(wait)
         return Failure(
             kind=missed.kind,
             message=str(missed),
@@ -173,28 +179,29 @@ class Client:
         retryable = missed.retryable if retryable is None else retryable
         return _Missed(missed.kind, f"{missed} ({note})", status=missed.status, retryable=retryable)
 
-    async def _attempt(self, request: Request, attempts: list[Attempt], *, stream: bool) -> Response:
+    async def _attempt(self, request: Request, attempts: list[Attempt], wait: Wait, *, stream: bool) -> Response:
         if self._rate is not None:
             await self._rate.wait()
         self._sent += 1
         request_id = f"{self._prefix}-{self._sent}"
         body = wire.encode(request, self.endpoint.model or "", stream=stream, max_tokens_field=self.max_tokens_field)
+        self._connector.expect(request_id, wait)
         start = time.monotonic()
         status: int | None = None
         failure: FailureKind | None = FailureKind.TIMEOUT  # what it is when the sample's time limit cuts us off
         try:
-            answer = await self._exchange(request, body, request_id)
+            answer = await self._exchange(request, body, request_id, wait)
             status, failure = answer.status, None
         except _Missed as error:
             status, failure = error.status, error.kind
             raise
         finally:
-            end = time.monotonic()
-            self._connector.done(request_id, trusted=failure is None)
+            end, wait.heard_at = time.monotonic(), math.inf
+            self._connector.done(request_id, wait, trusted=failure is None)
             attempts.append(
                 Attempt(
-                    start_s=round(self._epoch + start, 6),
-                    end_s=round(self._epoch + end, 6),
+                    start_s=microseconds(self._epoch + start),
+                    end_s=microseconds(self._epoch + end),
                     failure=failure,
                     status=status,
                     request_id=request_id,
@@ -211,21 +218,28 @@ class Client:
             attempts=tuple(attempts),
         )
 
-    async def _exchange(self, request: Request, body: bytes, request_id: str) -> _Answer:
+    async def _exchange(self, request: Request, body: bytes, request_id: str, wait: Wait) -> _Answer:
         status = None
         try:
             async with self._session.post(
                 self._urls[wire.route(request.prompt)],
-                data=body,
+                data=aiohttp.BytesPayload(body),
                 headers={REQUEST_ID: request_id},
                 proxy=self._proxy,
                 proxy_auth=self._proxy_auth,
                 allow_redirects=False,
             ) as reply:
                 status = reply.status
-                answer = await self._read_answer(reply)
+                answer = await self._read_answer(reply, wait)
+        except asyncio.CancelledError:
+            if not wait.cut_off(STALL):
+                raise
+            raise _Missed(
+                FailureKind.TIMEOUT, f"no byte for {self.limits.stall_timeout_s:g} s", status=status
+            ) from None
         except TimeoutError as error:
-            raise _Missed(FailureKind.TIMEOUT, _timeout_message(error, self.limits), status=status) from error
+            message = f"no connection within {self.limits.connect_timeout_s:g} s"
+            raise _Missed(FailureKind.TIMEOUT, message, status=status) from error
         except aiohttp.ClientResponseError as error:
             message = self._masked(f"no HTTP answer: {error.message}")[: wire.MAX_MESSAGE]
             raise _Missed(FailureKind.INVALID_RESPONSE, message, status=status) from error
@@ -235,18 +249,18 @@ class Client:
             raise _Missed(FailureKind.DISCONNECTED, self._explain(error), status=status) from error
         except ValueError as error:  # a host name or a header that cannot be sent
             raise _Missed(FailureKind.DISCONNECTED, self._explain(error), retryable=False) from error
-        if self._connector.repeats(request_id, answer.said):
+        if self._connector.repeats(wait, answer.said):
             message = "the connection gave the answer to an earlier request once more"
             raise _Missed(FailureKind.INVALID_RESPONSE, message, status=status)
         return answer
 
-    async def _read_answer(self, reply: aiohttp.ClientResponse) -> _Answer:
+    async def _read_answer(self, reply: aiohttp.ClientResponse, wait: Wait) -> _Answer:
         """What a reply says. Raises _Missed when that is no answer, and what the connection raises."""
         status = reply.status
         if 300 <= status < 400:
             raise _Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", status=status, retryable=False)
         if status >= 400:
-            message = wire.describe(await self._read(reply))
+            message = wire.describe(await self._read(reply, wait))
             raise _Missed(
                 FailureKind.HTTP_ERROR,
                 f"HTTP {status}: {message}",
@@ -257,8 +271,8 @@ class Client:
         content_type = reply.headers.get("Content-Type", "")
         try:
             if content_type[: len(wire.EVENT_STREAM)].lower() == wire.EVENT_STREAM:
-                return await self._read_stream(reply)
-            return _Answer(status, wire.decode(await self._read(reply), content_type))
+                return await self._read_stream(reply, wait)
+            return _Answer(status, wire.decode(await self._read(reply, wait), content_type))
         except wire.InvalidResponse as error:
             raise _Missed(
                 FailureKind.INVALID_RESPONSE,
@@ -267,26 +281,32 @@ class Client:
                 lost_stream=isinstance(error, wire.LostStream),
             ) from error
 
-    async def _read(self, reply: aiohttp.ClientResponse) -> bytes:
+    async def _read(self, reply: aiohttp.ClientResponse, wait: Wait | None = None) -> bytes:
         """The whole body, masked, at most `max_response_bytes` of it."""
         pieces, size = [], 0
         while piece := await reply.content.readany():
+            if wait is not None:
+                wait.heard_at = time.monotonic()
             pieces.append(piece)
             size += len(piece)
             self._check_size(reply, size)
         return self._mask(pieces[0] if len(pieces) == 1 else b"".join(pieces), shortest=8 if reply.ok else 1)
 
-    async def _read_stream(self, reply: aiohttp.ClientResponse) -> _Answer:
+    async def _read_stream(self, reply: aiohttp.ClientResponse, wait: Wait) -> _Answer:
         """The answer of an event stream, read as it comes. Once there is a finish_reason, the way in which the stream
         ends is not the answer's fault."""
         answer, size, clock = StreamedAnswer(), 0, time.monotonic
         try:
             while not answer.done and (piece := await reply.content.readany()):
+                wait.heard_at = clock()
                 size += len(piece)
                 self._check_size(reply, size)
-                answer.feed(piece, clock())
-        except (aiohttp.ClientError, OSError):  # TimeoutError is an OSError
+                answer.feed(piece, wait.heard_at)
+        except (aiohttp.ClientError, OSError):
             if not answer.complete:
+                raise
+        except asyncio.CancelledError:
+            if not answer.complete or not wait.cut_off(STALL):
                 raise
         said = answer.said()
         with suppress(aiohttp.ClientError, OSError):
@@ -374,12 +394,6 @@ def _proxy(url: str | None) -> tuple[URL | None, aiohttp.BasicAuth | None]:
         raise PlanError("proxy: expected http://host:port or https://host:port")
     auth = aiohttp.BasicAuth(parsed.user or "", parsed.password or "") if parsed.user or parsed.password else None
     return parsed.with_user(None), auth
-
-
-def _timeout_message(error: Exception, limits: Limits) -> str:
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return f"no connection within {limits.connect_timeout_s:g} s"
-    return f"no byte for {limits.stall_timeout_s:g} s"
 
 
 def _ssl_context(ca_bundle: str | None) -> ssl.SSLContext | bool:

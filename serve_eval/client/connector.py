@@ -7,6 +7,7 @@ on every sample would be scored with the answer of another. HTTP/1.1 cannot tell
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,9 +17,21 @@ from aiohttp.client_reqrep import ClientRequest
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
+from serve_eval.client.patience import Wait
 from serve_eval.client.wire import Said
 
 REQUEST_ID = "X-Request-ID"
+
+
+class Line:
+    """A connection, and the last answer that it gave: its id and a hash of its text."""
+
+    __slots__ = ("last_id", "last_text", "protocol")
+
+    def __init__(self, protocol: ResponseHandler) -> None:
+        self.protocol = protocol
+        self.last_id: str | None = None
+        self.last_text = 0
 
 
 class Connector(aiohttp.TCPConnector):
@@ -26,9 +39,9 @@ class Connector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._carries: dict[str, ResponseHandler] = {}
-        self._last: WeakKeyDictionary[ResponseHandler, tuple[str | None, int]] = WeakKeyDictionary()
-        self._newest: tuple[str, ResponseHandler] | None = None
+        self._waits: dict[str, Wait] = {}
+        self._lines: WeakKeyDictionary[ResponseHandler, Line] = WeakKeyDictionary()
+        self._newest: tuple[str, Line] | None = None
         self._ids_tell = True
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
@@ -36,38 +49,44 @@ class Connector(aiohttp.TCPConnector):
         while True:
             connection = await super().connect(req, traces, timeout)
             protocol = connection.protocol
-            if protocol is None:
+            wait = self._waits.get(req.headers.get(REQUEST_ID, ""))
+            if protocol is None or wait is None:
                 return connection
-            if protocol not in self._last or not protocol.should_close:
-                request_id = req.headers.get(REQUEST_ID)
-                if request_id is not None:
-                    self._carries[request_id] = protocol
-                    self._last.setdefault(protocol, (None, 0))
-                return connection
-            connection.close()
+            line = self._lines.get(protocol)
+            if line is None:
+                line = self._lines[protocol] = Line(protocol)
+            elif protocol.should_close:
+                connection.close()
+                continue
+            wait.line, wait.heard_at = line, time.monotonic()
+            return connection
 
-    def repeats(self, request_id: str, said: Said) -> bool:
-        """Whether an answer is the connection's last one once more, by its id and its text.
+    def expect(self, request_id: str, wait: Wait) -> None:
+        """Announces a request. From the moment when it has a connection on, its endpoint is expected to be heard."""
+        self._waits[request_id] = wait
+
+    def done(self, request_id: str, wait: Wait, *, trusted: bool) -> None:
+        """Forgets a request. Its connection is not used again unless it is `trusted`: after an error it may still get
+        the answer that the error came before."""
+        del self._waits[request_id]
+        if wait.line is not None and not trusted:
+            wait.line.protocol.force_close()
+        wait.line = None
+
+    def repeats(self, wait: Wait, said: Said) -> bool:
+        """Whether an answer is the last one of its connection once more, by its id and its text.
 
         Servers that give every answer the same id are noticed by it, and no longer asked.
         """
-        protocol = self._carries.get(request_id)
-        if protocol is None or said.id is None or not self._ids_tell:
+        line = wait.line
+        if line is None or said.id is None or not self._ids_tell:
             return False
-        last_id, last_text = self._last[protocol]
-        text = hash((said.text, said.reasoning))
-        if said.id == last_id and text == last_text:
-            self._newest = said.id, protocol
+        text = hash(said.text)
+        if said.id == line.last_id and text == line.last_text:
+            self._newest = said.id, line
             return True
-        elsewhere = self._newest is not None and self._newest[0] == said.id and self._newest[1] is not protocol
-        if elsewhere or said.id == last_id:
+        elsewhere = self._newest is not None and self._newest[0] == said.id and self._newest[1] is not line
+        if elsewhere or said.id == line.last_id:
             self._ids_tell = False
-        self._newest, self._last[protocol] = (said.id, protocol), (said.id, text)
+        self._newest, line.last_id, line.last_text = (said.id, line), said.id, text
         return False
-
-    def done(self, request_id: str, *, trusted: bool) -> None:
-        """Forgets a request. Its connection is not used again unless it is `trusted`: after an error it may still get
-        the answer that the error came before."""
-        protocol = self._carries.pop(request_id, None)
-        if protocol is not None and not trusted:
-            protocol.force_close()

@@ -16,6 +16,15 @@ class EventLines:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The payloads that were completed, in order; an empty one for the blank line that ends an event."""
+        if (
+            data[:6] == b"data: "
+            and data.find(b"\n") == len(data) - 2
+            and data[-1:] == b"\n"
+            and b"\r" not in data
+            and not self._pieces
+            and not self._carriage_return
+        ):
+            return [data[6:-2].strip(), b""]  # one whole event, as nearly every piece is
         if b"\r" in data or self._carriage_return:
             data = self._unix(data)
         end = data.rfind(b"\n")

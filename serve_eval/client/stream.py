@@ -92,7 +92,11 @@ class StreamedAnswer:
         for choice in parsed.choices or ():
             if not choice.index:
                 self._chunks += 1
-                self._append(choice.delta or Delta(content=choice.text), now)
+                if choice.delta is not None:
+                    self._append(choice.delta, now)
+                elif choice.text:
+                    self._text.append(choice.text)
+                    self._token(now)
                 if choice.finish_reason:
                     self._finish, self.complete = choice.finish_reason, True
                     self._stop = wire.stop_string(choice.stop_reason)
@@ -106,6 +110,9 @@ class StreamedAnswer:
         if delta.refusal:
             self._refusal.append(delta.refusal)
         if delta.content or thought:
-            self.last_at = now
-            if self.first_at is None:
-                self.first_at = now
+            self._token(now)
+
+    def _token(self, now: float) -> None:
+        self.last_at = now
+        if self.first_at is None:
+            self.first_at = now

@@ -44,6 +44,9 @@ class Said(msgspec.Struct):
     usage: Usage = Usage()
 
 
+NO_USAGE = Usage()
+
+
 class Delta(msgspec.Struct):
     """The parts of a message, or of a piece of one."""
 
@@ -118,18 +121,20 @@ def decode(body: bytes, content_type: str) -> Said:
     if not parsed.choices:
         raise InvalidResponse(f"no choices in the answer: {describe(body)}")
     choice = parsed.choices[0]
-    message = choice.message or Delta(content=choice.text)
-    if not choice.finish_reason and not message.content:
+    message = choice.message
+    text = choice.text if message is None else message.content
+    if not choice.finish_reason and not text:
         raise InvalidResponse(f"neither a text nor a finish_reason: {describe(body)}")
-    return Said(
+    said = Said(
         id=answer_id(parsed.id),
-        text=message.content or "",
-        reasoning=message.reasoning_content or message.reasoning,
-        refusal=message.refusal,
+        text=text or "",
         finish_reason=finished(choice.finish_reason),
         stop_reason=stop_string(choice.stop_reason),
         usage=usage(parsed.usage),
     )
+    if message is not None:
+        said.reasoning, said.refusal = message.reasoning_content or message.reasoning, message.refusal
+    return said
 
 
 def refuse_error(parsed: Body, body: bytes) -> None:
@@ -157,11 +162,15 @@ def stop_string(reason: object) -> str | None:
 
 def usage(told: object) -> Usage:
     """Token counts; 0 where they are missing or no numbers."""
-    return Usage(prompt_tokens=_count(told, "prompt_tokens"), completion_tokens=_count(told, "completion_tokens"))
+    if not isinstance(told, dict):
+        return NO_USAGE
+    prompt, completion = told.get("prompt_tokens"), told.get("completion_tokens")
+    if type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0:
+        return Usage(prompt_tokens=prompt, completion_tokens=completion)
+    return Usage(prompt_tokens=_count(prompt), completion_tokens=_count(completion))
 
 
-def _count(told: object, name: str) -> int:
-    value = told.get(name) if isinstance(told, dict) else None
+def _count(value: object) -> int:
     return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
 
 

@@ -8,14 +8,16 @@ the case ignored.
 from __future__ import annotations
 
 import re
-from collections import deque
 
 STRICT = "strict-match"
 FLEXIBLE = "flexible-extract"
 
 _STRICT = re.compile(r"#### (\-?[0-9\.\,]+)")
 _FLEXIBLE = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
-_IGNORED = tuple(re.compile(pattern) for pattern in (r",", r"\$", r"(?s).*#### ", r"\.$"))
+_RUN = re.compile(r"[-$0-9.,]+")
+"""Every match of _FLEXIBLE lies within such a run, and only the last runs need to be searched."""
+_TAIL = 200
+"""Characters at the end of a text in which its last number nearly always stands."""
 
 
 def extract_strict(text: str) -> str | None:
@@ -26,14 +28,24 @@ def extract_strict(text: str) -> str | None:
 
 def extract_flexible(text: str) -> str | None:
     """The last number of the text, in any form; None when there is none."""
-    last = next(iter(deque(_FLEXIBLE.finditer(text), maxlen=1)), None)
-    return (last.group(1) or last.group(2)).strip() if last else None
+    for start in (max(0, len(text) - _TAIL), 0):
+        for run in reversed(list(_RUN.finditer(text, start))):
+            if start and run.start() == start:
+                break  # it may have begun before
+            found: list[tuple[str, str]] = _FLEXIBLE.findall(run.group())
+            if found:
+                return found[-1][0] or found[-1][1]
+    return None
 
 
 def normalise(text: str) -> str:
     """The form in which an extracted number and a target are compared."""
-    for pattern in _IGNORED:
-        text = pattern.sub("", text)
+    text = text.replace(",", "").replace("$", "")
+    text = text[text.rfind("#### ") + 5 :] if "#### " in text else text
+    if text.endswith("."):
+        text = text[:-1]
+    elif text.endswith(".\n"):
+        text = text[:-2] + "\n"
     return text.lower()
 
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serve_eval.scorers.numeric import extract_flexible, extract_strict, normalise
 
@@ -37,6 +40,20 @@ def test_what_each_filter_takes(text: str, strict: str | None, flexible: str | N
 )
 def test_the_form_in_which_numbers_are_compared(text: str, normalised: str) -> None:
     assert normalise(text) == normalised
+
+
+NUMBERS = st.text(alphabet="0123456789.,$-# \nab", max_size=30)
+
+
+@given(st.lists(NUMBERS, max_size=12), st.sampled_from([0, 150, 190, 198, 199, 200, 201, 400]))
+def test_both_are_what_the_patterns_of_the_task_say(parts: list[str], gap: int) -> None:
+    text = (" " * gap).join(parts)
+    found = re.findall(r"(-?[$0-9.,]{2,})|(-?[0-9]+)", text)
+    assert extract_flexible(text) == ((found[-1][0] or found[-1][1]) if found else None)
+    compared = text
+    for ignored in (r",", r"\$", r"(?s).*#### ", r"\.$"):
+        compared = re.sub(ignored, "", compared)
+    assert normalise(text) == compared.lower()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""Time limits of every request in flight, kept by one timer for all of them.
+
+asyncio.timeout per sample and aiohttp's read timeout per piece were measured to cost as much as a fifth of a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serve_eval.client.connector import Line
+
+MAX_TICK_S, MIN_TICK_S = 1.0, 0.01
+TICKS = 50
+"""The shortest limit is kept to one part in so many."""
+
+
+class Wait:
+    """One sample in progress. `heard_at` is when its endpoint was last heard of (infinity: nothing is expected now);
+    set it to now when a request has its connection and whenever bytes come. `over` says which limit cut it off, `line`
+    is the connector's note of the connection."""
+
+    __slots__ = ("_cancelling", "heard_at", "line", "over", "task", "until")
+
+    def __init__(self, task: asyncio.Task[object], until: float) -> None:
+        self.task, self.until, self.heard_at = task, until, math.inf
+        self.over: str | None = None
+        self.line: Line | None = None
+        self._cancelling = task.cancelling()
+
+    def cut_off(self, limit: str) -> bool:
+        """Whether the CancelledError just caught was `limit`'s doing and nobody else's; it is then dealt with."""
+        if self.over != limit or self.task.uncancel() > self._cancelling:
+            return False
+        self.over = None
+        return True
+
+
+SAMPLE, STALL = "sample", "stall"
+
+
+class Patience:
+    """Cancels the task of a wait that lasts longer than `sample_s`, or hears nothing for `stall_s`, in seconds."""
+
+    def __init__(self, *, sample_s: float, stall_s: float) -> None:
+        self._sample_s, self._stall_s = sample_s, stall_s
+        self._tick_s = min(MAX_TICK_S, max(MIN_TICK_S, min(sample_s, stall_s) / TICKS))
+        self._waits: set[Wait] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, now: float) -> Wait:
+        """A wait of the current task that begins now (monotonic clock)."""
+        task = asyncio.current_task()
+        assert task is not None
+        wait = Wait(task, now + self._sample_s)
+        self._waits.add(wait)
+        if self._timer is None:
+            self._arm()
+        return wait
+
+    def end(self, wait: Wait) -> None:
+        """Its task is never cancelled from now on."""
+        self._waits.discard(wait)
+
+    def close(self) -> None:
+        """Stops the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._look)
+
+    def _look(self) -> None:
+        self._timer, now = None, time.monotonic()
+        for wait in self._waits:
+            if wait.over is None and (now >= wait.until or now >= wait.heard_at + self._stall_s):
+                wait.over = SAMPLE if now >= wait.until else STALL
+                wait.task.cancel()
+        if self._waits:
+            self._arm()
