@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
@@ -17,16 +18,21 @@ COMMANDS = {
 ROUNDS = 9
 
 
-def main() -> None:
-    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+def median_seconds(commands: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """Wall seconds of each command by name, the median of interleaved rounds."""
+    times: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(ROUNDS):
-        for name, arguments in COMMANDS.items():
+        for name, arguments in commands.items():
             began = time.perf_counter()
             subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
             times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def main() -> None:
     print(f"wall seconds, median of {ROUNDS} interleaved rounds")
-    for name, values in times.items():
-        print(f"  {name:24} {statistics.median(values):.3f}")
+    for name, seconds in median_seconds(COMMANDS).items():
+        print(f"  {name:24} {seconds:.3f}")
 
 
 if __name__ == "__main__":

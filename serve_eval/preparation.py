@@ -6,6 +6,7 @@ What cannot be judged fails here, before a GPU is taken.
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +105,7 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
     assert hypothesis.num_samples is not None
     roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
     full = task.load(roots, hypothesis.num_samples)
-    _check_ids(task, full)
+    check_ids(task, full)
     if found is not None and (deviation := _refused_data(plan, task, full, found)):
         if not (plan.no_reference or plan.integration_test):
             raise DatasetError(deviation, hint=_OTHER_DATA_HINT)
@@ -178,10 +179,16 @@ def _hypothesis(base: Hypothesis, found: Reference | None) -> Hypothesis:
     return base
 
 
-def _check_ids(task: Task, dataset: Dataset) -> None:
+def check_ids(task: Task, dataset: Dataset) -> None:
+    """Raises DatasetError for a data set without samples or with an id that two of them have."""
+    import numpy
+
     if not dataset.samples:
         raise DatasetError(f"{task.name}: the data set gives no samples")
-    if len({sample.id for sample in dataset.samples}) < len(dataset.samples):
+    # Hashes in flat memory first: a set of a million ids would be the largest thing of the whole run.
+    hashes = array("q", (hash(sample.id) for sample in dataset.samples))
+    ordered = numpy.sort(numpy.frombuffer(hashes, dtype=numpy.int64))
+    if (ordered[1:] == ordered[:-1]).any() and len({s.id for s in dataset.samples}) < len(dataset.samples):
         raise DatasetError(f"{task.name}: two samples have the same id")
 
 

@@ -12,8 +12,9 @@ caught up, and no burst comes of it."""
 class StartRate:
     """Gives every caller its own time to start: 1 / `per_second` seconds behind the one before.
 
-    Written here because it was measured (`make bench` does again): at 1000 starts per second asyncio-throttle polls and
-    lets a second's worth go at once, and aiolimiter loses 40 % of the rate on uvloop and costs ten times as much.
+    Written here because it was measured (bench/rate_limits.py does again): at 1000 starts per second asyncio-throttle
+    polls and lets a second's worth go at once, and aiolimiter loses a quarter of the rate on uvloop, at several times
+    the cost.
     """
 
     def __init__(self, per_second: float) -> None:

@@ -1,0 +1,123 @@
+"""What the client is to reach, and whether it did in this run: each goal compares figures of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from client_rows import AFTER_200_MS, AT_ONCE, SPACED_10_MS
+from rows import Measured, Row, slope_ms
+from serving import Mode
+from startup import median_seconds
+
+HELP = {"serve-eval --help": ["-m", "serve_eval", "--help"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """`value` against `limit`; with a `peer`, it is the ratio of the two that must not exceed the limit."""
+
+    what: str
+    value: float | None
+    limit: float
+    unit: str
+    peer: tuple[str, float | None] | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """What is compared with the limit; None where something was not measured."""
+        if self.peer is None or self.value is None:
+            return self.value
+        return self.value / self.peer[1] if self.peer[1] else None
+
+    def __str__(self) -> str:
+        ratio = self.ratio
+        said = "not measured" if ratio is None else ("reached" if ratio <= self.limit else "MISSED")
+        value = "-" if self.value is None else f"{_number(self.value)} {self.unit}"
+        if self.peer is None:
+            return f"  {said:13} {self.what}: {value} (at most {_number(self.limit)})"
+        name, other = self.peer
+        other_value = "-" if other is None else f"{_number(other)} {self.unit}"
+        share = "" if ratio is None else f" = {_fraction(ratio)}"
+        return f"  {said:13} {self.what}: {value} / {name} {other_value}{share} (at most {_fraction(self.limit)})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _fraction(ratio: float) -> str:
+    return f"1/{1 / ratio:.3g}" if 0 < ratio < 1 else f"{ratio:.2f}"
+
+
+def goals(rows: Sequence[Row]) -> Iterator[Goal]:
+    """Every goal, measured or not."""
+    tool, lm_eval = ([row for row in rows if row.name.startswith(name)] for name in ("serve-eval run", "lm-eval local"))
+    yield from _tool_goals(tool, lm_eval, _of(rows, "openai_aiohttp, client alone", AFTER_200_MS, 512))
+    ours = _of(rows, "ours, client alone", AT_ONCE, 64)
+    what = "CPU per request, client alone, 64 in flight"
+    for name, limit in (("wrk", 10.0), ("aiohttp", 1.5)):
+        peer = _of(rows, f"{name}, client alone", AT_ONCE, 64)
+        yield Goal(what=what, value=_cpu_ms(ours), limit=limit, unit="ms", peer=(name, _cpu_ms(peer)))
+    yield from _many_in_flight(_median(_row(rows, "ours, client alone", AFTER_200_MS, 4096)))
+    streamed = _row(rows, "ours, streamed", SPACED_10_MS, 128)
+    yield Goal(
+        what="CPU per chunk of a stream, 10 ms apart, 128 streams",
+        value=streamed.us_per_chunk if streamed and _all_right(streamed.median()) else None,
+        limit=20,
+        unit="us",
+    )
+    yield Goal(what="serve-eval --help", value=median_seconds(HELP)["serve-eval --help"], limit=0.2, unit="s")
+
+
+def _tool_goals(tool: list[Row], lm_eval: list[Row], sdk: Measured | None) -> Iterator[Goal]:
+    slope, its_slope = slope_ms(*_sizes(tool)), slope_ms(*_sizes(lm_eval))
+    what = "CPU per further sample, whole tool, 512 in flight"
+    yield Goal(what=what, value=slope, limit=0.20, unit="ms")
+    yield Goal(what=what, value=slope, limit=1 / 6, unit="ms", peer=("lm-eval", its_slope))
+    yield Goal(what=what, value=slope, limit=1 / 5, unit="ms", peer=("AsyncOpenAI over aiohttp", _cpu_ms(sdk)))
+    first, its_first = (m and m.cpu_s_at_first for m in (_median(_sizes(of)[0]) for of in (tool, lm_eval)))
+    what = "CPU until the first request, smallest data set"
+    yield Goal(what=what, value=first, limit=0.8, unit="s")
+    yield Goal(what=what, value=first, limit=1 / 10, unit="s", peer=("lm-eval", its_first))
+    wall, its_wall = (m and m.wall_s for m in (_median(_row(of, "", AFTER_200_MS, 128)) for of in (tool, lm_eval)))
+    what = "wall time of the whole run, 128 in flight"
+    yield Goal(what=what, value=wall, limit=1 / 4, unit="s", peer=("lm-eval", its_wall))
+
+
+def _many_in_flight(ours: Measured | None) -> Iterator[Goal]:
+    """4096 requests in flight: none missing at the server, none lost, none sent twice."""
+    what = "4096 in flight, client alone: "
+    short = None if ours is None or ours.at_server is None else 4096 - ours.at_server
+    twice = None if ours is None or ours.received is None else ours.received - ours.n
+    yield Goal(what=what + "fewer than that at the server", value=short, limit=0, unit="requests")
+    yield Goal(what=what + "without a right answer", value=ours and ours.n - ours.ok, limit=0, unit="requests")
+    yield Goal(what=what + "sent again", value=twice, limit=0, unit="requests")
+    yield Goal(what=what + "peak memory", value=ours and ours.peak_rss_mb, limit=300, unit="MB")
+
+
+def _sizes(rows: list[Row]) -> tuple[Row | None, Row | None]:
+    """The smallest and the largest of the rows with 512 in flight."""
+    found = sorted((row for row in rows if row.in_flight == 512), key=lambda row: row.n)
+    return (found[0], found[-1]) if len(found) > 1 else (None, None)
+
+
+def _row(rows: Sequence[Row], name: str, mode: Mode, in_flight: int) -> Row | None:
+    return next((r for r in rows if r.name.startswith(name) and (r.mode, r.in_flight) == (mode, in_flight)), None)
+
+
+def _of(rows: Sequence[Row], name: str, mode: Mode, in_flight: int) -> Measured | None:
+    return _median(_row(rows, name, mode, in_flight))
+
+
+def _median(row: Row | None) -> Measured | None:
+    return row.median() if row else None
+
+
+def _all_right(measured: Measured | None) -> bool:
+    return measured is not None and measured.ok == measured.n
+
+
+def _cpu_ms(measured: Measured | None) -> float | None:
+    """CPU per request, of a run in which every answer was right."""
+    return measured.cpu_ms if measured and _all_right(measured) else None

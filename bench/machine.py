@@ -1,0 +1,40 @@
+"""On what the figures were had: without it they say nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from importlib import metadata
+from pathlib import Path
+
+_SHOWN = ("aiohttp", "lm-eval", "msgspec", "openai", "httpx2", "uvloop")
+
+
+def facts() -> list[str]:
+    """Lines about the machine, the Python and the libraries."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return [
+        f"{os.cpu_count()} cores of {_cpu()}, {platform.system()} {platform.release()}, {files} open files allowed",
+        f"Python {platform.python_version()}, {', '.join(f'{name} {_version(name)}' for name in _SHOWN)}",
+    ]
+
+
+def load() -> str:
+    """The load average of the last minute."""
+    return f"{os.getloadavg()[0]:.2f}"
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"

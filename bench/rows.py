@@ -1,0 +1,82 @@
+"""A row of the table: what is run, against which server, and what came of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+
+from serving import Mode, Server
+
+
+class NotMeasured(Exception):
+    """Why a row has no figures: not installed, too slow, failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run of a row. `ok` counts whole and right answers; `received` and `at_server` are the server's counts of
+    requests and of the most that it had at once. `cpu_s_at_first` is that of the process at its first request."""
+
+    n: int
+    ok: int
+    cpu_s: float
+    wall_s: float
+    peak_rss_mb: float | None = None
+    received: int | None = None
+    at_server: int | None = None
+    cpu_s_at_first: float | None = None
+
+    @property
+    def cpu_ms(self) -> float:
+        """CPU milliseconds per request."""
+        return 1000 * self.cpu_s / self.n
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """`run` measures once. `chunks` is the number of chunks in each streamed answer. `runs` are filled by the
+    rounds, `problem` says why there are none."""
+
+    name: str
+    mode: Mode
+    in_flight: int
+    n: int
+    run: Callable[[Server], Measured]
+    chunks: int = 0
+    runs: list[Measured] = field(default_factory=list)
+    problem: str = ""
+
+    def median(self) -> Measured | None:
+        """The median of every figure on its own, of the times per request; of the answers, the worst run's loss. None
+        where nothing was measured."""
+        if not self.runs:
+            return None
+        values = {f.name: [getattr(run, f.name) for run in self.runs] for f in fields(Measured)}
+        middle = {name: _median(of) for name, of in values.items()}
+        n = round(statistics.median(run.n for run in self.runs))
+        cpu_s = n * statistics.median(run.cpu_s / run.n for run in self.runs)
+        wall_s = n * statistics.median(run.wall_s / run.n for run in self.runs)
+        ok = n - max(run.n - run.ok for run in self.runs)
+        return Measured(**{**middle, "n": n, "ok": ok, "cpu_s": cpu_s, "wall_s": wall_s})
+
+    @property
+    def us_per_chunk(self) -> float | None:
+        """CPU microseconds per chunk of a stream."""
+        median = self.median()
+        return 1000 * median.cpu_ms / self.chunks if median and self.chunks else None
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def slope_ms(small: Row | None, large: Row | None) -> float | None:
+    """CPU milliseconds per further request, between two sizes of one row: the start-up falls out. Median of rounds;
+    None where noise was larger."""
+    if small is None or large is None or not small.runs or not large.runs:
+        return None
+    pairs = zip(small.runs, large.runs, strict=False)
+    slope = statistics.median(1000 * (b.cpu_s - a.cpu_s) / (b.n - a.n) for a, b in pairs)
+    return slope if slope > 0 else None

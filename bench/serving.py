@@ -1,0 +1,79 @@
+"""The server of the benchmark, as the harness sees it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How the server answers: after so many milliseconds, and streams with so many between two chunks."""
+
+    latency_ms: int = 0
+    chunk_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the server counted. `cpu_s_at_first` is the CPU time of the watched process at its first request."""
+
+    requests: int
+    max_in_progress: int
+    connections: int
+    cpu_s_at_first: float | None
+
+
+class Server:
+    """A running bench/server.py, from `with` to the end of it."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+
+    def __enter__(self) -> Self:
+        script = str(Path(__file__).with_name("server.py"))
+        arguments = ["--latency-ms", str(self._mode.latency_ms), "--chunk-ms", str(self._mode.chunk_ms)]
+        self._process = subprocess.Popen(
+            [sys.executable, script, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        told = self._process.stdout.readline()
+        if not told:
+            raise SystemExit("the server of the benchmark did not start; see above")
+        self._port = int(told)
+        self.base_url = f"http://127.0.0.1:{self._port}/v1"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def reset(self) -> None:
+        """Zeroes the counts."""
+        self._call("POST", "/reset")
+
+    def watch(self, pid: int) -> None:
+        """Has the CPU time of a process noted when the next request for a completion comes."""
+        self._call("POST", "/watch", str(pid))
+
+    def seen(self) -> Seen:
+        """The counts since the last reset; the connection that asks for them is none of the client's."""
+        told = json.loads(self._call("GET", "/stats"))
+        return Seen(**{**told, "connections": told["connections"] - 1})
+
+    def _call(self, method: str, path: str, body: str = "") -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        try:
+            connection.request(method, path, body)
+            return connection.getresponse().read()
+        finally:
+            connection.close()

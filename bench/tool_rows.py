@@ -1,0 +1,173 @@
+"""Rows of whole tools: serve-eval and lm-eval, run as their users run them, on the same prompts.
+
+The prompts are GSM8K's 5-shot ones over generated questions. serve-eval reads the data set; its own `--dump-prompts`
+writes them for lm-eval, which gets a local task that asks them under the same stop strings and extracts the number by
+the same two filters. The server's answers all end in `#### 42`: both must have scored every one of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from client_rows import AFTER_200_MS
+from processes import Finished, run
+from rows import Measured, NotMeasured, Row
+from serving import Server
+
+TRAIN = 7473
+"""Training rows, as many as GSM8K has."""
+
+IN_FLIGHT = 512
+SMALL, LARGE, LARGE_OF_A_PEER = IN_FLIGHT, 15_000, 5000
+"""The sizes between which the slope is taken; as many connections are opened for each. What costs little per sample
+needs more of them to be told from the noise."""
+
+USUAL_IN_FLIGHT = 128
+USUAL = 1000
+"""A run of about the size of GSM8K: what somebody waits for."""
+
+_WRITE = "import sys, pathlib; from serve_eval.datasets.generated import write_gsm8k as write; "
+_WRITE += "write(pathlib.Path(sys.argv[1]), train=int(sys.argv[2]), test=int(sys.argv[3]))"
+
+_LM_EVAL_TASK = """\
+task: {task}
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {file}}}
+output_type: generate_until
+test_split: test
+doc_to_text: "{{{{prompt}}}}"
+doc_to_target: "{{{{target}}}}"
+num_fewshot: 0
+generation_kwargs: {{until: ["Question:", "</s>", "<|im_end|>"], do_sample: false, temperature: 0.0, max_gen_toks: 256}}
+filter_list:
+  - name: strict-match
+    filter: [{{function: regex, regex_pattern: '#### (\\-?[0-9\\.\\,]+)'}}, {{function: take_first}}]
+  - name: flexible-extract
+    filter:
+      - {{function: regex, group_select: -1, regex_pattern: '(-?[$0-9.,]{{2,}})|(-?[0-9]+)'}}
+      - {{function: take_first}}
+metric_list:
+  - {{metric: exact_match, aggregation: mean, higher_is_better: true, ignore_case: true, ignore_punctuation: false}}
+"""
+
+
+def tool_rows(scale: float, scratch: Path) -> list[Row]:
+    """Both tools at the two sizes of the slope and at the usual one."""
+
+    def scaled(n: int) -> int:
+        return max(int(n * scale), 3 * IN_FLIGHT)
+
+    usual = max(int(USUAL * scale), USUAL_IN_FLIGHT)
+    tools = (("serve-eval run", _serve_eval, LARGE), ("lm-eval local-completions", _lm_eval, LARGE_OF_A_PEER))
+    rows = []
+    for size in ("small", "large", "usual"):
+        for name, measured, large in tools:
+            n, in_flight = {
+                "small": (SMALL, IN_FLIGHT),
+                "large": (scaled(large), IN_FLIGHT),
+                "usual": (usual, USUAL_IN_FLIGHT),
+            }[size]
+            run_it = measured(scratch, n, in_flight)
+            rows.append(Row(name=name, mode=AFTER_200_MS, in_flight=in_flight, n=n, run=run_it))
+    return rows
+
+
+def mean_prompt(scratch: Path) -> float:
+    """Mean number of characters in the prompts of the largest data set."""
+    files = sorted(scratch.glob("prompts_*.jsonl"), key=lambda path: path.stat().st_size)
+    lengths = [len(json.loads(line)["prompt"]) for file in files[-1:] for line in file.open(encoding="utf-8")]
+    return sum(lengths) / len(lengths) if lengths else 0.0
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    """The caller's, without what would change what the tools do, and with everything local."""
+    ours = ("SERVE_EVAL_", "OPENAI_", "HF_", "INTEGRATION_TEST", "TRTLLM_", "LLM_MODELS_ROOT")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**kept, "HF_HUB_OFFLINE": "1", "HF_HOME": str(scratch / "huggingface"), "OPENAI_API_KEY": "none"}
+
+
+@cache
+def _prepare(scratch: Path, n: int) -> None:
+    """Writes the data set of `n` questions, its prompts, lm-eval's task, when they are first needed."""
+    root, prompts = scratch / f"data_{n}", scratch / f"prompts_{n}.jsonl"
+    subprocess.run([sys.executable, "-c", _WRITE, str(root / "gsm8k"), str(TRAIN), str(n)], check=True)
+    dumped = [*_serve_eval_command(scratch, n), "--base-url", "localhost:1", "--dump-prompts", str(prompts)]
+    written = run(dumped, limit_s=180, env=_environment(scratch))
+    if written.code:
+        raise NotMeasured(f"no prompts: {written.last_words}")
+    questions = (json.loads(line)["prompt"] for line in prompts.open(encoding="utf-8"))
+    asked = scratch / f"asked_{n}.jsonl"
+    asked.write_text("".join(json.dumps({"prompt": text, "target": "42"}) + "\n" for text in questions), "utf-8")
+    tasks = scratch / "lm_eval_tasks"
+    tasks.mkdir(exist_ok=True)
+    (tasks / f"bench_{n}.yaml").write_text(_LM_EVAL_TASK.format(task=f"bench_{n}", file=asked), "utf-8")
+
+
+def _serve_eval_command(scratch: Path, n: int) -> list[str]:
+    tool = Path(sys.executable).with_name("serve-eval")
+    command = [str(tool), "run", "--model", "m", "--tasks", "gsm8k", "--dataset-root", str(scratch / f"data_{n}")]
+    return [*command, "--set", f"gsm8k.num_samples={n}", "--no-reference"]
+
+
+def _serve_eval(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measured]:
+    def measure(server: Server) -> Measured:
+        _prepare(scratch, n)
+        out = Path(tempfile.mkdtemp(dir=scratch)) / "run"
+        command = [*_serve_eval_command(scratch, n), "--base-url", server.base_url, "--concurrency", str(in_flight)]
+        finished = run([*command, "-o", str(out)], limit_s=180, env=_environment(scratch), started=server.watch)
+        if finished.code != 3:  # no reference applies
+            raise NotMeasured(finished.last_words)
+        result = json.loads((out / "report.json").read_bytes())["tasks"][0]["result"]
+        shutil.rmtree(out.parent)
+        return _measured(server, finished, n, result["scored"] - result["outcomes"].get("unparsed", 0))
+
+    return measure
+
+
+def _lm_eval(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measured]:
+    task = f"bench_{n}"
+    told = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--tasks", task]
+    told += ["--include_path", str(scratch / "lm_eval_tasks"), "--batch_size", "1"]
+
+    def measure(server: Server) -> Measured:
+        if importlib.util.find_spec("lm_eval") is None:
+            raise NotMeasured("not installed: lm-eval")
+        _prepare(scratch, n)
+        out = Path(tempfile.mkdtemp(dir=scratch))
+        model = f"model=m,base_url={server.base_url}/completions,num_concurrent={in_flight},max_retries=1,"
+        model += "tokenized_requests=False,tokenizer_backend=None"
+        command = [*told, "--model_args", model, "--output_path", str(out)]
+        finished = run(command, limit_s=180, env=_environment(scratch), started=server.watch)
+        results = list(out.rglob("results_*.json"))
+        if finished.code or not results:
+            raise NotMeasured(finished.last_words)
+        said = json.loads(results[0].read_bytes())
+        shutil.rmtree(out)
+        right = min(said["results"][task][f"exact_match,{name}"] for name in ("strict-match", "flexible-extract"))
+        return _measured(server, finished, n, round(right * said["n-samples"][task]["effective"]))
+
+    return measure
+
+
+def _measured(server: Server, finished: Finished, n: int, ok: int) -> Measured:
+    seen = server.seen()
+    return Measured(
+        n=n,
+        ok=ok,
+        cpu_s=finished.cpu_s,
+        wall_s=finished.wall_s,
+        peak_rss_mb=finished.peak_rss_mb,
+        received=seen.requests,
+        at_server=seen.max_in_progress,
+        cpu_s_at_first=seen.cpu_s_at_first,
+    )

@@ -1,0 +1,36 @@
+"""What every measured client sends and how it checks the answer: the same for all, so that only the client differs."""
+
+from __future__ import annotations
+
+from answers import CHUNKS
+
+MODEL = "m"
+MAX_TOKENS = 256
+STOP = ("Question:", "</s>", "<|im_end|>")
+EXTRA = {"truncate_prompt_tokens": 4096}
+_SHOT = (
+    "Question: A shelf holds 12 books, and 7 more are put on it. How many books are there?\nAnswer: 12 + 7 = 19.\n\n"
+)
+_SHOTS = (_SHOT * 50)[:4350]
+_PIECE = " word"
+
+
+def prompt(i: int) -> str:
+    """The prompt of request `i`, of about 4.35 KB."""
+    return f"[[ID]]{i} {_SHOTS}"
+
+
+def fields(i: int) -> dict[str, object]:
+    """The body of request `i`, as serve-eval's GSM8K sends it, for the clients that write it themselves."""
+    sampling = {"max_tokens": MAX_TOKENS, "temperature": 0.0, "top_p": 1.0, "stop": STOP}
+    return {"model": MODEL, "prompt": prompt(i), **sampling, **EXTRA}
+
+
+def is_answer_to(i: int, text: str) -> bool:
+    """Whether a text is the whole answer to request `i`."""
+    return text.startswith(f"[[ID]]{i} ") and text.endswith("#### 42")
+
+
+def is_stream_to(i: int, text: str) -> bool:
+    """Whether a text put together from a stream is the whole answer to request `i`."""
+    return text.startswith(f"[[ID]]{i} ") and text.count(_PIECE) == CHUNKS - 1

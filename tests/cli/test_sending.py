@@ -1,0 +1,144 @@
+"""How requests are sent, from the command line: what a hosted model wants otherwise, streams, order, load."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RENAMED = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+ONLY_ONE = "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) is supported."
+
+
+class _Hosted(BaseHTTPRequestHandler):
+    """A chat model that takes neither `max_tokens` nor a temperature but 1."""
+
+    bodies: list[dict[str, Any]]
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.bodies.append(body)
+        refusal = RENAMED if "max_tokens" in body else ONLY_ONE if body.get("temperature", 1) != 1 else None
+        if refusal:
+            self._answer(400, {"error": {"message": refusal, "type": "invalid_request_error", "param": None}})
+        else:
+            message = {"role": "assistant", "content": "<think>hm</think>#### 7"}
+            self._answer(200, {"id": f"c-{id(body)}", "choices": [{"message": message, "finish_reason": "stop"}]})
+
+    def do_GET(self) -> None:
+        self._answer(200, {"object": "list", "data": [{"id": "o9"}]})
+
+    def _answer(self, status: int, content: object) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002
+
+
+@pytest.fixture
+def hosted() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    handler = type("Hosted", (_Hosted,), {"bodies": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1", handler.bodies
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def _run(data_root: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM"))}
+    flags = ["--dataset-root", str(data_root), "--tasks", "gsm8k", "--no-reference", "-o", str(out)]
+    return subprocess.run(
+        [sys.executable, "-m", "serve_eval", "run", *flags, *arguments],
+        env={**kept, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_refusals_name(
+    data_root: Path, tmp_path: Path, hosted: tuple[str, list[dict[str, Any]]]
+) -> None:
+    url, bodies = hosted
+    flags = ["--base-url", url, "--set", "gsm8k.num_samples=20", "--set", "gsm8k.apply_chat_template=true"]
+    flags += ["--set", "gsm8k.truncate_prompt_tokens=null"]
+    first = _run(data_root, tmp_path / "1", *flags)
+    assert first.returncode == 4
+    assert "--max-tokens-field max_completion_tokens" in first.stderr
+    flags += ["--max-tokens-field", "max_completion_tokens"]
+    second = _run(data_root, tmp_path / "2", *flags)
+    assert second.returncode == 4
+    assert "--set TASK.temperature=null --allow-mismatch temperature" in second.stderr
+    assert len(bodies) == 2  # refused once each, before anything else was sent
+    third = _run(data_root, tmp_path / "3", *flags, "--set", "gsm8k.temperature=null")
+    assert third.returncode == 3, third.stderr
+    assert "temperature" not in bodies[-1]
+    assert bodies[-1]["max_completion_tokens"] == 256
+    (task,) = json.loads((tmp_path / "3/report.json").read_text())["tasks"]
+    assert task["fingerprint"]["temperature"] == "null"
+    assert task["result"]["scored"] == 20
+    records = (tmp_path / "3/samples/gsm8k.jsonl").read_text().splitlines()
+    assert {json.loads(line)["response"]["reasoning"] for line in records} == {"hm"}
+
+
+def test_a_streamed_run_tells_its_times_its_order_and_its_load(data_root: Path, tmp_path: Path) -> None:
+    flags = ["--launcher", "simulated", "--set", "gsm8k.num_samples=300", "--set", "launcher.latency_s=0.02"]
+    done = _run(data_root, tmp_path / "s", *flags, "--stream", "--order", "random", "--concurrency", "auto")
+    assert done.returncode == 3, done.stderr
+    assert "first token p50" in done.stdout
+    assert "order random (seed 0)" in done.stdout
+    assert "concurrency went 32" in done.stdout
+    report = json.loads((tmp_path / "s/report.json").read_text())
+    (task,), (load,) = report["tasks"], report["loads"]
+    assert task["traffic"]["attempts"] == 300
+    assert task["traffic"]["retries"] == {}
+    assert 0.02 <= task["traffic"]["ttft_s"]["p50"] <= task["traffic"]["latency_s"]["max"]
+    assert load["limits"]["order"] == "random"
+    assert load["steps"][0]["concurrency"] == 32
+    assert load["max_in_flight"] > 16
+    plain = _run(data_root, tmp_path / "p", *flags)
+    assert plain.returncode == 3
+    (other,) = json.loads((tmp_path / "p/report.json").read_text())["tasks"]
+    assert other["result"] == task["result"]
+    first_asked = [json.loads(line)["id"] for line in (tmp_path / "s/samples/gsm8k.jsonl").read_text().splitlines()]
+    as_planned = [json.loads(line)["id"] for line in (tmp_path / "p/samples/gsm8k.jsonl").read_text().splitlines()]
+    assert first_asked[:10] != as_planned[:10]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--concurrency", "many"], "limits.concurrency: Invalid enum value 'many'"),
+        (["--concurrency", "0"], "limits.concurrency: must be above 0"),
+        (["--concurrency", "100000000"], "100000000 requests in flight need 100000100 open files"),
+        (["--order", "sideways"], "limits.order: Invalid enum value 'sideways'"),
+        (["--max-error-rate", "2"], "limits.max_error_rate: must be at most 1"),
+        (["--rate-limit", "-1"], "limits.rate_limit: must be above 0"),
+        (["--max-tokens-field", "tokens"], "connection.max_tokens_field: Invalid enum value 'tokens'"),
+        (["--retry-budget", "-1"], "limits.retry_budget: must be"),
+    ],
+)
+def test_limits_that_cannot_be_meant_are_refused_before_anything_starts(
+    data_root: Path, tmp_path: Path, flags: list[str], said: str
+) -> None:
+    done = _run(data_root, tmp_path / "out", "--launcher", "simulated", *flags)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
