@@ -40,7 +40,7 @@ class Lane:
 
     def __init__(self, name: str, tally: Tally, journal: Journal, positions: Sequence[int]) -> None:
         self.name, self.tally, self.journal = name, tally, journal
-        self.positions, self.left = positions, len(positions)
+        self.positions, self.left, self.begun = positions, len(positions), False
 
 
 class Session:
@@ -135,12 +135,13 @@ async def ask(
     finally:
         session.wall_s = clock() + offset
         for lane in busy:
-            if progress is not None and lane.left:
+            if progress is not None and lane.begun and lane.left:
                 progress.end(lane.name)
 
 
 def _starting(lane: Lane, progress: Progress | None) -> Iterator[int]:
     """The positions of a lane; its progress begins with the first."""
+    lane.begun = True
     if progress is not None:
         tally = lane.tally
         progress.begin(lane.name, len(tally.samples), tally.scored)

@@ -302,6 +302,32 @@ def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
     assert asyncio.run(main()) == [("begin", "one"), ("begin", "two"), ("end", "one"), ("end", "two")]
 
 
+def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_else(tmp_path: Path) -> None:
+    app, _ = _broken(0, lambda request: web.json_response({"error": "no quota"}, status=403))
+    shown: dict[str, str] = {}
+
+    class Told:
+        def begin(self, task: str, planned: int, had: int) -> None:
+            shown[task] = "begun"
+
+        def update(self, task: str, done: int, failed: int, value: float | None) -> None:
+            assert shown[task] == "begun"
+
+        def end(self, task: str) -> None:
+            assert shown[task] == "begun"
+            shown[task] = "ended"
+
+    async def main() -> None:
+        async with serve(app) as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
+            with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
+                lanes = [Lane(n, Tally(_task(), _samples(100)), j, range(100)) for n, j in (("one", a), ("two", b))]
+                await ask(Session(client, order_seed=0), lanes, progress=Told(), watch=Watch(answered=False))
+
+    with pytest.raises(EndpointError, match="no quota"):
+        asyncio.run(main())
+    assert shown == {"one": "ended"}
+
+
 def test_ten_percent_random_faults_on_ten_thousand_samples_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
