@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench fuzz clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -19,6 +19,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Coverage-guided, for two minutes; new inputs that it finds stay in a folder of its own.
+fuzz: $(VENV)/.dev
+	@$(PIP) atheris
+	@mkdir -p outputs/fuzz
+	$(BIN)/python tests/fuzz/readers.py -max_total_time=120 -max_len=600 outputs/fuzz tests/fuzz/corpus
 
 # The peers live in an environment of their own, so that all are measured on one Python; ARGS=--quick tries it out,
 # SAMPLES=100000 shortens the last part, the memory of a run of a million samples.

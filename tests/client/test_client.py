@@ -226,6 +226,21 @@ def test_a_key_that_a_server_echoes_is_masked_and_it_is_sent() -> None:
     assert result.text == "Bearer *** ***"
 
 
+def test_a_key_that_a_stream_echoes_in_pieces_is_masked() -> None:
+    async def echo(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece, finish in ((KEY[:9], None), (KEY[9:], "stop")):
+            delta = {"content": piece, "reasoning_content": piece}
+            chunk = {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+            await response.write(b"data: " + msgspec.json.encode(chunk) + b"\n\n")
+        return response
+
+    result = _ask(echo, Limits(stream=True), api_key=KEY)
+    assert isinstance(result, Response)
+    assert (result.text, result.reasoning) == ("***", "***")
+
+
 def test_of_two_secrets_the_longer_is_masked_whole() -> None:
     async def echo(request: web.Request) -> web.Response:
         return web.json_response({"choices": [{"text": f"{KEY}EFGHIJ {KEY}", "finish_reason": "stop"}]})

@@ -1,0 +1,50 @@
+"""Coverage-guided fuzzing of what reads an endpoint's bytes: `make fuzz`.
+
+Whatever bytes come, in whatever pieces, the readers give an answer or raise InvalidResponse, and pieces change nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+import atheris
+
+with atheris.instrument_imports():
+    from serve_eval.client import wire
+    from serve_eval.client.sse import EventLines
+    from serve_eval.client.stream import StreamedAnswer
+    from serve_eval.client.thinking import split_thinking
+
+
+def _said(pieces: list[bytes]) -> wire.Said | None:
+    answer = StreamedAnswer()
+    with suppress(wire.InvalidResponse):
+        for piece in pieces:
+            answer.feed(piece, 0.0)
+        return answer.said()
+    return None
+
+
+def _payloads(pieces: list[bytes]) -> list[bytes]:
+    lines = EventLines()
+    return [payload for piece in pieces for payload in lines.feed(piece) if payload] + lines.close()
+
+
+def one_input(data: bytes) -> None:
+    """Reads the bytes as a body, as a stream in one piece, and as a stream cut in two."""
+    with suppress(wire.InvalidResponse):
+        said = wire.decode(data, "application/json")
+        split_thinking(said.text)
+    assert wire.describe(data)
+    wire.model_ids(data)
+    wire.version(data)
+    cut = data[0] % (len(data) + 1) if data else 0
+    pieces = [data[:cut], data[cut:]]
+    assert _payloads([data]) == _payloads(pieces)
+    assert _said([data]) == _said(pieces)
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, one_input)
+    atheris.Fuzz()
