@@ -115,7 +115,8 @@ async def ask(
                 if watch is not None:
                     watch.see(result)
                 pace.finished(result, clock() + offset)
-                start_workers()
+                if session.in_flight < pace.limit:
+                    start_workers()
         finally:
             session.in_flight -= 1
             if not session.in_flight:

@@ -47,6 +47,3 @@ def normalise(text: str) -> str:
     elif text.endswith(".\n"):
         text = text[:-2] + "\n"
     return text.lower()
-
-
-EXTRACTORS = {STRICT: extract_strict, FLEXIBLE: extract_flexible}

@@ -27,7 +27,7 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.scorers.numeric import EXTRACTORS, FLEXIBLE, STRICT, normalise
+from serve_eval.scorers.numeric import FLEXIBLE, STRICT, extract_flexible, extract_strict, normalise
 from serve_eval.tasks._sampling import extra_fields, request_protocol, sampling_params
 
 SOURCE = local.Source(
@@ -99,15 +99,21 @@ def task(
 
     def score(sample: Sample, response: Response) -> Score:
         target = normalise(sample.target)
-        answers = {name: extract(response.text) for name, extract in EXTRACTORS.items()}
-        parts = {name: float(a is not None and normalise(a) == target) for name, a in answers.items()}
-        chosen = [STRICT, FLEXIBLE] if filter == "mean" else [filter]
-        value = sum(parts[name] for name in chosen) / len(chosen)
-        answer = next((a for a in (answers[name] for name in chosen) if a is not None), None)
+        strict, flexible = extract_strict(response.text), extract_flexible(response.text)
+        parts = {
+            STRICT: float(strict is not None and normalise(strict) == target),
+            FLEXIBLE: float(flexible is not None and normalise(flexible) == target),
+        }
+        if filter == "mean":
+            value, answer = (parts[STRICT] + parts[FLEXIBLE]) / 2, flexible if strict is None else strict
+        else:
+            value, answer = parts[filter], strict if filter == STRICT else flexible
         if answer is None:
             outcome = Outcome.UNPARSED
+        elif value == 1.0:
+            outcome = Outcome.CORRECT
         else:
-            outcome = {0.0: Outcome.WRONG, 1.0: Outcome.CORRECT}.get(value, Outcome.PARTIAL)
+            outcome = Outcome.PARTIAL if value else Outcome.WRONG
         return Score(value=value, outcome=outcome, answer=answer, parts=parts)
 
     return Task(
