@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from serve_eval.datasets import local
 from serve_eval.datasets.hub import HubSource
@@ -38,6 +38,8 @@ SOURCE = local.Source(
 )
 TRAIN_ROWS, TEST_ROWS = 7473, 1319
 STOP = ("Question:", "</s>", "<|im_end|>")
+
+T = TypeVar("T")
 
 Filter = Literal["mean", "strict-match", "flexible-extract"]
 
@@ -81,7 +83,8 @@ def task(
                 f"{wanted} and {num_fewshot} are needed",
                 hint=local.advice(SOURCE),
             )
-        shots = _shots(train, num_fewshot, random_seed, twice=apply_chat_template and not fewshot_as_multiturn)
+        solved = [_Shot(_question(row), row["answer"]) for row in train]
+        shots = _shots(solved, num_fewshot, random_seed, twice=apply_chat_template and not fewshot_as_multiturn)
         samples = [
             Sample(
                 id=f"test-{row}",
@@ -153,7 +156,17 @@ def _order(count: int, seed: int) -> list[int]:
     return [int(i) for i in numpy.random.default_rng(seed).permutation(count)]
 
 
-def _shots(train: Sequence[dict[str, Any]], count: int, seed: int, *, twice: bool) -> Iterator[list[dict[str, Any]]]:
+class _Shot:
+    """A solved question, with the text that stands for it in a prompt, made once for all prompts that hold it."""
+
+    __slots__ = ("answer", "question", "text")
+
+    def __init__(self, question: str, answer: str) -> None:
+        self.question, self.answer = question, answer
+        self.text = f"{question} {answer}\n\n"
+
+
+def _shots(train: Sequence[T], count: int, seed: int, *, twice: bool) -> Iterator[list[T]]:
     """The shots of each question in the order of evaluation, drawn from the unshuffled training split.
 
     lm-evaluation-harness up to 0.4.9 draws `twice` for a chat prompt in a single turn and uses the second draw.
@@ -161,8 +174,8 @@ def _shots(train: Sequence[dict[str, Any]], count: int, seed: int, *, twice: boo
     rng = random.Random(seed)
     while True:
         if twice and count:
-            rng.sample(range(len(train)), count)
-        yield [train[i] for i in rng.sample(range(len(train)), count)] if count else []
+            rng.sample(train, count)
+        yield rng.sample(train, count) if count else []
 
 
 def _question(row: dict[str, Any]) -> str:
@@ -170,9 +183,9 @@ def _question(row: dict[str, Any]) -> str:
 
 
 def _prompt(
-    row: dict[str, Any], shots: list[dict[str, Any]], chat: bool, multiturn: bool, system_prompt: str | None
+    row: dict[str, Any], shots: Sequence[_Shot], chat: bool, multiturn: bool, system_prompt: str | None
 ) -> Prompt:
-    one_turn = "".join(f"{_question(shot)} {shot['answer']}\n\n" for shot in shots) + _question(row)
+    one_turn = "".join([shot.text for shot in shots]) + _question(row)
     if not chat:
         return (system_prompt or "") + one_turn
     system = [Message(role="system", content=system_prompt)] if system_prompt else []
@@ -181,7 +194,7 @@ def _prompt(
     turns = [
         turn
         for shot in shots
-        for turn in (Message(role="user", content=_question(shot)), Message(role="assistant", content=shot["answer"]))
+        for turn in (Message(role="user", content=shot.question), Message(role="assistant", content=shot.answer))
     ]
     return (*system, *turns, Message(role="user", content=_question(row)))
 
