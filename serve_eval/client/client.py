@@ -229,7 +229,7 @@ class Client:
                 proxy_auth=self._proxy_auth,
                 allow_redirects=False,
             ) as reply:
-                status = reply.status
+                status, wait.heard_at = reply.status, time.monotonic()
                 answer = await self._read_answer(reply, wait)
         except asyncio.CancelledError:
             if not wait.cut_off(STALL):
@@ -283,14 +283,21 @@ class Client:
 
     async def _read(self, reply: aiohttp.ClientResponse, wait: Wait | None = None) -> bytes:
         """The whole body, masked, at most `max_response_bytes` of it."""
-        pieces, size = [], 0
-        while piece := await reply.content.readany():
+        content = reply.content
+        body = await content.readany()
+        if not content.at_eof():
+            pieces, size = [body], len(body)
             if wait is not None:
                 wait.heard_at = time.monotonic()
-            pieces.append(piece)
-            size += len(piece)
-            self._check_size(reply, size)
-        return self._mask(pieces[0] if len(pieces) == 1 else b"".join(pieces), shortest=8 if reply.ok else 1)
+            while piece := await content.readany():
+                if wait is not None:
+                    wait.heard_at = time.monotonic()
+                pieces.append(piece)
+                size += len(piece)
+                self._check_size(reply, size)
+            body = b"".join(pieces)
+        self._check_size(reply, len(body))
+        return self._mask(body, shortest=8 if reply.ok else 1)
 
     async def _read_stream(self, reply: aiohttp.ClientResponse, wait: Wait) -> _Answer:
         """The answer of an event stream, read as it comes. Once there is a finish_reason, the way in which the stream
