@@ -79,7 +79,7 @@ class Automatic:
         elif self._climbing or self._trial or self._held >= HOLD_WINDOWS:
             self._before, self._best, self._held = self.limit, rate, 0
             self._trial = not self._climbing
-            self._change(self.limit * (DOUBLE if self._climbing else MORE), now, "trying more")
+            self._change(max(self.limit + 1, self.limit * (DOUBLE if self._climbing else MORE)), now, "trying more")
         elif rate < LESS * self._best:
             self._fall(now, "throughput fell")
         else:

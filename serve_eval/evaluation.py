@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -24,7 +24,7 @@ from serve_eval.client.preflight import check, discover_model
 from serve_eval.concurrency import MOST
 from serve_eval.connection import connect
 from serve_eval.descriptors import ensure_descriptors
-from serve_eval.errors import JournalError, PlanError
+from serve_eval.errors import JournalError, PlanError, ServeEvalError
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT, Journal
 from serve_eval.order import arranged
 from serve_eval.preparation import PreparedTask, prepare
@@ -87,11 +87,12 @@ async def evaluate(
                 unfinished = [p for p, _, tally in work if tally.scored < len(tally.samples)]
                 endpoint = await _preflight(client, endpoint, unfinished)
                 run_folder.note_session(folder, _session(plan, endpoint, started_at))
-                (folder / run_folder.REPORT_FILE).unlink(missing_ok=True)  # it would tell of an earlier state
                 await _ask(plan, work, client, folder, progress)
         if not all(journal.path.exists() for _, journal, _ in work):
             raise JournalError(f"{folder} was removed during the run; its answers are lost")
         warnings += _about_endpoint(plan, endpoint, folder)
+        if plan.limits.stream and any(t.scored for _, _, t in work) and not any(t.traffic.ttft_s for _, _, t in work):
+            warnings.append("streams were asked for and none came: there are no times to the first token")
         tasks = tuple(_report_task(p, tally, plan, judge) for p, _, tally in work)
         report = Report(
             schema_version=SCHEMA_VERSION,
@@ -144,8 +145,10 @@ async def _ask(plan: Plan, work: Sequence[Work], client: Client, folder: Path, p
     if client.retry_budget is None:
         missing = sum(len(tally.samples) - tally.scored for _, _, tally in work)
         client.retry_budget = max(LEAST_RETRY_BUDGET, missing // 4)
-    session = Session(client, order_seed=plan.seed)
-    answered = any(tally.scored for _, _, tally in work)
+    report = folder / run_folder.REPORT_FILE
+    # From the first new result on, an earlier report would tell of an earlier state.
+    session = Session(client, order_seed=plan.seed, at_first=lambda: report.unlink(missing_ok=True))
+    answered = sum(tally.scored for _, _, tally in work)
     watch = Watch(answered=answered, max_error_rate=limits.max_error_rate)
 
     def lane(name: str, p: PreparedTask, journal: Journal, tally: Tally, positions: Iterator[int]) -> Lane:
@@ -158,8 +161,11 @@ async def _ask(plan: Plan, work: Sequence[Work], client: Client, folder: Path, p
         )
         again = [lane(f"{p.task.name}, the failed once more", p, j, t, t.worth_another_pass()) for p, j, t in work]
         await ask(session, again, progress=progress)
-    finally:
-        run_folder.note_load(folder, session.load())
+    except BaseException:
+        with suppress(ServeEvalError, OSError):  # what ended the run is to be told, not this
+            run_folder.note_load(folder, session.load())
+        raise
+    run_folder.note_load(folder, session.load())
 
 
 # ------------------------------------------------------------------------------------------------ the endpoint

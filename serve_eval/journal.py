@@ -56,6 +56,7 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self._unsynced = True  # a sync that was under way may not have come to its end
             self.sync()
         finally:
             os.close(self._fd)
@@ -89,15 +90,16 @@ class Journal:
     def append(self, record: Record) -> None:
         """Writes one record. Raises JournalError when it cannot be written whole; nothing torn is left then."""
         data = _encode(record) + b"\n"
+        written = 0
         try:
-            written = os.write(self._fd, data)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
             self._size += len(data)
             self._unsynced = True
         except OSError as error:
             with suppress(OSError):  # a torn line that stays is dropped when the journal is opened again
-                os.ftruncate(self._fd, self._size)
+                if written and os.fstat(self._fd).st_size == self._size + written:
+                    os.ftruncate(self._fd, self._size)
             raise JournalError(
                 f"{self.path}: cannot write: {error.strerror}",
                 hint=NO_ROOM_HINT,
@@ -117,5 +119,6 @@ class Journal:
         try:
             os.fsync(self._fd)
         except OSError as error:
+            self._unsynced = True
             if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise JournalError(f"{self.path}: cannot write: {error.strerror}", hint=NO_ROOM_HINT) from error

@@ -159,7 +159,15 @@ def _convert(raw: Any, kind: Any, path: tuple[str | int, ...], into: dict[str, A
     try:
         into[str(path[-1])] = msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        problems.add(path, str(error))
+        problems.add(path, f"{error}{_choices(kind)}")
+
+
+def _choices(kind: Any) -> str:
+    """The values of a field that takes some words only, and perhaps a number."""
+    words = [word for part in (kind, *typing.get_args(kind)) for word in typing.get_args(part) if isinstance(word, str)]
+    words += [word for word in typing.get_args(kind) if isinstance(word, str)]
+    numbers = ["a number"] if int in typing.get_args(kind) else []
+    return f"; expected {' or '.join((*numbers, *dict.fromkeys(words)))}" if words else ""
 
 
 def _section(
@@ -310,7 +318,8 @@ def _check_values(values: Mapping[str, Any], sections: Mapping[str, Mapping[str,
         if isinstance(value, bool | str):
             continue
         if not (0 < value < float("inf") or (name == "retry_budget" and value == 0)):
-            problems.add(("limits", name), "must be above 0 and finite")
+            least = "0 or more" if name == "retry_budget" else "above 0"
+            problems.add(("limits", name), f"must be {least} and finite")
         elif name == "max_error_rate" and value > 1:
             problems.add(("limits", name), "must be at most 1: it is a share of the samples")
     references_dir = values.get("references_dir")

@@ -1,7 +1,7 @@
 """A run's folder: locked while it is used, bound to one plan, private to the user.
 
 plan.json            the plan and the protocol fingerprint of each task
-environment.json     one entry per session: versions, endpoint, limits
+environment.json     one entry per session: versions, endpoint, limits, and at its end the load
 samples/<task>.jsonl what the endpoint said            scores/<task>.jsonl  what we made of it
 report.json          the report                        logs/                of launched servers
 """
@@ -81,10 +81,10 @@ def note_session(path: Path, session: dict[str, object]) -> None:
 
 
 def note_load(path: Path, load: Load) -> None:
-    """Adds to the last session what the engine did in it."""
-    noted = sessions(path)
-    noted[-1]["load"] = load
-    write_private(path / ENVIRONMENT_FILE, pretty_json(noted))
+    """Adds to the last session, if it was noted, what the engine did in it."""
+    if noted := sessions(path):
+        noted[-1]["load"] = load
+        write_private(path / ENVIRONMENT_FILE, pretty_json(noted))
 
 
 def loads(path: Path) -> tuple[Load, ...]:

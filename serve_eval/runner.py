@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -44,13 +44,14 @@ class Lane:
 
 
 class Session:
-    """What the engine does between the opening of a client and its closing: the load on the endpoint and on us."""
+    """What the engine does between the opening of a client and its closing: the load on the endpoint and on us.
+    `at_first` is called when the first result was journalled."""
 
-    def __init__(self, client: Client, order_seed: int) -> None:
-        self.client, self._order_seed = client, order_seed
+    def __init__(self, client: Client, order_seed: int, at_first: Callable[[], None] | None = None) -> None:
+        self.client, self._order_seed, self.at_first = client, order_seed, at_first
         limits = client.limits
         self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
-        self.in_flight = self.max_in_flight = self.finished = 0
+        self.workers = self.finished = 0
         self.lag_s = self.wall_s = 0.0
 
     def load(self) -> Load:
@@ -59,7 +60,7 @@ class Session:
             order_seed=self._order_seed,
             finished=self.finished,
             wall_s=round(self.wall_s, 3),
-            max_in_flight=self.max_in_flight,
+            max_in_flight=self.client.max_in_flight,
             retries=self.client.retries,
             retry_budget=self.client.retry_budget or 0,
             loop_lag_s=round(self.lag_s, 3),
@@ -85,15 +86,14 @@ async def ask(
     client, pace = session.client, session.pace
 
     def start_workers() -> None:
-        for _ in range(min(pace.limit - session.in_flight, left)):
-            session.in_flight += 1
+        for _ in range(min(pace.limit - session.workers, left)):
+            session.workers += 1
             workers.create_task(worker())
-        session.max_in_flight = max(session.max_in_flight, session.in_flight)
 
     async def worker() -> None:
         nonlocal left
         try:
-            while session.in_flight <= pace.limit and (work := next(stream, None)) is not None:
+            while session.workers <= pace.limit and (work := next(stream, None)) is not None:
                 left -= 1
                 lane, i = work
                 tally, sample = lane.tally, lane.tally.samples[i]
@@ -108,6 +108,8 @@ async def ask(
                 tally.add(i, result)
                 lane.left -= 1
                 session.finished += 1
+                if session.finished == 1 and session.at_first is not None:
+                    session.at_first()
                 if progress is not None:
                     progress.update(lane.name, tally.scored, tally.failed, tally.running_value)
                     if not lane.left:
@@ -115,11 +117,11 @@ async def ask(
                 if watch is not None:
                     watch.see(result)
                 pace.finished(result, clock() + offset)
-                if session.in_flight < pace.limit:
+                if session.workers < pace.limit:
                     start_workers()
         finally:
-            session.in_flight -= 1
-            if not session.in_flight:
+            session.workers -= 1
+            if not session.workers:
                 idle.set()
 
     try:

@@ -285,9 +285,9 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     """An answer. `finish_reason` "length" means that it was cut, which is a flag and not an outcome.
 
     `text` is what is scored: what a model thought aloud stands in `reasoning`, also when it came in the text between
-    <think> and </think>. `stop_reason` is the stop string that ended the answer, where the server tells it. Of a
-    stream, `ttft_s` is the time to the first token and `tpot_s` the mean time per token after it (None: not known), in
-    seconds.
+    <think> and </think>; `thoughts_ended`: a </think> was seen. `stop_reason` is the stop string that ended the answer,
+    where the server tells it. Of a stream, `ttft_s` is the time to the first token and `tpot_s` the mean time per token
+    after it (None: not known), in seconds.
     """
 
     text: str
@@ -295,6 +295,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     reasoning: str | None = None
     refusal: str | None = None
     stop_reason: str | None = None
+    thoughts_ended: bool = False
     usage: Usage = Usage()
     latency_s: float = 0.0
     ttft_s: float | None = None
@@ -308,7 +309,8 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def stopped_in_reasoning(self) -> bool:
         """Whether it ended, and was not cut, before there was an answer: probably a stop string fired too early."""
-        return self.finish_reason == "stop" and bool(self.reasoning) and not self.text.strip()
+        ended = self.finish_reason in ("stop", "stop_sequence") and not self.thoughts_ended
+        return ended and bool(self.reasoning) and not self.text.strip()
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):

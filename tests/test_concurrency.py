@@ -76,6 +76,15 @@ def test_timeouts_make_it_fall_to_one_and_never_below() -> None:
     assert pace.limit == 1
 
 
+@pytest.mark.parametrize("fallen", [1, 2, 3])
+def test_it_climbs_again_from_any_depth(fallen: int) -> None:
+    pace = Automatic(Limits(concurrency="auto"))
+    pace.limit = pace._before = fallen
+    pace._climbing, pace._settling = False, 0
+    _drive(pace, lambda n: 0.5, samples=20_000)
+    assert pace.limit > 4 * START
+
+
 def test_answers_that_near_the_time_limit_make_it_fall() -> None:
     pace = Automatic(Limits(concurrency="auto", stall_timeout_s=10.0))
     _drive(pace, lambda n: n / 4.0, samples=3000)

@@ -168,7 +168,7 @@ def _session(app: web.Application, samples: list[Sample], journal_path: Path, **
                 replay(journal, tally)
                 session = Session(client, order_seed=0)
                 lane = Lane("letters", tally, journal, list(tally.unanswered()))
-                await ask(session, [lane], watch=Watch(answered=False))
+                await ask(session, [lane], watch=Watch(answered=0))
                 await ask(session, [Lane("letters", tally, journal, list(tally.worth_another_pass()))])
                 return tally, session.load()
 
@@ -321,7 +321,7 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
         async with serve(app) as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
                 lanes = [Lane(n, Tally(_task(), _samples(100)), j, range(100)) for n, j in (("one", a), ("two", b))]
-                await ask(Session(client, order_seed=0), lanes, progress=Told(), watch=Watch(answered=False))
+                await ask(Session(client, order_seed=0), lanes, progress=Told(), watch=Watch(answered=0))
 
     with pytest.raises(EndpointError, match="no quota"):
         asyncio.run(main())
@@ -390,7 +390,7 @@ def test_no_request_starts_more_than_five_seconds_after_the_listener_closed(tmp_
             client = await asking.enter_async_context(Client(Endpoint(base_url=url), Limits(concurrency=1)))
             with Journal(tmp_path / "j") as journal:
                 lane = Lane("letters", Tally(_task(), _samples(100_000)), journal, range(100_000))
-                run = asyncio.create_task(ask(Session(client, order_seed=0), [lane], watch=Watch(answered=False)))
+                run = asyncio.create_task(ask(Session(client, order_seed=0), [lane], watch=Watch(answered=0)))
                 await asyncio.sleep(0.3)
                 await listening.aclose()
                 closed = time.time()

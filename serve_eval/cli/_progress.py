@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 PLAIN_EVERY_S = 5.0
+
+
+class PatientConsole(Console):
+    """A console whose reader may go: the run does not end with it."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _value(value: float | None) -> str:
@@ -38,7 +47,7 @@ class BarProgress:
             )
             self._bar.start()
         if had:
-            self._console.print(f"{task}: {had} answers kept", highlight=False, markup=False)
+            self._console.print(f"{task}: {had} of {planned} answers are there already", highlight=False, markup=False)
         bar = self._bar.add_task(task, total=planned, failed=0, value="-", rate=0.0)
         self._tasks[task] = _Shown(bar, planned, had, time.monotonic())
 
@@ -75,7 +84,7 @@ class PlainProgress:
     def begin(self, task: str, planned: int, had: int) -> None:
         self._tasks[task] = _Shown(TaskID(0), planned, had, time.monotonic())
         if had:
-            self._console.print(f"{task}: {had} answers kept", highlight=False, markup=False)
+            self._console.print(f"{task}: {had} of {planned} answers are there already", highlight=False, markup=False)
 
     def update(self, task: str, done: int, failed: int, value: float | None) -> None:
         shown = self._tasks[task]

@@ -21,7 +21,7 @@ _SAID = "What is written"
 
 def _flag(name: str, text: str, panel: str, **more: Any) -> Any:
     """An option with its SERVE_EVAL_* variable."""
-    variable = "SERVE_EVAL_" + name.removeprefix("--").upper().replace("-", "_")
+    variable = "SERVE_EVAL_" + name.partition("/")[0].removeprefix("--").upper().replace("-", "_")
     return typer.Option(
         name, *more.pop("short", ()), help=text, envvar=variable, show_envvar=False, rich_help_panel=panel, **more
     )
@@ -113,12 +113,12 @@ def run(
     ] = None,
     stream: Annotated[
         bool | None,
-        _flag("--stream", "Ask for streams: adds times to the first token and per token.", _SENT, is_flag=True),
+        _flag("--stream/--no-stream", "Ask for streams: adds times to the first token and per token.", _SENT),
     ] = None,
     max_attempts: Annotated[int | None, _flag("--max-attempts", "Attempts per sample (default 4).", _SENT)] = None,
     retry_budget: Annotated[
         int | None,
-        _flag("--retry-budget", "Retries of all samples together (default: a quarter of the samples).", _SENT),
+        _flag("--retry-budget", "Retries of all samples of a session (default: a quarter of the samples).", _SENT),
     ] = None,
     max_error_rate: Annotated[
         float | None,
@@ -253,7 +253,7 @@ def execute(plan: Plan, out_dir: Path, *, as_json: bool = False, strict: bool = 
     from rich.console import Console
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._progress import progress
+    from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation import evaluate
@@ -266,7 +266,7 @@ def execute(plan: Plan, out_dir: Path, *, as_json: bool = False, strict: bool = 
     if base_url and os.environ.get("OPENAI_BASE_URL", "").removesuffix("/v1") in (base_url, str(base_url)[:-3]):
         where += " (from OPENAI_BASE_URL)"
     say(f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}, run folder {out_dir}")
-    shown = progress(Console(stderr=True, highlight=False))
+    shown = progress(PatientConsole(stderr=True, highlight=False))
     try:
         report = run_async(evaluate(plan, out_dir, progress=shown, strict=strict, moved=moved))
     except (Interrupted, ServeEvalError) as ending:

@@ -29,6 +29,7 @@ def response(
     """
     prompt = request.prompt
     text, thoughts = split_thinking(said.text, opened=isinstance(prompt, str) and leaves_thinking_open(prompt))
+    thoughts_ended = thoughts is not None and thoughts is not said.text
     for stop in request.sampling.stop:
         if stop in text:
             text = text[: text.index(stop)]
@@ -46,6 +47,7 @@ def response(
         reasoning=reasoning or None,
         refusal=said.refusal,
         stop_reason=said.stop_reason,
+        thoughts_ended=thoughts_ended,
         usage=said.usage,
         latency_s=microseconds(end - start),
         ttft_s=ttft_s,

@@ -32,6 +32,8 @@ KEEPALIVE_S = 3.0
 """Below the 5 s after which trtllm-serve closes an idle connection: a POST on a closing connection is lost."""
 AFTER_DONE_S = 1.0
 """How long a stream that said [DONE] may take to end before its connection is given up."""
+AFTER_FINISH_S = 5.0
+"""How long the usage and [DONE] are waited for, once a finish_reason said that the answer is whole."""
 
 UNREACHABLE_HINT = "Is the server up, on that host and port? A server that still loads its model refuses connections."
 
@@ -89,6 +91,7 @@ class Client:
     ) -> None:
         self.endpoint, self.limits, self.door = endpoint, limits, Door()
         self.retries, self.retry_budget = 0, limits.retry_budget
+        self._in_flight = self.max_in_flight = 0
         self.max_tokens_field = max_tokens_field
         self._rate = StartRate(limits.rate_limit) if limits.rate_limit else None
         self._headers = CIMultiDict({"Accept-Encoding": "identity", "Content-Type": "application/json"})
@@ -141,15 +144,15 @@ class Client:
                     return await self._attempt(request, attempts, wait, stream=stream)
                 except _Missed as error:
                     missed = error
+                if missed.lost_stream and stream:
+                    stream = False
+                    continue
                 if not missed.retryable or len(attempts) >= self.limits.max_attempts:
                     break
                 if not self._may_retry():
                     missed = self._with_note(missed, "not tried again: the run's retry budget is spent")
                     break
-                if missed.lost_stream:
-                    stream = False
-                else:
-                    await asyncio.sleep(retry.pause_s(len(attempts), missed.retry_after, self._rng))
+                await asyncio.sleep(retry.pause_s(len(attempts), missed.retry_after, self._rng))
         except asyncio.CancelledError:
             if not wait.cut_off(SAMPLE):
                 raise
@@ -167,6 +170,14 @@ class Client:
             attempts=tuple(attempts),
         )
 
+    async def _turn(self, wait: Wait) -> None:
+        """Waits for the rate limit; the sample's time stands still meanwhile."""
+        began, left = time.monotonic(), wait.until
+        wait.until = math.inf
+        assert self._rate is not None
+        await self._rate.wait()
+        wait.until = left + time.monotonic() - began
+
     def _may_retry(self) -> bool:
         """Takes a retry out of the run's budget, if there is one left."""
         if self.retry_budget is not None and self.retries >= self.retry_budget:
@@ -181,11 +192,13 @@ class Client:
 
     async def _attempt(self, request: Request, attempts: list[Attempt], wait: Wait, *, stream: bool) -> Response:
         if self._rate is not None:
-            await self._rate.wait()
+            await self._turn(wait)
         self._sent += 1
         request_id = f"{self._prefix}-{self._sent}"
         body = wire.encode(request, self.endpoint.model or "", stream=stream, max_tokens_field=self.max_tokens_field)
         self._connector.expect(request_id, wait)
+        self._in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self._in_flight)
         start = time.monotonic()
         status: int | None = None
         failure: FailureKind | None = FailureKind.TIMEOUT  # what it is when the sample's time limit cuts us off
@@ -197,6 +210,7 @@ class Client:
             raise
         finally:
             end, wait.heard_at = time.monotonic(), math.inf
+            self._in_flight -= 1
             self._connector.done(request_id, wait, trusted=failure is None)
             attempts.append(
                 Attempt(
@@ -240,6 +254,14 @@ class Client:
         except TimeoutError as error:
             message = f"no connection within {self.limits.connect_timeout_s:g} s"
             raise _Missed(FailureKind.TIMEOUT, message, status=status) from error
+        except aiohttp.ClientHttpProxyError as error:
+            message = self._masked(f"HTTP {error.status} of the proxy: {error.message}")[: wire.MAX_MESSAGE]
+            raise _Missed(
+                FailureKind.HTTP_ERROR,
+                message,
+                status=error.status,
+                retryable=retry.worth_retrying(error.status, message),
+            ) from error
         except aiohttp.ClientResponseError as error:
             message = self._masked(f"no HTTP answer: {error.message}")[: wire.MAX_MESSAGE]
             raise _Missed(FailureKind.INVALID_RESPONSE, message, status=status) from error
@@ -304,7 +326,14 @@ class Client:
         ends is not the answer's fault."""
         answer, size, clock = StreamedAnswer(), 0, time.monotonic
         try:
-            while not answer.done and (piece := await reply.content.readany()):
+            while not answer.done:
+                if answer.complete:
+                    async with asyncio.timeout(AFTER_FINISH_S):
+                        piece = await reply.content.readany()
+                else:
+                    piece = await reply.content.readany()
+                if not piece:
+                    break
                 wait.heard_at = clock()
                 size += len(piece)
                 self._check_size(reply, size)
@@ -312,10 +341,7 @@ class Client:
         except (aiohttp.ClientError, OSError):
             if not answer.complete:
                 raise
-        except asyncio.CancelledError:
-            if not answer.complete or not wait.cut_off(STALL):
-                raise
-        said = answer.said()
+        said, wait.heard_at = answer.said(), math.inf
         with suppress(aiohttp.ClientError, OSError):
             async with asyncio.timeout(AFTER_DONE_S):
                 while not reply.content.at_eof() and (piece := await reply.content.readany()):
@@ -350,7 +376,10 @@ class Client:
 
     def _explain(self, error: Exception) -> str:
         """What an exception says, without what must not be shown, and not longer than a message may be."""
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if isinstance(error, aiohttp.ClientConnectorError):
+            said = f"cannot connect to {error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
+        else:
+            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return self._masked(said)[: wire.MAX_MESSAGE]
 
     async def models(self) -> list[str]:

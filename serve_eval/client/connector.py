@@ -24,12 +24,11 @@ REQUEST_ID = "X-Request-ID"
 
 
 class Line:
-    """A connection, and the last answer that it gave: its id and a hash of its text."""
+    """The last answer that a connection gave: its id and a hash of its text."""
 
-    __slots__ = ("last_id", "last_text", "protocol")
+    __slots__ = ("last_id", "last_text")
 
-    def __init__(self, protocol: ResponseHandler) -> None:
-        self.protocol = protocol
+    def __init__(self) -> None:
         self.last_id: str | None = None
         self.last_text = 0
 
@@ -54,11 +53,11 @@ class Connector(aiohttp.TCPConnector):
                 return connection
             line = self._lines.get(protocol)
             if line is None:
-                line = self._lines[protocol] = Line(protocol)
+                line = self._lines[protocol] = Line()
             elif protocol.should_close:
                 connection.close()
                 continue
-            wait.line, wait.heard_at = line, time.monotonic()
+            wait.protocol, wait.line, wait.heard_at = protocol, line, time.monotonic()
             return connection
 
     def expect(self, request_id: str, wait: Wait) -> None:
@@ -69,9 +68,9 @@ class Connector(aiohttp.TCPConnector):
         """Forgets a request. Its connection is not used again unless it is `trusted`: after an error it may still get
         the answer that the error came before."""
         del self._waits[request_id]
-        if wait.line is not None and not trusted:
-            wait.line.protocol.force_close()
-        wait.line = None
+        if wait.protocol is not None and not trusted:
+            wait.protocol.force_close()
+        wait.protocol = wait.line = None
 
     def repeats(self, wait: Wait, said: Said) -> bool:
         """Whether an answer is the last one of its connection once more, by its id and its text.

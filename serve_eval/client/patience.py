@@ -11,6 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from aiohttp.client_proto import ResponseHandler
+
     from serve_eval.client.connector import Line
 
 MAX_TICK_S, MIN_TICK_S = 1.0, 0.01
@@ -20,23 +22,24 @@ TICKS = 50
 
 class Wait:
     """One sample in progress. `heard_at` is when its endpoint was last heard of (infinity: nothing is expected now);
-    set it to now when a request has its connection and whenever bytes come. `over` says which limit cut it off, `line`
-    is the connector's note of the connection."""
+    set it to now when a request has its connection and whenever bytes come. `over` says which limit cut it off,
+    `protocol` and `line` are the connector's: the connection and what it noted of it."""
 
-    __slots__ = ("_cancelling", "heard_at", "line", "over", "task", "until")
+    __slots__ = ("_cancelling", "heard_at", "line", "over", "protocol", "task", "until")
 
     def __init__(self, task: asyncio.Task[object], until: float) -> None:
         self.task, self.until, self.heard_at = task, until, math.inf
         self.over: str | None = None
+        self.protocol: ResponseHandler | None = None
         self.line: Line | None = None
         self._cancelling = task.cancelling()
 
     def cut_off(self, limit: str) -> bool:
         """Whether the CancelledError just caught was `limit`'s doing and nobody else's; it is then dealt with."""
-        if self.over != limit or self.task.uncancel() > self._cancelling:
+        if self.over != limit:
             return False
         self.over = None
-        return True
+        return self.task.uncancel() <= self._cancelling
 
 
 SAMPLE, STALL = "sample", "stall"

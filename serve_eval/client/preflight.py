@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 
 from serve_eval.client.client import UNREACHABLE_HINT, Client
@@ -16,13 +17,16 @@ _PING = "1 + 1 ="
 async def check(client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) -> None:
     """Sends one short request of the kind that the tasks will send. Raises EndpointError with the cause."""
     prompt: Prompt = (Message(role="user", content=_PING),) if chat else _PING
-    result = await client.send(Request(sample_id="preflight", prompt=prompt, sampling=sampling, extra=extra))
+    request = Request(sample_id="preflight", prompt=prompt, sampling=sampling, extra=extra)
+    try:
+        async with asyncio.timeout(client.limits.stall_timeout_s + client.limits.connect_timeout_s):
+            result = await client.send(request)
+    except TimeoutError:
+        result = Failure(kind=FailureKind.TIMEOUT, message=f"nothing for {client.limits.stall_timeout_s:g} s")
     if isinstance(result, Failure):
         served = await client.models() if result.kind is FailureKind.HTTP_ERROR else []
         address = client.endpoint.base_url + route(prompt)
-        hint = _refused_field(result, client.max_tokens_field, extra) or _hint(
-            result, client.endpoint.model, served, chat
-        )
+        hint = _refused_field(result, client, extra) or _hint(result, client.endpoint.model, served, chat)
         raise EndpointError(f"{address} does not answer a short request: {result.message}", hint=hint)
 
 
@@ -41,13 +45,13 @@ async def discover_model(client: Client) -> str:
     )
 
 
-def _refused_field(failure: Failure, max_tokens_field: str, extra: Iterable[str]) -> str:
+def _refused_field(failure: Failure, client: Client, extra: Iterable[str]) -> str:
     """What to do about a field that the server will not take, as far as its refusal names it; else nothing."""
     message = failure.message.lower()
     if failure.status not in (400, 422):
         return ""
     if "max_completion_tokens" in message:
-        other = "max_tokens" if max_tokens_field == "max_completion_tokens" else "max_completion_tokens"
+        other = "max_tokens" if client.max_tokens_field == "max_completion_tokens" else "max_completion_tokens"
         return f"The server wants the length under the other name: --max-tokens-field {other}."
     for name, without in (*((name, "null") for name in (*extra, "temperature", "top_p")), ("'stop'", "[]")):
         if name in message:
@@ -56,8 +60,8 @@ def _refused_field(failure: Failure, max_tokens_field: str, extra: Iterable[str]
                 f"The server refuses the field {option}: leave it out with --set TASK.{option}={without} "
                 f"--allow-mismatch {option}. The report then says that the protocol differs."
             )
-    if "stream" in message:
-        return "The server refuses to stream: leave --stream out. The scores are the same."
+    if client.limits.stream and "stream" in message.replace("upstream", ""):
+        return "The server refuses to stream: --no-stream. The scores are the same."
     return ""
 
 

@@ -29,10 +29,9 @@ def pause_s(attempt: int, retry_after: str | None, rng: random.Random, now: date
     Retry-After is a number of seconds or an HTTP date and is honoured up to RETRY_AFTER_CAP_S. Full jitter: Brooker
     2015, "Exponential Backoff And Jitter".
     """
+    jitter = rng.uniform(0.0, min(CAP_S, BASE_S * 2 ** (attempt - 1)))
     told = _retry_after_s(retry_after, now) if retry_after else None
-    if told is not None:
-        return min(max(told, 0.0), RETRY_AFTER_CAP_S)
-    return rng.uniform(0.0, min(CAP_S, BASE_S * 2 ** (attempt - 1)))
+    return jitter if told is None else min(max(told, 0.0), RETRY_AFTER_CAP_S) + jitter
 
 
 def _retry_after_s(value: str, now: datetime | None) -> float | None:

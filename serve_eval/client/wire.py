@@ -74,6 +74,7 @@ class Body(msgspec.Struct):
     choices: list[Choice] | None = None
     usage: Any = None
     error: Any = None
+    object: Any = None
 
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -139,7 +140,7 @@ def decode(body: bytes, content_type: str) -> Said:
 
 def refuse_error(parsed: Body, body: bytes) -> None:
     """Raises InvalidResponse for an error object that came with a 200."""
-    if parsed.error is not None:
+    if parsed.error is not None or parsed.object == "error":
         raise InvalidResponse(f"an error object in a successful answer: {describe(body)}")
 
 

@@ -48,7 +48,7 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
     for task in report.tasks:
         _explain(task, console)
     for load in report.loads[-1:]:
-        _say(console, _engine(load, len(report.loads)))
+        _say(console, _engine(load))
     for warning in report.warnings:
         _say(console, f"warning: {warning}")
     if report.plan.integration_test:
@@ -160,12 +160,12 @@ def _seconds(value: float) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
-def _engine(load: Load, sessions: int) -> str:
+def _engine(load: Load) -> str:
     """How the requests of the last session went out."""
     limits = load.limits
     rate = load.finished / load.wall_s if load.wall_s else 0.0
     said = [f"at most {load.max_in_flight} in flight{' (auto)' if limits.concurrency == 'auto' else ''}"]
-    said.append(f"{load.finished} samples in {load.wall_s:.1f} s, {rate:.0f}/s")
+    said.append(f"{load.finished} results in {load.wall_s:.1f} s, {rate:.0f}/s")
     if limits.rate_limit:
         said.append(f"at most {limits.rate_limit:g} requests per second")
     if limits.order != "natural":
@@ -175,7 +175,7 @@ def _engine(load: Load, sessions: int) -> str:
         said.append(f"concurrency went {numbers} (report.json says when and why)")
     if load.loop_lag_s >= LATE_S:
         said.append(f"the client itself was late by up to {load.loop_lag_s:.2f} s, which the times include")
-    return f"{'engine' if sessions == 1 else f'engine, last of {sessions} sessions'}: {'; '.join(said)}"
+    return f"last session: {'; '.join(said)}"
 
 
 def _say(console: Console, text: str) -> None:

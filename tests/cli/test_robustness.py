@@ -80,7 +80,9 @@ def test_a_trailing_newline_of_a_key_is_not_part_of_it(data_root: Path, tmp_path
     assert _run(*_simulated(data_root, tmp_path / "out"), OPENAI_API_KEY=f"{KEY}\r\n").returncode == 3
 
 
-@pytest.mark.parametrize("shell", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", ">/dev/full", "2>/dev/full"])
+@pytest.mark.parametrize(
+    "shell", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true", ">/dev/full", "2>/dev/full"]
+)
 def test_closed_and_broken_streams_change_neither_the_run_nor_its_exit_code(
     data_root: Path, tmp_path: Path, shell: str
 ) -> None:

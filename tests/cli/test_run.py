@@ -173,6 +173,29 @@ def test_a_finished_run_is_judged_again_without_its_endpoint(flags: list[str], t
     assert len(json.loads((tmp_path / "out/environment.json").read_text())) == 1
 
 
+def test_a_run_with_lasting_failures_can_be_repeated_and_keeps_its_report(flags: list[str], tmp_path: Path) -> None:
+    failing = [*flags, "--set", "launcher.failure_rate=0.05", "--set", "launcher.failure_kind=wrapped_400"]
+    first = _run(*failing, "--max-attempts", "1")
+    result = _report(tmp_path)["tasks"][0]["result"]
+    assert 0 < result["failed"] < 30
+    again = _run(*failing, "--max-attempts", "1")
+    assert (again.returncode, _report(tmp_path)["tasks"][0]["result"]) == (first.returncode, result), again.stderr
+
+
+def test_an_interruption_stays_one_whatever_became_of_the_notes(flags: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "serve_eval", "run", *flags, "--set", "launcher.latency_s=0.3"]
+    with subprocess.Popen(command, env=_environ(), stderr=subprocess.PIPE, text=True) as process:
+        journal, deadline = tmp_path / "out/samples/gsm8k.jsonl", time.monotonic() + 30
+        while time.monotonic() < deadline and (not journal.exists() or not journal.stat().st_size):
+            time.sleep(0.02)
+        (tmp_path / "out/environment.json").unlink()
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "--resume" in said
+    assert "unexpected" not in said
+
+
 def test_another_plan_in_the_same_folder_is_refused_naming_the_field(flags: list[str]) -> None:
     assert _run(*flags).returncode == 0
     done = _run(*flags, "--set", "gsm8k.num_fewshot=3", "--allow-mismatch", "num_fewshot")

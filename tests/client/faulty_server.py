@@ -481,6 +481,12 @@ async def resets_after_the_finish(turn: Turn) -> None:
     await turn.reset()
 
 
+async def silent_after_the_finish(turn: Turn) -> None:
+    """A finish_reason, and silence instead of the usage, [DONE] and the end of the body."""
+    await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request).removesuffix(DONE)))
+    await asyncio.sleep(60)
+
+
 async def silent_after_done(turn: Turn) -> None:
     """Every event, and silence instead of the end of the body."""
     await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import time
@@ -102,7 +103,8 @@ SOUND: dict[str, Act] = {
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
-    monkeypatch.setattr("serve_eval.client.client.AFTER_DONE_S", 0.2, raising=False)
+    monkeypatch.setattr("serve_eval.client.client.AFTER_DONE_S", 0.2)
+    monkeypatch.setattr("serve_eval.client.client.AFTER_FINISH_S", 0.2)
 
 
 def _limits(stream: bool, **limits: Any) -> Limits:
@@ -215,6 +217,7 @@ def test_a_sound_answer_is_read_in_whatever_it_comes(name: str, number: int, str
 ENDS = {
     "reset after the finish_reason": act.resets_after_the_finish,
     "silence after [DONE]": act.silent_after_done,
+    "silence after the finish_reason": act.silent_after_the_finish,
     "comments for ever": act.then_endless(lambda request: b": still here\n\n"),
     "events for ever": act.then_endless(lambda request: act.chunk(request, "more")),
 }
@@ -460,6 +463,49 @@ def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most
     results = _with([act.replies(body)], _limits(False), all_of_them)
     assert all(isinstance(result, Response) for result in results)
     assert len(list(_attempts(results))) <= 41
+
+
+def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_are_left() -> None:
+    limits = _limits(True, max_attempts=1, retry_budget=0)
+    (result,), _ = _send([act.loses_the_stream], limits)
+    assert isinstance(result, Response)
+    assert [(attempt.streamed, attempt.failure) for attempt in result.attempts] == [(True, INVALID), (False, None)]
+
+
+def test_nothing_is_kept_of_connections_that_are_gone() -> None:
+    async def body(client: Client, server: FaultyServer) -> int:
+        for number in range(50):
+            assert isinstance(await client.send(_request(number)), Response)
+        gc.collect()
+        return len(client._connector._lines)
+
+    assert _with([act.without_length], _limits(False), body) <= 2  # each answer ends with its connection
+
+
+def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async def main() -> Response | Failure:
+        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+            proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with Client(Endpoint(base_url="https://model.invalid/v1"), _limits(False), proxy=proxy) as client:
+                return await client.send(_request())
+
+    result = asyncio.run(main())
+    assert isinstance(result, Failure)
+    assert (result.kind, result.status, result.retryable, len(result.attempts)) == (HTTP, 407, False, 1)
+    assert "of the proxy" in result.message
+
+
+def test_waiting_for_the_rate_limit_is_not_the_samples_time() -> None:
+    async def body(client: Client, server: FaultyServer) -> list[Response | Failure]:
+        return await _all(client, samples=5, in_flight=5)
+
+    limits = _limits(False, rate_limit=5.0, sample_timeout_s=0.5, stall_timeout_s=0.5)
+    assert all(isinstance(result, Response) for result in _with([act.sound], limits, body))
 
 
 # ---------------------------------------------------------------------------------------------- many at a time
