@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
@@ -17,14 +18,14 @@ from typing import Any
 import msgspec
 
 import serve_eval
-from serve_eval import folders, run_folder
+from serve_eval import folders, pairing, run_folder
 from serve_eval.address import normalise_base_url
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.concurrency import MOST
 from serve_eval.connection import connect
 from serve_eval.descriptors import ensure_descriptors
-from serve_eval.errors import JournalError, PlanError, ServeEvalError
+from serve_eval.errors import JournalError, NotComparableError, PlanError, ServeEvalError
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT, Journal
 from serve_eval.order import arranged
 from serve_eval.preparation import PreparedTask, prepare
@@ -72,6 +73,7 @@ async def evaluate(
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
     plan = await with_model(plan, environ)
     prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
+    _check_pairs(plan, prepared)
     judge = _verdict_rule(plan.verdict)
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     warnings: list[str] = []
@@ -253,6 +255,18 @@ def _verdict_rule(spec: Spec) -> Callable[..., Verdict]:
     return lambda *arguments: rule(*arguments, **options)
 
 
+def _check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
+    """Raises NotComparableError when the rule needs the reference's scores per sample and there are none."""
+    rule = sys.modules[folders.load(VERDICTS, plan.verdict.name).__module__]
+    for p in prepared:
+        if getattr(rule, "NEEDS_PAIRS", False) and p.reference is not None and p.reference.runs is None:
+            raise NotComparableError(
+                f"{p.task.name}: the verdict {plan.verdict.name!r} compares sample by sample, and the reference "
+                f"({Path(p.reference.file).name}:{p.reference.line}) has no scores per sample",
+                hint="Register runs of your own: serve-eval references register RUN... --references-dir DIR.",
+            )
+
+
 def _report_task(p: PreparedTask, tally: Tally, plan: Plan, judge: Callable[..., Verdict]) -> TaskReport:
     result = tally.result()
     if plan.integration_test:
@@ -260,7 +274,10 @@ def _report_task(p: PreparedTask, tally: Tally, plan: Plan, judge: Callable[...,
     elif p.reference is None:
         verdict = _unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
     else:
-        verdict = judge(result, p.reference, p.hypothesis)
+        pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.scores())
+        verdict = judge(result, p.reference, p.hypothesis, pairs)
+        if note:
+            verdict = replace(verdict, warnings=(*verdict.warnings, note))
     one_token = p.task.sampling.max_tokens <= 2
     extra = (*p.notes, *remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop))
     return TaskReport(

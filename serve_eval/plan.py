@@ -18,6 +18,7 @@ Flags beat environment beats file; the command line merges the first two (each f
 from __future__ import annotations
 
 import re
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -305,6 +306,8 @@ def _check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: _Pr
             folders.check_options(make, spec.options, "")
             if folder == TASKS:
                 make(**folders.check_options(make, spec.options, ""))
+            elif folder == VERDICTS and (check := getattr(sys.modules[make.__module__], "check", None)):
+                check(**spec.options)
         except PlanError as error:
             for problem in error.problems:
                 option = re.match(r"\.(\w+): (.*)", problem, re.DOTALL)

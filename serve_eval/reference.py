@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from serve_eval import yaml_file
 from serve_eval.errors import ReferenceFileError
 from serve_eval.folders import nearest
-from serve_eval.schema import AccuracySpec, Reference
+from serve_eval.schema import AccuracySpec, Reference, ReferenceRuns
 
 SPEC_KEYS = ("dtype", "quant_algo", "kv_cache_quant_algo", "spec_dec_algo", "extra_acc_spec")
 METRICS = ("accuracy", "wer", "perplexity", "rouge1")
@@ -190,6 +192,9 @@ def _reference(entry: Mapping[str, Any], task: str, model: str, file: str, line:
     spec = AccuracySpec(**{key: entry[key] for key in SPEC_KEYS if key in entry})
     rest: dict[str, Any] = {k: v for k, v in entry.items() if k not in SPEC_KEYS and k != metric}
     rest |= {k: float(v) for k, v in rest.items() if k in _FLOATS}
+    if "runs" in rest:
+        rest["runs"] = msgspec.convert(rest["runs"], ReferenceRuns)
+    rest["replaced"] = tuple(rest.get("replaced", ()))
     return Reference(
         task=task, model=model, spec=spec, value=float(entry[metric]), metric=metric, file=file, line=line, **rest
     )
@@ -267,6 +272,19 @@ def _count(value: object) -> str:
     return "" if type(value) is int and value >= 1 else f"must be a whole number of at least 1, not {value!r}"
 
 
+def _runs(value: object) -> str:
+    try:
+        runs = msgspec.convert(value, ReferenceRuns)
+    except msgspec.ValidationError as error:
+        return f"is not what `references register` writes: {error}"
+    return "" if runs.values and runs.n >= 1 else "has no value"
+
+
+def _replaced(value: object) -> str:
+    entries = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+    return "" if entries else "must be a list of the entries that stood here before"
+
+
 _CHECKS: dict[str, Callable[[object], str]] = {
     "dtype": _TEXT,
     **dict.fromkeys(SPEC_KEYS[1:], _TEXT_OR_NULL),
@@ -283,4 +301,6 @@ _CHECKS: dict[str, Callable[[object], str]] = {
     "date": _TEXT,
     "protocol": _instance(dict, "a mapping"),
     "old": _FLAG,
+    "runs": _runs,
+    "replaced": _replaced,
 }

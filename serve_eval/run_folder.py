@@ -53,6 +53,11 @@ def saved_plan(path: Path) -> Plan:
     return _stored(path)[0]
 
 
+def saved_fingerprints(path: Path) -> dict[str, dict[str, str]]:
+    """The protocol fingerprint of each task of a run folder. Raises RunFolderError when there is none."""
+    return _stored(path)[1]
+
+
 def _stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]]]:
     """The plan and the fingerprints of a run folder; fields that a newer version added have their defaults."""
     file = path / PLAN_FILE

@@ -396,12 +396,28 @@ class TaskResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceRuns:
+    """The runs that a reference is the mean of: `values` in points and in their order, `sigma` the standard deviation
+    of a sample's score in points. `samples` is a file with the scores of each sample, beside the reference file, with
+    its checksum."""
+
+    values: tuple[float, ...]
+    n: int
+    sigma: float
+    samples: str
+    sha256: str
+    endpoint: str | None = None
+    hardware: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """A registered value (points) for a task, a model and an accuracy specification. None: the task's own default.
 
     `protocol` None means that the source recorded none: the task's defaults are then assumed. `threshold` is an
     explicit cutoff that replaces the computed one. `metric` is the key that the value stands under. `old` marks a row
-    that only an older file of the source has.
+    that only an older file of the source has. `runs` are our own, where the value was registered from them;
+    `replaced` are the entries that stood here before, each with the reason.
     """
 
     task: str
@@ -419,9 +435,43 @@ class Reference:
     date: str | None = None
     protocol: Mapping[str, object] | None = None
     old: bool = False
+    runs: ReferenceRuns | None = None
+    replaced: tuple[Mapping[str, object], ...] = ()
     metric: str = "accuracy"
     file: str = ""
     line: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedComparison:
+    """The same prompts, answered by the runs of a reference and by this one. In points; negative is worse.
+
+    `difference` is the mean over the complete pairs, `p` that of "no drop"; a drop beyond `lower` is excluded at
+    1 - `alpha` (None: none is). `down` and `up` count right turned wrong and wrong turned right against the
+    reference's first run, where answers are right or wrong. `margin` is the drop that matters. `finding` is PASS,
+    SMALL_DROP (proven, and excluded from reaching the margin), FAIL or INCONCLUSIVE, with its reasons.
+    """
+
+    reference_runs: int
+    pairs: int
+    missing: int
+    method: str
+    difference: float
+    se: float | None
+    df: int | None
+    down: int | None
+    up: int | None
+    flip_rate: float | None
+    p: float | None
+    p_exact: float | None
+    alpha: float
+    margin: float
+    lower: float | None
+    upper: float | None
+    noninferior: bool
+    equivalent: bool
+    finding: str
+    reasons: tuple[str, ...] = ()
 
 
 class VerdictOutcome(StrEnum):
@@ -440,7 +490,8 @@ class Verdict:
     """The judgement of one task. Values, bounds, reference, threshold, theta and sigma are in points.
 
     `num_samples` is the n of the formula: the registered one for a full run, the number asked under `--limit`.
-    `protocol` says what the reference is known to have been taken under.
+    `protocol` says what the reference is known to have been taken under. `paired` is there when the reference has
+    scores per sample, whatever the rule.
     """
 
     task: str
@@ -456,6 +507,7 @@ class Verdict:
     sigma: float | None = None
     num_samples: int | None = None
     protocol: str | None = None
+    paired: PairedComparison | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

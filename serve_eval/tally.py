@@ -98,6 +98,10 @@ class Tally:
         """What it took so far."""
         return self._traffic.traffic()
 
+    def scores(self) -> array[float]:
+        """The score of each sample in the order of the protocol; NaN where there is none."""
+        return array("d", (v if o else math.nan for v, o in zip(self._values, self._outcome, strict=True)))
+
     def unanswered(self) -> Iterator[int]:
         """Positions of the samples without a response, failed ones included."""
         return (i for i, outcome in enumerate(self._outcome) if not outcome)

@@ -20,6 +20,8 @@ LAYERS: list[tuple[str, ...]] = [
         "run_folder",
         "reference",
         "reference_import",
+        "reference_samples",
+        "pairing",
         "plan",
         "validity",
         "report",
@@ -28,7 +30,7 @@ LAYERS: list[tuple[str, ...]] = [
         "launchers",
     ),
     ("tally", "runner", "tasks", "verdicts"),
-    ("preparation", "evaluation", "demo"),
+    ("preparation", "evaluation", "registration", "demo"),
     ("cli", "__main__"),
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -72,6 +72,24 @@ def check(
     _say(f"{path}: no problem found")
 
 
+@app.command()
+def register(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished run folders; the first ones count.")],
+    references_dir: Annotated[Path, typer.Option(help="Folder of your own that holds the entry, made if missing.")],
+    wanted: Annotated[int, typer.Option(min=1, help="Runs to take.")] = 3,
+    hardware: Annotated[str | None, typer.Option(help='What the endpoint ran on, such as "8x H200".')] = None,
+    reason: Annotated[str | None, typer.Option(help="Why an entry is replaced; it is kept with this.")] = None,
+) -> None:
+    """Register the mean of finished runs as the reference of their model, with the score of every sample."""
+    from serve_eval import registration
+    from serve_eval.cli._streams import say
+
+    written = registration.register(runs, references_dir, wanted=wanted, hardware=hardware, reason=reason)
+    for one in written:
+        _say(f"{one.task}: {one.value:.3f}, the mean of {one.runs} runs, in {one.file}")
+        say(*(f"warning: {one.task}: {warning}" for warning in one.warnings))
+
+
 @app.command("import")
 def import_files(
     source: Annotated[Path, typer.Argument(metavar="DIR", help="The references folder of a TensorRT-LLM checkout.")],

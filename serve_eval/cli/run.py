@@ -87,7 +87,12 @@ def run(
     allow_mismatch: Annotated[
         list[str] | None, _repeated("--allow-mismatch", "Compare although this protocol field differs.", _JUDGED)
     ] = None,
-    verdict: Annotated[str | None, _flag("--verdict", "Verdict rule (default classic).", _JUDGED)] = None,
+    verdict: Annotated[
+        str | None, _flag("--verdict", "Verdict rule: classic (default), paired, noninferiority.", _JUDGED)
+    ] = None,
+    margin: Annotated[
+        float | None, _flag("--margin", "Drop in points that matters, for the rules that compare pairs.", _JUDGED)
+    ] = None,
     strict: Annotated[bool, _flag("--strict", "Exit with 1 instead of 3.", _JUDGED, is_flag=True)] = False,
     api_key_env: Annotated[
         str | None, _flag("--api-key-env", "Variable that holds the key (default OPENAI_API_KEY).", _REACHED)
@@ -180,7 +185,7 @@ def run(
         "allow_hub": allow_hub,
         "limit": limit,
         "seed": seed,
-        "set": _lines(settings, "SERVE_EVAL_SET"),
+        "set": _with_margin(_lines(settings, "SERVE_EVAL_SET"), margin),
         "reference_model": reference_model,
         "dtype": dtype,
         "quant_algo": quant_algo,
@@ -308,6 +313,10 @@ def _resolve(plan: Path | None, resume: Path | None, settings: dict[str, Any]) -
     if not isinstance(document.value, dict):
         raise PlanError(f"{plan}: expected a mapping of keys such as model and tasks")
     return resolve(document.value, settings, os.environ, lambda *path: f"{plan}:{document.line(*path)}: ")
+
+
+def _with_margin(settings: list[str] | None, margin: float | None) -> list[str] | None:
+    return settings if margin is None else [*(settings or ()), f"verdict.margin={margin}"]
 
 
 def _lines(given: list[str] | None, variable: str) -> list[str] | None:

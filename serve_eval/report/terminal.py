@@ -11,7 +11,7 @@ from rich.text import Text
 
 from serve_eval.reference import spec_text
 from serve_eval.report.text import clean
-from serve_eval.schema import Load, Report, TaskReport, VerdictOutcome
+from serve_eval.schema import Load, PairedComparison, Report, TaskReport, VerdictOutcome
 
 LATE_S = 0.1
 """Lateness of our own event loop from which on the measured times are not trusted without a word."""
@@ -131,10 +131,27 @@ def _explain(task: TaskReport, console: Console) -> None:
         source = f", {found.source}" if found.source else ""
         _say(console, f"{name}: reference: {Path(found.file).name}:{found.line}, {spec_text(found.spec)}{source}")
         _say(console, f"{name}: protocol: {verdict.protocol}")
+    if verdict.paired is not None:
+        _say(console, f"{name}: paired: {_paired(verdict.paired)}")
     for reason in verdict.reasons:
         _say(console, f"{name}: {reason}")
     for warning in verdict.warnings:
         _say(console, f"{name}: warning: {warning}")
+
+
+def _paired(paired: PairedComparison) -> str:
+    """The comparison in a line."""
+    runs = f"{paired.reference_runs} reference run{'s' if paired.reference_runs > 1 else ''}"
+    said = [f"{paired.difference:+.3f} points against {runs} on {paired.pairs} prompts"]
+    if paired.down is not None:
+        said.append(f"{paired.down} turned wrong, {paired.up} turned right")
+    if paired.p is not None:
+        said.append(f"p {paired.p:.4f} ({paired.method})")
+    if paired.lower is not None:
+        excluded = f"a drop larger than {max(0.0, -paired.lower):.3f} points is excluded at {1.0 - paired.alpha:.0%}"
+        said.append(excluded)
+    said.append(f"finding {paired.finding}" + (f" ({', '.join(paired.reasons)})" if paired.reasons else ""))
+    return "; ".join(said)
 
 
 def _traffic(task: TaskReport) -> str:

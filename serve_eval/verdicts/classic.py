@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from serve_eval import validity
 from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
-from serve_eval.stats.classic import Decision, classic_test, decide
-
-WIDE_THETA = 15.0
-"""A minimum detectable effect, in points, above which a PASS needs a word of warning."""
+from serve_eval.stats.pairs import Pairs
+from serve_eval.verdicts import _classic
 
 
 def judge(
     result: TaskResult,
     reference: Reference,
     hypothesis: Hypothesis,
+    pairs: Pairs | None = None,
     *,
     max_missing: float = validity.MAX_MISSING,
 ) -> Verdict:
@@ -21,63 +22,17 @@ def judge(
 
     `hypothesis` has every override applied and its `num_samples` set: it is the n of the formula. Missing answers bound
     the value from both sides; the outcome is PASS or FAIL only when both bounds agree and at most `max_missing` of the
-    planned samples are missing, else INCONCLUSIVE. Nothing scored at all is ERROR.
+    planned samples are missing, else INCONCLUSIVE. Nothing scored at all is ERROR. With `pairs` the paired comparison
+    stands beside it and changes nothing but the warnings: it sees drops that this rule lets pass.
     """
-    if hypothesis.num_samples is None:
-        raise ValueError("the hypothesis has no num_samples")
-    better = result.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
-    test = classic_test(
-        hypothesis.num_samples, reference.value, hypothesis.sigma, hypothesis.alpha, hypothesis.beta, better
-    )
-    explicit = reference.threshold is not None
-    threshold = reference.threshold if reference.threshold is not None else test.threshold
-    reasons = validity.objections(result, max_missing)
-    decision = decide(result.bounds, threshold, better) if result.bounds is not None else Decision.UNDECIDED
-    if result.scored == 0:
-        outcome = VerdictOutcome.ERROR
-    elif reasons or decision is Decision.UNDECIDED:
-        outcome = VerdictOutcome.INCONCLUSIVE
-        reasons = reasons or [_straddling(result, threshold)]
-        if decision is Decision.FAIL:
-            reasons.append("the value fails the threshold even if every missing answer were right")
-    else:
-        outcome = VerdictOutcome(decision.value)
-    return Verdict(
-        task=result.task,
-        outcome=outcome,
-        rule="classic",
-        evaluated=result.value,
-        bounds=result.bounds,
-        reference=reference.value,
-        threshold=threshold,
-        theta=None if explicit else test.theta,
-        alpha=hypothesis.alpha,
-        beta=hypothesis.beta,
-        sigma=hypothesis.sigma,
-        num_samples=hypothesis.num_samples,
-        reasons=tuple(reasons),
-        warnings=tuple(_warnings(reference, hypothesis, None if explicit else test.theta)),
-    )
+    verdict = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
+    drop = 0.0 if verdict.outcome is VerdictOutcome.ERROR else _classic.margin(verdict)
+    if pairs is None or drop == 0.0:
+        return verdict
+    from serve_eval.verdicts._paired import compare
 
-
-def _straddling(result: TaskResult, threshold: float) -> str:
-    assert result.bounds is not None
-    low, high = result.bounds
-    return (
-        f"missing_results: {result.failed} missing answers leave {low:.3f} to {high:.3f}, "
-        f"on both sides of the threshold {threshold:.3f}"
-    )
-
-
-def _warnings(reference: Reference, hypothesis: Hypothesis, theta: float | None) -> list[str]:
-    warnings = []
-    if reference.value == 0.0:
-        warnings.append("the registered reference is 0, which never fails")
-    if theta is not None and theta > WIDE_THETA:
-        power = f"{1.0 - hypothesis.beta:.0%}"
-        warnings.append(f"only drops of {theta:.1f} points or more are detected with a probability of {power}")
-    if theta is None:
-        warnings.append("the threshold is an explicit one of the reference file, not computed")
-    if reference.old:
-        warnings.append(f"the reference stands only in an older file of its source: {reference.source}")
-    return warnings
+    told = compare(pairs, result, margin=drop, alpha=hypothesis.alpha, max_missing=max_missing)
+    warnings = verdict.warnings
+    if verdict.outcome is VerdictOutcome.PASS and told.p is not None and told.p <= hypothesis.alpha:
+        warnings = (*warnings, "small_drop: the value passes, and the paired comparison proves a drop all the same")
+    return replace(verdict, paired=told, warnings=warnings)

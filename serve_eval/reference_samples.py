@@ -1,0 +1,123 @@
+"""Per-sample scores of a registered reference, in a file beside it: what a paired verdict compares with.
+
+One JSON file per reference: per prompt a key (48 bits of a hash of id, prompt and target, so that a changed prompt is
+noticed and a subset can be paired), per run a bitmap or 16-bit scores, all in base64. MMLU with 3 runs takes 35 KB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from serve_eval.errors import ReferenceFileError
+from serve_eval.fingerprint import KEY_BYTES
+
+BITMAP, UINT16 = "bitmap", "uint16"
+LEVELS = 65535
+
+
+class _File(msgspec.Struct):
+    """The form of the file. `encoding` is bitmap where every score is lo or hi, else uint16 over lo..hi."""
+
+    schema_version: int
+    task: str
+    n: int
+    lo: float
+    hi: float
+    encoding: str
+    keys: str
+    runs: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleScores:
+    """Scores of `runs` over the same prompts, in the order of the protocol; `keys` has KEY_BYTES per prompt."""
+
+    task: str
+    lo: float
+    hi: float
+    keys: bytes
+    runs: tuple[array[float], ...]
+
+
+def write(path: Path, scores: SampleScores) -> str:
+    """Writes the file; returns its sha256. Scores that are neither end of the range are kept to 1/65535 of it.
+
+    Raises ReferenceFileError for a score outside the range, missing ones included, or when it cannot be written.
+    """
+    span = scores.hi - scores.lo
+    if not all(scores.lo <= value <= scores.hi for run in scores.runs for value in run):
+        raise ReferenceFileError(f"{scores.task}: a score is missing or outside {scores.lo:g}..{scores.hi:g}")
+    two_valued = all(value in (scores.lo, scores.hi) for run in scores.runs for value in run)
+    runs = []
+    for run in scores.runs:
+        if two_valued:
+            bits = bytearray((len(run) + 7) // 8)
+            for i, value in enumerate(run):
+                bits[i >> 3] |= (value == scores.hi) << (i & 7)
+            runs.append(b64encode(bits).decode())
+        else:
+            levels = (round((value - scores.lo) / span * LEVELS) for value in run)
+            runs.append(b64encode(b"".join(level.to_bytes(2, "little") for level in levels)).decode())
+    content = _File(
+        schema_version=1,
+        task=scores.task,
+        n=len(scores.keys) // KEY_BYTES,
+        lo=scores.lo,
+        hi=scores.hi,
+        encoding=BITMAP if two_valued else UINT16,
+        keys=b64encode(scores.keys).decode(),
+        runs=runs,
+    )
+    data = msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise ReferenceFileError(f"{path}: cannot be written: {error.strerror}") from error
+    return hashlib.sha256(data).hexdigest()
+
+
+def read(path: Path, sha256: str) -> SampleScores:
+    """The scores of a file. Raises ReferenceFileError when it is not the registered one or cannot be read."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ReferenceFileError(
+            f"{path}: cannot be read: {error.strerror}", hint="It belongs to its entry."
+        ) from error
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ReferenceFileError(f"{path} is not the file that was registered", hint="Register the runs again.")
+    try:
+        content = msgspec.json.decode(data, type=_File)
+        keys = b64decode(content.keys)
+        runs = tuple(_unpack(content, b64decode(run)) for run in content.runs)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ReferenceFileError(f"{path}: {error}", hint="Register the runs again.") from error
+    if len(keys) != KEY_BYTES * content.n:
+        raise ReferenceFileError(f"{path}: {content.n} prompts and keys for another number")
+    return SampleScores(task=content.task, lo=content.lo, hi=content.hi, keys=keys, runs=runs)
+
+
+def _unpack(content: _File, packed: bytes) -> array[float]:
+    if content.encoding == BITMAP:
+        if len(packed) != (content.n + 7) // 8:
+            raise ValueError(f"a bitmap of {len(packed)} bytes is not one of {content.n} scores")
+        return array("d", (content.hi if packed[i >> 3] >> (i & 7) & 1 else content.lo for i in range(content.n)))
+    if content.encoding != UINT16 or len(packed) != 2 * content.n:
+        raise ValueError(f"{content.encoding}: unknown, or not {content.n} scores")
+    span = content.hi - content.lo
+    levels = (int.from_bytes(packed[i : i + 2], "little") for i in range(0, len(packed), 2))
+    return array("d", (content.lo + span * level / LEVELS for level in levels))
+
+
+def places(reference: bytes, keys: Sequence[bytes]) -> list[int | None]:
+    """Where each key stands among the reference's prompts; None: the reference does not know that prompt."""
+    known = {reference[i : i + KEY_BYTES]: i // KEY_BYTES for i in range(0, len(reference), KEY_BYTES)}
+    return [known.get(key) for key in keys]

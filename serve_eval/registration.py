@@ -1,0 +1,204 @@
+"""A reference of one's own: the mean of finished runs, with their scores per sample, in a file that people edit too."""
+
+from __future__ import annotations
+
+import io
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from serve_eval import reference, reference_samples, run_folder
+from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
+from serve_eval.fingerprint import sample_key
+from serve_eval.journal import Journal
+from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.reference_samples import SampleScores
+from serve_eval.schema import AccuracySpec, Plan
+from serve_eval.tally import Tally, replay
+
+WANTED_RUNS = 3
+"""Runs that a reference should be the mean of: a single one leaves it as noisy as what is compared with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """What was written for a task, and what a reader should know of it."""
+
+    task: str
+    file: Path
+    value: float
+    runs: int
+    warnings: tuple[str, ...]
+
+
+def register(
+    runs: Sequence[Path],
+    references_dir: Path,
+    *,
+    wanted: int = WANTED_RUNS,
+    hardware: str | None = None,
+    reason: str | None = None,
+) -> list[Registered]:
+    """Registers the first `wanted` of these run folders as the reference of every task that they hold.
+
+    Never the best ones: they are taken in the order given. An entry of the same model and specification is replaced
+    only with a `reason`, and is kept within the new one. Raises RunFolderError for runs that are incomplete or not
+    alike, ReferenceFileError for a file that cannot be changed.
+    """
+    chosen = list(runs)[:wanted]
+    plans = [run_folder.saved_plan(run) for run in chosen]
+    prints = [run_folder.saved_fingerprints(run) for run in chosen]
+    _check_alike(chosen, plans, prints)
+    prepared = prepare(replace(plans[0], no_reference=True))
+    taken = [_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
+    endpoint = _version(chosen[0])
+    written = []
+    for i, p in enumerate(prepared):
+        scores = tuple(of_run[i] for of_run in taken)
+        written.append(_register(p, plans[0], scores, references_dir, endpoint, hardware, reason, wanted))
+    return written
+
+
+def _check_alike(runs: Sequence[Path], plans: Sequence[Plan], prints: Sequence[Mapping[str, Any]]) -> None:
+    if len(set(map(Path.resolve, runs))) < len(runs):
+        raise RunFolderError("a run is named twice", hint="Name different runs: k runs are k times asked.")
+    for run, plan, found in zip(runs, plans, prints, strict=True):
+        if plan.limit is not None or plan.integration_test:
+            raise RunFolderError(f"{run} asked a subset", hint="A reference is made of whole runs: leave --limit out.")
+        if plan.model is None:
+            raise RunFolderError(f"{run} does not say which model it asked")
+        for name in ("model", "reference_model", "accuracy_spec"):
+            if getattr(plan, name) != getattr(plans[0], name):
+                raise RunFolderError(f"{run} has another {name} than {runs[0]}")
+        if differing := run_folder.differences(prints[0], found):
+            raise RunFolderError(f"{run} asked something else than {runs[0]}: {'; '.join(differing)}")
+
+
+def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[array[float]]:
+    """The scores per sample of every task of a run, out of its journal. Raises RunFolderError when one is missing."""
+    fingerprints = {p.task.name: p.fingerprint for p in prepared}
+    found = []
+    with ExitStack() as stack:
+        folder = stack.enter_context(run_folder.open_folder(run, plan, fingerprints))
+        for p in prepared:
+            journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.name}.jsonl"))
+            tally = Tally(p.task, p.dataset.samples)
+            replay(journal, tally)
+            missing = len(p.dataset.samples) - tally.scored
+            if missing:
+                raise RunFolderError(
+                    f"{run}: {missing} of {len(p.dataset.samples)} samples of {p.task.name} have no answer",
+                    hint="A reference has no gaps: go on with the run first.",
+                )
+            found.append(tally.scores())
+    return found
+
+
+def _version(run: Path) -> str | None:
+    sessions = run_folder.sessions(run)
+    version = sessions[-1].get("endpoint", {}).get("info", {}).get("version") if sessions else None
+    return version if isinstance(version, str) else None
+
+
+def _register(
+    p: PreparedTask,
+    plan: Plan,
+    runs: tuple[array[float], ...],
+    references_dir: Path,
+    endpoint: str | None,
+    hardware: str | None,
+    reason: str | None,
+    wanted: int,
+) -> Registered:
+    task, metric, model = p.task, p.task.metric, plan.reference_model or plan.model
+    assert model is not None
+    if metric.lo is None or metric.hi is None:
+        raise DatasetError(f"{task.name}: scores without bounds cannot be stored per sample")
+    n = len(p.dataset.samples)
+    means = [metric.scale * math.fsum(run) / n for run in runs]
+    value = math.fsum(means) / len(means)
+    variance = math.fsum((metric.scale * v - m) ** 2 for run, m in zip(runs, means, strict=True) for v in run)
+    today = datetime.now(UTC).date().isoformat()
+    slug = "".join(c if c.isalnum() or c in "-." else "-" for c in model.rsplit("/", 1)[-1])[:40]
+    place = Path("samples") / f"{task.reference_file}-{slug}-{p.fingerprint['samples'][-8:]}-{_stamp()}.json"
+    keys = b"".join(map(sample_key, p.dataset.samples))
+    scores = SampleScores(task=task.name, lo=metric.lo, hi=metric.hi, keys=keys, runs=runs)
+    sha256 = reference_samples.write(references_dir / place, scores)
+    spec = {k: v for k in reference.SPEC_KEYS if (v := getattr(plan.accuracy_spec, k)) not in (None, "auto")}
+    told = {"endpoint": endpoint, "hardware": hardware}
+    entry = {
+        **spec,
+        metric.name: round(value, 6),
+        "runs": {
+            "values": [round(mean, 6) for mean in means],
+            "n": n,
+            "sigma": round(math.sqrt(variance / (n * len(runs))), 3),
+            "samples": place.as_posix(),
+            "sha256": sha256,
+            **{k: v for k, v in told.items() if v is not None},
+        },
+        "protocol": dict(task.protocol),
+        "source": "serve-eval references register",
+        "date": today,
+    }
+    file = references_dir / f"{task.reference_file}.yaml"
+    _write_entry(file, model, spec, entry, reason)
+    warnings = []
+    if len(runs) < wanted:
+        warnings.append(f"{len(runs)} of {wanted} wanted runs: the reference is noisier than it need be")
+    if plan.launcher.name == "simulated":
+        warnings.append("the runs were simulated: this reference says nothing about any model")
+    return Registered(task=task.name, file=file, value=value, runs=len(runs), warnings=tuple(warnings))
+
+
+def _stamp() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+
+
+def _write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None) -> None:
+    """Adds an entry to a file, or puts it in the place of the one with the same specification. Everything else of the
+    file, comments and order included, stays as it is."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    if file.exists():
+        reference.load(file)  # a file with a mistake is not touched
+        content = yaml.load(file.read_text(encoding="utf-8")) or {}
+    else:
+        content = {}
+    entries = content.setdefault(model, [])
+    same = [i for i, old in enumerate(entries) if {k: old[k] for k in reference.SPEC_KEYS if _set(old, k)} == spec]
+    if same and not reason:
+        raise ReferenceFileError(
+            f"{file}: {model} has a reference for {reference.spec_text(AccuracySpec(**spec))} already",
+            hint="A reference is replaced for a reason: --reason 'why'. The old one is kept beside it.",
+        )
+    if same:
+        old = entries[same[0]]
+        kept = old.pop("replaced", [])
+        entry["replaced"] = [*kept, {**old, "reason": reason}]
+        entries[same[0]] = entry
+    else:
+        entries.append(entry)
+    out = io.StringIO()
+    yaml.dump(content, out)
+    reference.parse(out.getvalue(), str(file))  # what we write can be read
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(file.name + ".partial")
+        partial.write_text(out.getvalue(), encoding="utf-8")
+        partial.replace(file)
+    except OSError as error:
+        raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def _set(entry: Mapping[str, Any], key: str) -> bool:
+    return key in entry and entry[key] not in (None, "auto")

@@ -1,0 +1,200 @@
+"""Pairs: per prompt, how much better or worse the candidate did than the reference.
+
+Both endpoints answer the same prompts, so the difficulty of a prompt cancels in the difference candidate - reference.
+The classic test charges for that difficulty; a paired test does not, which is where its sharper eye comes from.
+
+Unit: that of the scores given in (proportions: 0 wrong, 1 right). Sign: negative is worse, whatever the metric.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from serve_eval.errors import ServeEvalError
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import ArrayLike, NDArray
+
+    from serve_eval.stats.inputs import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """One difference per planned prompt. A missing score leaves it open: then `worst` and `best` differ.
+
+    `worst` and `best` hold the difference with every missing score at the end of the range that is worst or best for
+    the candidate (Manski 1989). `weights` sum to 1 over the planned prompts. `clusters` are numbers 0, 1, ... of
+    groups whose prompts may fail together; None: each prompt stands alone. `span` is the width of the metric's range.
+    `binary`: each difference is -1, 0 or 1 from one run a side without weights or clusters, so that McNemar's test
+    applies. `down` and `up` count right-to-wrong and wrong-to-right between the first run of either side; None where
+    scores are not binary.
+    """
+
+    worst: FloatArray
+    best: FloatArray
+    weights: FloatArray
+    weighted: bool
+    clusters: IntArray | None
+    span: float
+    binary: bool
+    down: int | None
+    up: int | None
+    reference_runs: int
+    candidate_runs: int
+
+    @property
+    def n(self) -> int:
+        """Planned prompts."""
+        return len(self.worst)
+
+    @property
+    def complete(self) -> NDArray[numpy.bool_]:
+        """True for each prompt with all scores of both sides."""
+        import numpy
+
+        return numpy.equal(self.worst, self.best)
+
+    @property
+    def differences(self) -> FloatArray:
+        """Differences of the complete pairs."""
+        return self.worst[self.complete]
+
+    @property
+    def missing(self) -> int:
+        """Prompts that lack a score on either side."""
+        return self.n - int(self.complete.sum())
+
+    @property
+    def units(self) -> int:
+        """Independent units with a weight: clusters, or prompts where there are none."""
+        import numpy
+
+        used = self.weights > 0.0
+        return int(used.sum()) if self.clusters is None else len(numpy.unique(self.clusters[used]))
+
+
+def pair(
+    reference_runs: ArrayLike,
+    candidate_runs: ArrayLike,
+    *,
+    lo: float,
+    hi: float,
+    higher_is_better: bool,
+    weights: ArrayLike | None = None,
+    clusters: Sequence[Hashable] | None = None,
+) -> Pairs:
+    """Pair two arrays of scores, one row per run and one column per prompt in the same order (a plain list is one run).
+
+    Runs of one side are averaged per prompt. NaN is a missing score; `lo` and `hi` are the ends of the metric's range
+    (infinite where it has none). Raises ServeEvalError when nothing can be paired: no prompts, numbers of prompts that
+    differ, infinite scores or scores outside the range, every pair missing, or impossible weights and clusters.
+    """
+    import numpy
+
+    if math.isnan(lo) or math.isnan(hi) or not lo < hi:
+        raise ServeEvalError(f"the metric's range {lo}..{hi} is empty", hint="give the worst and best score, lo < hi")
+    reference, candidate = _scores("reference", reference_runs, lo, hi), _scores("candidate", candidate_runs, lo, hi)
+    n = reference.shape[1]
+    if candidate.shape[1] != n:
+        raise ServeEvalError(
+            f"{n} reference scores cannot be paired with {candidate.shape[1]} candidate scores",
+            hint="pair by prompt id first (align), with NaN for a missing answer",
+        )
+    sign = 1.0 if higher_is_better else -1.0
+    bad, good = (lo, hi) if higher_is_better else (hi, lo)
+    worst = sign * (_filled(candidate, bad) - _filled(reference, good))
+    best = sign * (_filled(candidate, good) - _filled(reference, bad))
+    if not (worst == best).any():
+        raise ServeEvalError(
+            f"none of the {n} prompts has a score on both sides",
+            hint="look at the failures of the run: the endpoint answered nothing that could be scored",
+        )
+    shares, weighted = _weights(weights, n)
+    codes = _clusters(clusters, n)
+    zero_or_one = (lo, hi) == (0.0, 1.0) and _binary(reference) and _binary(candidate)
+    first = sign * (candidate[0] - reference[0])
+    single = len(reference) == 1 and len(candidate) == 1
+    return Pairs(
+        worst=worst,
+        best=best,
+        weights=shares,
+        weighted=weighted,
+        clusters=codes,
+        span=hi - lo,
+        binary=zero_or_one and single and not weighted and codes is None,
+        down=int(numpy.count_nonzero(first < 0.0)) if zero_or_one else None,
+        up=int(numpy.count_nonzero(first > 0.0)) if zero_or_one else None,
+        reference_runs=len(reference),
+        candidate_runs=len(candidate),
+    )
+
+
+def _scores(side: str, runs: ArrayLike, lo: float, hi: float) -> FloatArray:
+    """Rows of runs, after a check that each score is missing or within the range."""
+    import numpy
+
+    try:
+        scores = numpy.asarray(runs, dtype=numpy.float64)
+    except ValueError as error:
+        raise ServeEvalError(
+            f"the runs of the {side} have different numbers of prompts", hint="give each run one score per prompt"
+        ) from error
+    scores = scores[numpy.newaxis] if scores.ndim == 1 else scores
+    if scores.ndim != 2 or scores.size == 0:
+        raise ServeEvalError(f"the {side} has no scores to pair", hint="evaluate at least one prompt in one run")
+    wrong = numpy.isinf(scores) | (scores < lo) | (scores > hi)
+    if wrong.any():
+        run, prompt = (int(i) for i in numpy.argwhere(wrong)[0])
+        raise ServeEvalError(
+            f"{int(wrong.sum())} scores of the {side} are infinite or outside {lo:g}..{hi:g}; the first is "
+            f"{scores[run, prompt]} (run {run}, prompt {prompt})",
+            hint="check the unit (proportions run from 0 to 1, points to 100); NaN marks a missing score",
+        )
+    return scores
+
+
+def _filled(scores: FloatArray, value: float) -> FloatArray:
+    """Mean per prompt over the runs with `value` in place of what is missing."""
+    import numpy
+
+    filled: FloatArray = numpy.where(numpy.isnan(scores), value, scores).mean(axis=0)
+    return filled
+
+
+def _binary(scores: FloatArray) -> bool:
+    import numpy
+
+    return bool((numpy.isnan(scores) | (scores == 0.0) | (scores == 1.0)).all())
+
+
+def _weights(weights: ArrayLike | None, n: int) -> tuple[FloatArray, bool]:
+    """Shares that sum to 1, and whether they differ."""
+    import numpy
+
+    if weights is None:
+        return numpy.full(n, 1.0 / n), False
+    row = numpy.asarray(weights, dtype=numpy.float64)
+    if row.shape != (n,):
+        raise ServeEvalError(f"{row.size} weights do not fit {n} prompts", hint="give each prompt exactly one weight")
+    if not numpy.isfinite(row).all() or (row < 0.0).any() or row.sum() <= 0.0:
+        raise ServeEvalError(
+            "weights must be finite and not negative, with a sum above 0",
+            hint="a weight is the size of a prompt, such as its number of reference words",
+        )
+    return row / row.sum(), bool((row != row[0]).any())
+
+
+def _clusters(clusters: Sequence[Hashable] | None, n: int) -> IntArray | None:
+    """Numbers 0, 1, ... in order of first appearance."""
+    import numpy
+
+    if clusters is None:
+        return None
+    if len(clusters) != n:
+        raise ServeEvalError(f"{len(clusters)} cluster keys do not fit {n} prompts", hint="give each prompt one key")
+    number: dict[Hashable, int] = {}
+    return numpy.array([number.setdefault(key, len(number)) for key in clusters], dtype=numpy.int64)

@@ -1,0 +1,189 @@
+"""How many prompts does a wanted effect need? For the classic, the paired and the non-inferiority verdict.
+
+Unit: proportions (0.01 is one point). `flip_rate` is the A/A flip rate phi, the share of prompts on which two runs of
+one endpoint disagree. A regression of x turns x more of them from right to wrong, so phi + x change under a drop of x.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.inputs import check_count, check_level
+from serve_eval.stats.tango import score_z
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    from serve_eval.stats.inputs import FloatArray, IntArray
+
+    BoolArray = NDArray[numpy.bool_]
+
+TAIL = 1e-10  # probability of numbers of changed prompts that are left out of the exact sums
+SAW_TEETH = 100  # sizes beyond the first sufficient one that are looked at too
+MOST = 10_000_000  # prompts beyond which planning gives up
+USUAL_FLIP_RATE = 0.034  # median of 114 published configurations at temperature 0 (Atil et al., arXiv 2408.04667)
+SAMPLED_FLIP_RATE = 0.19  # their 90 % quantile, for sampled or long reasoning outputs
+
+
+def paired_formula(drop: float, discordance: float, alpha: float, beta: float) -> float:
+    """Pairs for a paired test to see `drop` with power 1 - beta, when `discordance` of them change in total.
+
+    n = (z_{1-alpha} sqrt(d) + z_{1-beta} sqrt(d - x^2))^2 / x^2 (Miettinen 1968; Connor 1987). Not rounded; the exact
+    test needs 4 to 14 % more. Raises ServeEvalError for a drop that is not in (0, discordance].
+    """
+    check_level("alpha", alpha)
+    check_level("beta", beta)
+    if not 0.0 < drop <= discordance <= 1.0:
+        raise ServeEvalError(
+            f"a drop of {drop} cannot come from {discordance} changed prompts",
+            hint="give both as proportions; the flip rate under the drop includes the drop",
+        )
+    from scipy.special import ndtri
+
+    z_alpha, z_beta = -float(ndtri(alpha)), -float(ndtri(beta))
+    return (z_alpha * math.sqrt(discordance) + z_beta * math.sqrt(discordance - drop**2)) ** 2 / drop**2
+
+
+def classic_power(drop: float, n: int, flip_rate: float, alpha: float, sigma: float = 0.5) -> float:
+    """Chance that the classic verdict fails a candidate worse by `drop`; at a drop of 0 its real false alarm rate.
+
+    Phi((x - m) / sqrt((d - x^2) / n)) with the margin m = z_{1-alpha} sqrt(2 sigma^2 / n) and d = flip rate + drop. The
+    prompts are fixed, so their difficulty does not add to the noise. Normal approximation.
+    """
+    discordance = _discordance(drop, n, flip_rate, alpha)
+    from scipy.special import ndtr, ndtri
+
+    margin = -float(ndtri(alpha)) * math.sqrt(2.0 * sigma**2 / n)
+    spread = math.sqrt(max(discordance - drop**2, 0.0) / n)
+    if spread == 0.0:
+        return 1.0 if drop > margin else 0.0
+    return float(ndtr((drop - margin) / spread))
+
+
+def paired_power(drop: float, n: int, flip_rate: float, alpha: float, *, mid_p: bool = True) -> float:
+    """Chance that McNemar's test proves a drop of `drop`: the exact sum over all numbers of changed prompts.
+
+    At a drop of 0 it is the exact level of the test. `mid_p` False: the exact instead of the mid-p variant.
+    """
+    discordance = _discordance(drop, n, flip_rate, alpha)
+
+    def proven(down: IntArray, changed: IntArray) -> BoolArray:
+        from scipy.special import bdtr
+
+        up = changed - down
+        p = bdtr(up, changed, 0.5)
+        if mid_p:
+            p = (p + (up > 0) * bdtr(abs(up - 1), changed, 0.5)) / 2.0
+        result: BoolArray = (changed > 0) & (p <= alpha)
+        return result
+
+    return 1.0 - _chance_of_few(n, discordance, (discordance + drop) / 2.0, lambda down, m: ~proven(down, m))
+
+
+def noninferiority_power(margin: float, n: int, flip_rate: float, alpha: float, *, drop: float = 0.0) -> float:
+    """Chance that Tango's test excludes a drop of `margin` when the true drop is `drop`: the exact sum.
+
+    At drop = margin it is the exact level of the test.
+    """
+    _check_margin(margin)
+    discordance = _discordance(drop, n, flip_rate, alpha)
+    from scipy.special import ndtri
+
+    needed = -float(ndtri(alpha))
+
+    def excluded(down: IntArray, changed: IntArray) -> BoolArray:
+        result: BoolArray = score_z(down, changed - down, n, -margin) > needed
+        return result
+
+    return _chance_of_few(n, discordance, (discordance + drop) / 2.0, excluded)
+
+
+def num_pairs_for(drop: float, flip_rate: float, alpha: float, beta: float, *, mid_p: bool = True) -> int:
+    """Smallest number of prompts with which the paired test proves a drop of `drop` with power 1 - beta or more."""
+    start = paired_formula(drop, min(1.0, flip_rate + drop), alpha, beta)
+    return _smallest(lambda n: paired_power(drop, n, flip_rate, alpha, mid_p=mid_p), 1.0 - beta, start)
+
+
+def num_noninferior_for(margin: float, flip_rate: float, alpha: float, beta: float) -> int:
+    """Number of prompts with which an equally good candidate is shown non-inferior with power 1 - beta or more."""
+    check_level("alpha", alpha)
+    check_level("beta", beta)
+    _check_margin(margin)
+    from scipy.special import ndtri
+
+    start = float(ndtri(alpha) + ndtri(beta)) ** 2 * flip_rate / margin**2
+    return _smallest(lambda n: noninferiority_power(margin, n, flip_rate, alpha), 1.0 - beta, start)
+
+
+def _discordance(drop: float, n: int, flip_rate: float, alpha: float) -> float:
+    """Share of prompts that change under the drop, after a check of all four parameters."""
+    check_count("the number of prompts", n, 1)
+    check_level("alpha", alpha)
+    if not (drop >= 0.0 and flip_rate >= 0.0 and drop + flip_rate <= 1.0):
+        raise ServeEvalError(
+            f"a drop of {drop} and a flip rate of {flip_rate} are not proportions of one set of prompts",
+            hint="give both as proportions: 0.01 is one point",
+        )
+    return drop + flip_rate
+
+
+def _check_margin(margin: float) -> None:
+    if not 0.0 < margin < 1.0:
+        raise ServeEvalError(
+            f"the margin must lie strictly between 0 and 1, not {margin}", hint="give a proportion: 0.01 is one point"
+        )
+
+
+def _chance_of_few(
+    n: int, discordance: float, down_share: float, accepted: Callable[[IntArray, IntArray], BoolArray]
+) -> float:
+    """P(accepted(down, changed)) when `accepted` holds for few prompts down and no longer for more.
+
+    changed ~ Bin(n, discordance), down given changed ~ Bin(changed, down_share / discordance). For every number of
+    changed prompts the largest accepted number of prompts down is found by halving, all at once.
+    """
+    import numpy
+    from scipy.special import bdtr, bdtrik
+
+    if discordance == 0.0:
+        none = numpy.zeros(1, dtype=numpy.int64)
+        return float(accepted(none, none)[0])
+    if discordance < 1.0:
+        ends = bdtrik(numpy.array([TAIL, 1.0 - TAIL]), float(n), discordance)
+        first, last = max(0, math.floor(ends[0]) - 1), min(n, math.ceil(ends[1]) + 1)
+    else:
+        first = last = n
+    changed = numpy.arange(first, last + 1)
+    below: FloatArray = bdtr(changed, n, discordance)
+    chance = numpy.diff(below, prepend=float(bdtr(first - 1, n, discordance)) if first else 0.0)
+    low, high = numpy.full(len(changed), -1), changed.copy()  # accepted at low (or -1: never), open up to high
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        yes = accepted(middle, changed)
+        low, high = numpy.where(yes, middle, low), numpy.where(yes, high, middle - 1)
+    within = numpy.where(low < 0, 0.0, bdtr(numpy.maximum(low, 0), changed, min(1.0, down_share / discordance)))
+    return float(chance @ within / chance.sum())
+
+
+def _smallest(power: Callable[[int], float], wanted: float, start: float) -> int:
+    """Smallest n whose power is `wanted` or more, and stays so for the next `SAW_TEETH` sizes.
+
+    The power of a discrete test is a saw-tooth in n: the first size that reaches it is often undone by the next ones.
+    """
+    high = max(4, math.ceil(min(start, MOST)))
+    while power(high) < wanted:
+        high *= 2
+        if high > MOST:
+            raise ServeEvalError(
+                f"more than {MOST} prompts would be needed", hint="plan for a larger effect or a lower power"
+            )
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(middle) >= wanted else (middle, high)
+    below = [n for n in range(high, high + SAW_TEETH) if power(n) < wanted]
+    return below[-1] + 1 if below else high

@@ -1,0 +1,100 @@
+"""The classic rule as the other rules need it: the outcome by the threshold, and the margin that lies in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from serve_eval import validity
+from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
+from serve_eval.stats.classic import Decision, classic_test, decide
+
+WIDE_THETA = 15.0
+"""A minimum detectable effect, in points, above which a PASS needs a word of warning."""
+
+
+def judge(
+    result: TaskResult,
+    reference: Reference,
+    hypothesis: Hypothesis,
+    *,
+    max_missing: float,
+) -> Verdict:
+    """Verdict of one task by the classic rule.
+
+    `hypothesis` has every override applied and its `num_samples` set: it is the n of the formula. Missing answers bound
+    the value from both sides; the outcome is PASS or FAIL only when both bounds agree and at most `max_missing` of the
+    planned samples are missing, else INCONCLUSIVE. Nothing scored at all is ERROR.
+    """
+    if hypothesis.num_samples is None:
+        raise ValueError("the hypothesis has no num_samples")
+    better = result.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
+    test = classic_test(
+        hypothesis.num_samples, reference.value, hypothesis.sigma, hypothesis.alpha, hypothesis.beta, better
+    )
+    explicit = reference.threshold is not None
+    threshold = reference.threshold if reference.threshold is not None else test.threshold
+    reasons = validity.objections(result, max_missing)
+    decision = decide(result.bounds, threshold, better) if result.bounds is not None else Decision.UNDECIDED
+    if result.scored == 0:
+        outcome = VerdictOutcome.ERROR
+    elif reasons or decision is Decision.UNDECIDED:
+        outcome = VerdictOutcome.INCONCLUSIVE
+        reasons = reasons or [_straddling(result, threshold)]
+        if decision is Decision.FAIL:
+            reasons.append("the value fails the threshold even if every missing answer were right")
+    else:
+        outcome = VerdictOutcome(decision.value)
+    return Verdict(
+        task=result.task,
+        outcome=outcome,
+        rule="classic",
+        evaluated=result.value,
+        bounds=result.bounds,
+        reference=reference.value,
+        threshold=threshold,
+        theta=None if explicit else test.theta,
+        alpha=hypothesis.alpha,
+        beta=hypothesis.beta,
+        sigma=hypothesis.sigma,
+        num_samples=hypothesis.num_samples,
+        reasons=tuple(reasons),
+        warnings=tuple(_warnings(reference, hypothesis, None if explicit else test.theta)),
+    )
+
+
+def margin(verdict: Verdict) -> float:
+    """How far the threshold lies from the reference, in points: the drop that the classic rule fails."""
+    assert verdict.threshold is not None
+    assert verdict.reference is not None
+    return abs(verdict.threshold - verdict.reference)
+
+
+def undecided(base: Verdict, rule: str, *, paired: bool) -> Verdict:
+    """The verdict of a rule that compares pairs where there is nothing to compare: ERROR when nothing was scored."""
+    error = base.outcome is VerdictOutcome.ERROR
+    reasons = base.reasons if paired else (*base.reasons, "no_pairs: nothing to pair with")
+    outcome = VerdictOutcome.ERROR if error else VerdictOutcome.INCONCLUSIVE
+    return replace(base, outcome=outcome, rule=rule, reasons=reasons)
+
+
+def _straddling(result: TaskResult, threshold: float) -> str:
+    assert result.bounds is not None
+    low, high = result.bounds
+    return (
+        f"missing_results: {result.failed} missing answers leave {low:.3f} to {high:.3f}, "
+        f"on both sides of the threshold {threshold:.3f}"
+    )
+
+
+def _warnings(reference: Reference, hypothesis: Hypothesis, theta: float | None) -> list[str]:
+    warnings = []
+    if reference.value == 0.0:
+        warnings.append("the registered reference is 0, which never fails")
+    if theta is not None and theta > WIDE_THETA:
+        power = f"{1.0 - hypothesis.beta:.0%}"
+        warnings.append(f"only drops of {theta:.1f} points or more are detected with a probability of {power}")
+    if theta is None:
+        warnings.append("the threshold is an explicit one of the reference file, not computed")
+    if reference.old:
+        warnings.append(f"the reference stands only in an older file of its source: {reference.source}")
+    return warnings

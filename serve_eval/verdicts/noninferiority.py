@@ -1,0 +1,51 @@
+"""The same prompts twice: passes when a drop of the margin or more is excluded, for two ways of serving one model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from serve_eval import validity
+from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
+from serve_eval.stats.pairs import Pairs
+from serve_eval.verdicts import _classic
+from serve_eval.verdicts._paired import check_margin, compare
+
+NEEDS_PAIRS = True
+
+
+def check(**options: object) -> None:
+    """Raises PlanError for options that cannot be meant, before anything is sent."""
+    check_margin(options.get("margin"))
+
+
+def judge(
+    result: TaskResult,
+    reference: Reference,
+    hypothesis: Hypothesis,
+    pairs: Pairs | None,
+    *,
+    margin: float = 1.0,
+    max_missing: float = validity.MAX_MISSING,
+) -> Verdict:
+    """Verdict of one task. `margin` is in points and fixed before the run.
+
+    PASS: a drop of the margin or more is excluded (the lower bound of the difference lies above it). FAIL: a drop of
+    the margin or more is shown (the upper bound lies below it). INCONCLUSIVE: neither, so that more prompts or runs are
+    needed. Raises PlanError for a margin that is none.
+    """
+    check(margin=margin)
+    base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
+    if pairs is None or base.outcome is VerdictOutcome.ERROR:
+        return _classic.undecided(base, "noninferiority", paired=pairs is not None)
+    told = compare(pairs, result, margin=margin, alpha=hypothesis.alpha, max_missing=max_missing)
+    too_many = "too_many_missing" in told.reasons
+    reasons: tuple[str, ...] = ()
+    if told.noninferior and not too_many:
+        outcome = VerdictOutcome.PASS
+    elif told.upper is not None and told.upper < -margin:
+        outcome = VerdictOutcome.FAIL
+    else:
+        outcome = VerdictOutcome.INCONCLUSIVE
+        why = "too_many_missing" if too_many else "margin_not_excluded"
+        reasons = (f"{why}: a drop of {margin:g} points is neither excluded nor shown",)
+    return replace(base, outcome=outcome, rule="noninferiority", reasons=reasons, paired=told)

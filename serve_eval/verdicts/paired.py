@@ -1,0 +1,57 @@
+"""The same prompts, answered by the reference's runs and by this one: fails when a drop is proven and may matter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from serve_eval import validity
+from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
+from serve_eval.stats.pairs import Pairs
+from serve_eval.verdicts import _classic
+from serve_eval.verdicts._paired import check_margin, compare
+
+NEEDS_PAIRS = True
+"""Without stored scores of the reference there is nothing to judge: said before anything is sent."""
+
+_OUTCOMES = {
+    "PASS": VerdictOutcome.PASS,
+    "SMALL_DROP": VerdictOutcome.PASS,
+    "FAIL": VerdictOutcome.FAIL,
+    "INCONCLUSIVE": VerdictOutcome.INCONCLUSIVE,
+}
+
+
+def check(**options: object) -> None:
+    """Raises PlanError for options that cannot be meant, before anything is sent."""
+    check_margin(options.get("margin"))
+
+
+def judge(
+    result: TaskResult,
+    reference: Reference,
+    hypothesis: Hypothesis,
+    pairs: Pairs | None,
+    *,
+    margin: float | None = None,
+    method: Literal["auto", "mcnemar_midp", "mcnemar_exact", "paired_t", "signflip"] = "auto",
+    max_missing: float = validity.MAX_MISSING,
+) -> Verdict:
+    """Verdict of one task by the four-way finding.
+
+    `margin` is the drop in points that matters; None: the classic test's own, so that what the classic rule fails is
+    never passed here. FAIL: a drop is proven, and one of the margin or more is not excluded. A proven drop that is
+    excluded from reaching the margin passes with a warning (SMALL_DROP). Raises PlanError for a margin that is none.
+    """
+    check(margin=margin)
+    base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
+    if pairs is None or base.outcome is VerdictOutcome.ERROR:
+        return _classic.undecided(base, "paired", paired=pairs is not None)
+    drop = _classic.margin(base) if margin is None else margin
+    told = compare(pairs, result, margin=drop, alpha=hypothesis.alpha, max_missing=max_missing, method=method)
+    warnings = base.warnings
+    if told.finding == "SMALL_DROP":
+        warnings = (*warnings, f"small_drop: the drop is real, and smaller than the {drop:.3f} points that matter")
+    reasons = tuple(f"{reason}: by the paired comparison" for reason in told.reasons)
+    outcome = _OUTCOMES[told.finding]
+    return replace(base, outcome=outcome, rule="paired", reasons=reasons, warnings=warnings, paired=told)

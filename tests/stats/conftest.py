@@ -1,0 +1,25 @@
+"""The shared test vectors by kind. The central ones also stand in the tests as rows, so that they run anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Vectors = Callable[[str], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def vectors(shared: Path) -> Vectors:
+    """All vectors of one kind; none of a kind fails the test."""
+    every = json.loads((shared / "vectors" / "verdict_vectors.json").read_text())["vectors"]
+
+    def of_kind(kind: str) -> list[dict[str, Any]]:
+        chosen = [vector for vector in every if vector["kind"] == kind]
+        assert chosen, f"no vectors of kind {kind}"
+        return chosen
+
+    return of_kind

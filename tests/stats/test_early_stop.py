@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import math
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.betting import GRID
+from serve_eval.stats.classic import Decision
+from serve_eval.stats.early_stop import EarlyClassic
+
+
+def _loop(values: list[float], n: int, null: float) -> float:
+    """Log wealth of the bet without replacement as section 3 of the specification writes it, for values in -1..1."""
+    wealths, total = [1.0] * len(GRID), 0.0
+    for t, x in enumerate(values, 1):
+        m = (n * null - total) / (n - t + 1)
+        if m < -1 - 1e-9:
+            return math.inf
+        if -1 + 2e-9 < m < 1:
+            wealths = [w * (1 + g / (m + 1) * (x - m)) for w, g in zip(wealths, GRID, strict=True)]
+        total += x
+    return math.log(sum(wealths) / len(GRID))
+
+
+@given(st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.0, 0.5, 1.0]), min_size=1, max_size=60), st.integers(0, 400))
+def test_both_wealths_follow_the_recursion_of_the_paper(values: list[float], more: int) -> None:
+    n, margin = len(values) + more + 1, 0.05
+    stop = EarlyClassic.paired(n, margin, eps=1e-12)
+    for count, value in enumerate(values, 1):
+        if stop.update([value]) is not None:
+            return
+        seen = values[:count]
+        negated = [-x for x in seen]
+        to_pass, to_fail = _loop(seen, n, -margin), _loop(negated, n, margin)
+        assert stop.log_wealth_pass == pytest.approx(to_pass, abs=1e-9)
+        assert stop.log_wealth_fail == pytest.approx(to_fail, abs=1e-9)
+
+
+def test_identical_answers_pass_early_and_lost_ones_fail_early() -> None:
+    same = EarlyClassic.paired(4096, 0.01817)
+    assert same.update([0.0] * 4096) is Decision.PASS
+    assert same.looked_at < 0.15 * 4096
+    lost = EarlyClassic.paired(4096, 0.01817)
+    assert lost.update([-1.0] * 20) is Decision.FAIL
+    assert lost.looked_at < 12
+
+
+def test_one_value_at_a_time_decides_as_a_batch_does_and_the_decision_stays() -> None:
+    values = random.Random(2).choices([-1.0, 0.0, 1.0], [0.2, 0.75, 0.05], k=300)
+    batch, single = EarlyClassic.paired(300, 0.02), EarlyClassic.paired(300, 0.02)
+    decision = batch.update(values)
+    assert decision is Decision.FAIL
+    for value in values:
+        single.update((value,))
+    assert (single.decision, single.looked_at) == (decision, batch.looked_at)
+    assert single.log_wealth_fail == batch.log_wealth_fail
+    assert single.update_missing(-1.0, 1.0) is decision
+
+
+def test_the_reference_mean_alone_decides_later_than_pairs() -> None:
+    random_ = random.Random(3)
+    reference = [float(random_.random() < 0.7) for _ in range(2000)]
+    candidate = [score if random_.random() > 0.02 else 1.0 - score for score in reference]
+    threshold = sum(reference) / 2000 - 0.026
+    with_pairs = EarlyClassic.paired(2000, 0.026)
+    mean_only = EarlyClassic.mean_only(2000, threshold)
+    assert with_pairs.update(c - r for c, r in zip(candidate, reference, strict=True)) is Decision.PASS
+    assert mean_only.update(candidate) is Decision.PASS
+    assert with_pairs.looked_at < mean_only.looked_at < 2000
+
+
+def test_points_and_proportions_stop_at_the_same_sample() -> None:
+    values = random.Random(4).choices([-1.0, 0.0, 1.0], [0.02, 0.96, 0.02], k=1000)
+    one, other = EarlyClassic.paired(1000, 0.0366), EarlyClassic.paired(1000, 3.66, span=100.0)
+    one.update(values)
+    other.update(100.0 * value for value in values)
+    assert (one.decision, one.looked_at) == (other.decision, other.looked_at)
+
+
+def test_lower_is_better_by_negation() -> None:
+    stop = EarlyClassic.mean_only(500, -0.20, lo=-1.0, hi=0.0)
+    assert stop.update([-0.9] * 500) is Decision.FAIL
+    assert EarlyClassic.mean_only(500, -0.20, lo=-1.0, hi=0.0).update([-0.01] * 500) is Decision.PASS
+
+
+def test_a_missing_answer_makes_both_bets_poorer() -> None:
+    stop = EarlyClassic.paired(100, 0.1)
+    stop.update([0.0] * 5)
+    before = stop.log_wealth_pass, stop.log_wealth_fail
+    assert stop.update_missing(-1.0, 1.0) is None
+    assert stop.log_wealth_pass < before[0]
+    assert stop.log_wealth_fail < before[1]
+    assert stop.looked_at == 6
+    certain = EarlyClassic.paired(100, 0.1)
+    assert [certain.update_missing(-1.0, -1.0) for _ in range(20)][-1] is Decision.FAIL
+    certain = EarlyClassic.paired(100, 0.1)
+    assert [certain.update_missing(1.0, 1.0) for _ in range(50)][-1] is Decision.PASS
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=4, max_size=40), st.integers(0, 10))
+def test_what_is_certain_by_counting_is_never_decided_the_other_way(values: list[float], tenths: int) -> None:
+    """Even where the mean lies exactly on the threshold and the last values leave no choice."""
+    margin = tenths / 10
+    verdict = EarlyClassic.paired(len(values), margin, eps=1e-9).update(values)
+    if verdict is not None:
+        full = Decision.FAIL if sum(values) / len(values) < -margin - 1e-12 else Decision.PASS
+        assert verdict is full
+
+
+def test_a_sample_costs_less_than_five_microseconds() -> None:
+    """The best of five batches, since the machine may be busy; the limit is doubled for the same reason."""
+    values = random.Random(6).choices([-1.0, 0.0, 1.0], [0.03, 0.95, 0.02], k=10_000)
+    best = math.inf
+    for _ in range(5):
+        stop = EarlyClassic.paired(10_000, 0.01, eps=1e-300)
+        start = time.process_time()
+        stop.update(values)
+        best = min(best, (time.process_time() - start) / stop.looked_at)
+    assert best < 10e-6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ({"n": 0}, "number of planned samples must be 1 or more", "check how"),
+        ({"eps": 0.0}, "eps must lie strictly between 0 and 1", "proportion"),
+        ({"eps": 1.0}, "eps must lie strictly between 0 and 1", "proportion"),
+        ({"lo": -math.inf}, "finite range", "to the end"),
+        ({"hi": -1.0}, "finite range", "to the end"),
+        ({"threshold": math.nan}, "finite range and threshold", "to the end"),
+    ],
+)
+def test_a_plan_that_cannot_stop_is_refused(arguments: dict[str, float], message: str, hint: str) -> None:
+    usual = {"n": 10, "threshold": -0.1, "lo": -1.0, "hi": 1.0, "eps": 0.01} | arguments
+    with pytest.raises(ServeEvalError, match=message) as caught:
+        EarlyClassic(**usual)  # type: ignore[arg-type]
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.5, 71.0])
+def test_a_value_outside_the_range_is_refused(value: float) -> None:
+    with pytest.raises(ServeEvalError, match=r"lies outside -1\.\.1") as caught:
+        EarlyClassic.paired(10, 0.1).update([value])
+    assert "update_missing" in caught.value.hint
+
+
+def test_impossible_missing_ranges_and_surplus_values_are_refused() -> None:
+    stop = EarlyClassic.paired(2, 0.5, eps=1e-9)
+    with pytest.raises(ServeEvalError, match=r"cannot lie in 1\.0\.\.-1\.0"):
+        stop.update_missing(1.0, -1.0)
+    stop.update([-0.5, -0.5])
+    with pytest.raises(ServeEvalError, match="more values than the 2 planned samples"):
+        stop.update([0.0])

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import math
+import random
+import time
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.drop import Method, drop_test
+from serve_eval.stats.finding import Finding, finding
+from serve_eval.stats.judgement import Reason, judge
+from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.pairs import Pairs, pair
+
+NAN = math.nan
+RANK = {Finding.FAIL: 0, Finding.INCONCLUSIVE: 1, Finding.SMALL_DROP: 1, Finding.PASS: 2}
+
+
+def _answers(down: int, up: int, same: int, missing: int = 0) -> Pairs:
+    reference = [1.0] * down + [0.0] * up + [1.0] * (same + missing)
+    candidate = [0.0] * down + [1.0] * up + [1.0] * same + [NAN] * missing
+    return pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)
+
+
+def _texts(differences: Any, **options: Any) -> Pairs:
+    shift = numpy.asarray(differences, dtype=float)
+    lo, hi = options.pop("range", (-2.0, 2.0))
+    return pair(numpy.zeros(len(shift)), shift, lo=lo, hi=hi, higher_is_better=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("p", "lower", "expected"),
+    [
+        (0.2, -0.01, Finding.PASS),
+        (0.05, -0.01, Finding.SMALL_DROP),
+        (0.05, -0.02, Finding.FAIL),
+        (0.051, -0.02, Finding.INCONCLUSIVE),
+        ((0.06, 0.2), (-0.01, 0.0), Finding.PASS),
+        ((0.04, 0.2), (-0.01, 0.0), Finding.INCONCLUSIVE),
+        ((0.01, 0.02), (-0.03, -0.02), Finding.FAIL),
+        ((0.01, 0.02), (-0.03, -0.01), Finding.INCONCLUSIVE),
+        ((0.01, 0.02), (-0.01, 0.0), Finding.SMALL_DROP),
+        ((0.2, 0.3), (-0.03, -0.02), Finding.INCONCLUSIVE),
+    ],
+)
+def test_a_finding_answers_two_questions(p: Any, lower: Any, expected: Finding) -> None:
+    assert finding(p, 0.05, lower, 0.02) is expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1.2, 0.05, 0.0, 0.1), "p must be a probability"),
+        ((NAN, 0.05, 0.0, 0.1), "p must be a probability"),
+        (((0.3, 0.2), 0.05, 0.0, 0.1), "p must be a probability"),
+        ((0.2, 1.0, 0.0, 0.1), "alpha"),
+        ((0.2, 0.05, NAN, 0.1), "lower bound must be a number"),
+        ((0.2, 0.05, (0.1, 0.0), 0.1), "lower bound must be a number"),
+        ((0.2, 0.05, 0.0, -0.1), "margin"),
+    ],
+)
+def test_a_finding_refuses_what_is_no_evidence(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ServeEvalError, match=message) as caught:
+        finding(*arguments)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("down", "up", "expected"),
+    [(20, 20, Finding.PASS), (40, 20, Finding.SMALL_DROP), (120, 20, Finding.FAIL), (0, 0, Finding.PASS)],
+)
+def test_a_task_of_4096_right_or_wrong_answers(down: int, up: int, expected: Finding) -> None:
+    result = judge(_answers(down, up, 4096 - down - up), margin=0.01817324)
+    assert result.finding is expected
+    assert result.reasons == ()
+    assert result.test.method is Method.MCNEMAR_MIDP
+    assert result.test.p == mcnemar(down, up).p_mid
+    assert result.test.p_exact == mcnemar(down, up).p_exact
+    assert result.noninferior.holds is (expected is not Finding.FAIL)
+
+
+def test_a_small_noisy_task_is_inconclusive() -> None:
+    result = judge(_answers(4, 3, 25), margin=0.05)
+    assert (result.finding, result.reasons) == (Finding.INCONCLUSIVE, (Reason.MARGIN_NOT_EXCLUDED,))
+
+
+def test_one_prompt_is_too_few_and_so_is_one_cluster() -> None:
+    one = judge(_answers(1, 0, 0), margin=0.1)
+    assert (one.finding, one.reasons, one.test.p) == (Finding.INCONCLUSIVE, (Reason.TOO_FEW_PAIRS,), None)
+    cluster = judge(_texts([0.1, -0.2], clusters=["a", "a"]), margin=0.1)
+    assert (cluster.reasons, cluster.test.p) == ((Reason.TOO_FEW_PAIRS,), None)
+
+
+@pytest.mark.parametrize(("clusters", "enough"), [(9, False), (10, True)])
+def test_fewer_than_ten_clusters_prove_nothing(clusters: int, enough: bool) -> None:
+    pairs = _texts([-0.5 - i / 1000 for i in range(100)], clusters=[i % clusters for i in range(100)])
+    result = judge(pairs, margin=0.1)
+    assert (result.finding is Finding.FAIL) is enough
+    assert (Reason.FEW_CLUSTERS in result.reasons) is not enough
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(-0.5, Finding.FAIL), (-0.05, Finding.SMALL_DROP), (0.0, Finding.PASS)]
+)
+def test_differences_that_are_all_equal_are_judged_without_a_spread(value: float, expected: Finding) -> None:
+    assert judge(_texts([value] * 1000), margin=0.1).finding is expected
+
+
+def test_few_changes_in_a_metric_without_a_range_are_inconclusive() -> None:
+    result = judge(_texts([0.0] * 50, range=(-math.inf, math.inf)), margin=0.1)
+    assert (result.finding, result.reasons) == (Finding.INCONCLUSIVE, (Reason.FEW_CHANGES,))
+
+
+def test_a_margin_of_zero_is_never_excluded_by_identical_answers() -> None:
+    assert judge(_answers(0, 0, 100), margin=0.0).finding is Finding.INCONCLUSIVE
+
+
+def test_missing_answers_that_could_change_the_finding_make_it_inconclusive() -> None:
+    result = judge(_answers(25, 20, 1945, missing=10), margin=0.05)
+    assert result.finding is Finding.INCONCLUSIVE
+    assert result.reasons == (Reason.MISSING_RESULTS,)
+    assert result.test.p_range == (mcnemar(35, 20).p_mid, mcnemar(25, 20).p_mid)
+    assert result.test.p == mcnemar(25, 20).p_mid
+
+
+def test_missing_answers_that_change_nothing_leave_the_finding() -> None:
+    assert judge(_answers(10, 20, 1965, missing=5), margin=0.05).finding is Finding.PASS
+    assert judge(_answers(300, 20, 1660, missing=20), margin=0.05).finding is Finding.FAIL
+
+
+def test_too_many_missing_answers_are_inconclusive_unless_the_candidate_fails_anyway() -> None:
+    result = judge(_answers(0, 100, 700, missing=50), margin=0.1)
+    assert (result.finding, result.reasons) == (Finding.INCONCLUSIVE, (Reason.TOO_MANY_MISSING,))
+    assert judge(_answers(0, 100, 700, missing=50), margin=0.1, max_missing=0.1).finding is Finding.PASS
+    assert judge(_answers(400, 0, 400, missing=50), margin=0.1).finding is Finding.FAIL
+
+
+def test_a_missing_answer_of_a_metric_without_a_range_is_inconclusive() -> None:
+    pairs = _texts([*([-0.5, 0.4] * 500), NAN], range=(-math.inf, math.inf))
+    result = judge(pairs, margin=0.1)
+    assert (result.finding, result.reasons) == (Finding.INCONCLUSIVE, (Reason.MISSING_RESULTS,))
+    assert result.test.p_range == (0.0, 1.0)
+
+
+def test_texts_take_the_paired_t_test_and_other_tests_on_request() -> None:
+    pairs = _texts(numpy.random.default_rng(2).normal(-0.1, 0.5, 300))
+    t, flips = drop_test(pairs), drop_test(pairs, "signflip")
+    assert (t.method, t.df, t.p_exact) == (Method.PAIRED_T, 299, None)
+    assert (flips.method, flips.df) == (Method.SIGN_FLIP, None)
+    assert flips.p == pytest.approx(t.p, abs=0.01)
+    assert flips.se == t.se
+    exact = drop_test(_answers(12, 2, 50), "mcnemar_exact")
+    assert exact.p == exact.p_exact == mcnemar(12, 2).p_exact
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_the_finding_does_not_depend_on_the_unit(scale: float) -> None:
+    values = numpy.random.default_rng(7).normal(-0.02, 0.1, 400).clip(-1, 1)
+    pairs = _texts(scale * values, range=(-2 * scale, 2 * scale))
+    assert judge(pairs, margin=0.05 * scale).finding is Finding.SMALL_DROP
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 400), st.integers(0, 8), st.sampled_from([0.02, 0.1]))
+def test_one_more_right_answer_never_makes_the_finding_worse(
+    down: int, up: int, same: int, missing: int, margin: float
+) -> None:
+    before = RANK[judge(_answers(down, up, same, missing), margin=margin, max_missing=1.0).finding]
+    if down:
+        assert RANK[judge(_answers(down - 1, up, same + 1, missing), margin=margin, max_missing=1.0).finding] >= before
+    assert RANK[judge(_answers(down, up + 1, same - 1, missing), margin=margin, max_missing=1.0).finding] >= before
+
+
+VALUES = st.lists(st.sampled_from([-1.0, -0.4, 0.0, 0.0, 0.0, 0.3, 1.0, NAN]), min_size=2, max_size=120)
+
+
+@given(VALUES, st.integers(), st.booleans())
+def test_the_order_of_the_samples_does_not_matter(values: list[float], seed: int, weighted: bool) -> None:
+    rows = [(value, index % 3 + 1, index % 12) for index, value in enumerate([*values, 0.0])]
+    results = []
+    for order in (rows, random.Random(seed).sample(rows, len(rows))):
+        weights = [float(weight) for _, weight, _ in order] if weighted else None
+        pairs = _texts([value for value, _, _ in order], weights=weights, clusters=[key for _, _, key in order])
+        results.append(judge(pairs, margin=0.1, max_missing=0.5))
+    one, other = results
+    assert (one.finding, one.reasons) == (other.finding, other.reasons)
+    assert one.test.p == pytest.approx(other.test.p, abs=1e-9)
+    assert one.bounds.lower == pytest.approx(other.bounds.lower, abs=1e-9)
+
+
+def test_judging_a_hundred_thousand_pairs_takes_less_than_two_seconds() -> None:
+    random_ = numpy.random.default_rng(0)
+    reference = (random_.random(100_000) < 0.7).astype(float)
+    candidate = numpy.where(random_.random(100_000) < 0.02, 1 - reference, reference)
+    judge(_answers(3, 2, 40), margin=0.1)  # scipy is loaded
+    start = time.process_time()
+    judge(pair(reference, candidate, lo=0, hi=1, higher_is_better=True), margin=0.01)
+    rouge = random_.random(100_000)
+    judge(pair(rouge, rouge**1.01, lo=0, hi=1, higher_is_better=True), margin=0.01)
+    assert time.process_time() - start < 2.0
+
+
+@pytest.mark.parametrize(
+    ("pairs", "options", "message", "hint"),
+    [
+        (_answers(1, 1, 8), {"method": "wilcoxon"}, "'wilcoxon' is no paired test", "mcnemar_midp"),
+        (_texts([0.5, 0.2]), {"method": "mcnemar_midp"}, "McNemar's test needs right/wrong", "method auto"),
+        (_texts([0.5, 0.2]), {"method": "mcnemar_exact"}, "McNemar's test needs right/wrong", "method auto"),
+        (_texts([0.5, NAN], weights=[0, 1]), {}, "no complete pair has a weight", "weights"),
+        (_answers(1, 1, 8), {"alpha": 0.0}, "alpha", "0.05"),
+        (_answers(1, 1, 8), {"margin": -1.0}, "margin", "without a sign"),
+        (_answers(1, 1, 8), {"margin": NAN}, "margin", "without a sign"),
+        (_answers(1, 1, 8), {"max_missing": 2.0}, "max_missing must be a share", "0.02"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(pairs: Pairs, options: Any, message: str, hint: str) -> None:
+    with pytest.raises(ServeEvalError, match=message) as caught:
+        judge(pairs, **({"margin": 0.1} | options))
+    assert hint in caught.value.hint

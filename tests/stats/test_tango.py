@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.tango import score_bounds, score_noninferiority_p, score_z
+
+# down, up, n, margin -> z, p, lower, upper at alpha 0.05; by maximising the constrained likelihood numerically
+CASES = [
+    (86, 150, 1600, 0.0, 4.166045151386364, 1.5496467205226027e-05, 0.024360079661660317, 0.05589513814343612),
+    (10, 8, 1319, 0.02, 4.107379641161609, 2.000865928382232e-05, -0.007270760001112364, 0.004049079039039326),
+    (0, 0, 200, 0.02, 2.020305089104421, 0.02167587563043134, -0.013347160654772294, 0.013347160654775632),
+    (40, 15, 1319, 0.04843, 4.327414020698842, 7.543510418967e-06, -0.028732042501090124, -0.009962037686229943),
+]
+
+
+@pytest.mark.parametrize(("down", "up", "n", "margin", "z", "p", "lower", "upper"), CASES)
+def test_score_and_bounds_equal_a_numerical_maximum_of_the_likelihood(
+    down: int, up: int, n: int, margin: float, z: float, p: float, lower: float, upper: float
+) -> None:
+    assert float(score_z(down, up, n, -margin)) == pytest.approx(z, abs=3e-6)
+    assert score_noninferiority_p(down, up, n, margin) == pytest.approx(p, abs=3e-6)
+    assert score_bounds(down, up, n, 0.05) == pytest.approx((lower, upper), abs=3e-6)
+
+
+def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
+    for vector in vectors("noninferiority"):
+        inputs, expected, within = vector["inputs"], vector["expected"], vector["tolerance"]
+        counts = inputs["down"], inputs["up"], inputs["n"]
+        assert float(score_z(*counts, -inputs["margin"])) == pytest.approx(expected["z"], abs=within), vector["id"]
+        assert score_noninferiority_p(*counts, abs(inputs["margin"])) == pytest.approx(expected["p"], abs=within)
+        lower, upper = score_bounds(*counts, inputs["alpha"])
+        assert lower == pytest.approx(expected["lower"], abs=within), vector["id"]
+        assert upper == pytest.approx(expected["upper"], abs=within), vector["id"]
+
+
+def test_the_published_interval_of_agresti_holds() -> None:
+    assert score_bounds(86, 150, 1600, 0.025) == pytest.approx((0.0214, 0.0590), abs=5e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 200, 4096])
+def test_identical_answers_exclude_a_drop_that_shrinks_with_their_number(n: int) -> None:
+    z2 = 1.6448536269514722**2
+    assert score_bounds(0, 0, n, 0.05) == pytest.approx((-z2 / (n + z2), z2 / (n + z2)), abs=1e-12)
+
+
+def test_all_wrong_and_all_right_lie_at_the_ends() -> None:
+    assert score_bounds(10, 0, 10, 0.05)[0] == pytest.approx(-1.0, abs=1e-9)
+    assert score_bounds(0, 10, 10, 0.05)[1] == pytest.approx(1.0, abs=1e-9)
+
+
+def test_arrays_of_counts_give_arrays() -> None:
+    together = score_z([10, 86], [8, 150], 1600, -0.01)
+    assert together.tolist() == [float(score_z(10, 8, 1600, -0.01)), float(score_z(86, 150, 1600, -0.01))]
+
+
+COUNTS = st.tuples(st.integers(1, 60), st.integers(0, 60), st.integers(1, 60))
+
+
+@given(COUNTS, st.sampled_from([0.3, 0.05, 0.001]))
+def test_one_more_right_answer_never_lowers_a_bound(counts: tuple[int, int, int], alpha: float) -> None:
+    down, up, same = counts
+    n = down + up + same
+    before = score_bounds(down, up, n, alpha)
+    for after in (score_bounds(down - 1, up, n, alpha), score_bounds(down, up + 1, n, alpha)):
+        assert after[0] >= before[0] - 1e-12
+        assert after[1] >= before[1] - 1e-12
+
+
+@given(COUNTS)
+def test_the_estimate_lies_within_the_bounds_and_z_there_is_the_quantile(counts: tuple[int, int, int]) -> None:
+    down, up, same = counts
+    n = down + up + same
+    lower, upper = score_bounds(down, up, n, 0.05)
+    assert -1.0 <= lower <= (up - down) / n <= upper <= 1.0
+    assert float(score_z(down, up, n, lower)) == pytest.approx(1.6448536, abs=1e-4)
+    assert score_noninferiority_p(down, up, n, max(0.0, -lower + 1e-6)) <= 0.05 or lower > 0
+
+
+def test_an_alpha_above_one_half_puts_the_bound_beyond_the_estimate() -> None:
+    lower, upper = score_bounds(10, 5, 100, 0.6)
+    assert upper < -0.05 < lower
+
+
+def test_a_margin_of_everything_is_always_excluded() -> None:
+    assert score_noninferiority_p(3, 0, 3, 1.0) == 0.0
+    assert not numpy.isnan(score_z(3, 0, 3, -1.0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ((1, 1, 0, 0.05), "number of prompts must be 1 or more", "check how"),
+        ((-1, 1, 10, 0.05), "became wrong must be 0 or more", "check how"),
+        ((1, -1, 10, 0.05), "became right must be 0 or more", "check how"),
+        ((6, 5, 10, 0.05), r"6 \+ 5 changed prompts are more than all 10", "once"),
+        ((1, 1, 10, 0.0), "alpha must lie strictly between 0 and 1", "0.05"),
+        ((1, 1, 10, 1.0), "alpha must lie strictly between 0 and 1", "0.05"),
+    ],
+)
+def test_impossible_inputs_are_refused_with_what_to_do(
+    arguments: tuple[int, int, int, float], message: str, hint: str
+) -> None:
+    with pytest.raises(ServeEvalError, match=message) as caught:
+        score_bounds(*arguments)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("margin", [-0.1, float("nan"), float("inf")])
+def test_a_margin_without_sense_is_refused(margin: float) -> None:
+    with pytest.raises(ServeEvalError, match="the margin must be a finite number, 0 or more") as caught:
+        score_noninferiority_p(1, 1, 10, margin)
+    assert "without a sign" in caught.value.hint

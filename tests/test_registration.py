@@ -1,0 +1,128 @@
+"""Runs become a reference: their mean, their scores, and nothing else of a file that people edit is touched."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from serve_eval import reference, reference_samples
+from serve_eval.errors import ReferenceFileError, RunFolderError
+from serve_eval.evaluation import evaluate
+from serve_eval.registration import register
+from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
+
+MODEL = "my-org/my-model"
+FP8 = AccuracySpec(quant_algo="FP8")
+
+
+@pytest.fixture
+def plan(data_root: Path) -> Plan:
+    return Plan(
+        model=MODEL,
+        launcher=Spec(name="simulated", options={"accuracy": 0.8, "flip_rate": 0.1}),
+        tasks=(Spec(name="gsm8k", options={"num_samples": 120}),),
+        accuracy_spec=FP8,
+        dataset_roots=(str(data_root),),
+        no_reference=True,
+    )
+
+
+def _run(plan: Plan, folder: Path, number: int = 0, **more: object) -> Report:
+    options = {**plan.launcher.options, "run": number, **more}
+    return asyncio.run(evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder))
+
+
+def test_three_runs_become_a_reference_that_judges_the_next(plan: Plan, tmp_path: Path) -> None:
+    values = [_run(plan, tmp_path / str(i), i).tasks[0].result.value for i in range(4)]
+    (registered,) = register([tmp_path / str(i) for i in (0, 1, 2, 3)], tmp_path / "refs", hardware="8x H200")
+    first_three = [value for value in values[:3] if value is not None]
+    assert registered.runs == 3
+    assert registered.value == pytest.approx(sum(first_three) / 3)
+    found = reference.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
+    assert found is not None
+    assert found.runs is not None
+    assert found.value == pytest.approx(registered.value, abs=1e-6)
+    assert found.runs.values == pytest.approx(first_three, abs=1e-6)
+    assert (found.runs.n, found.runs.hardware, found.runs.endpoint) == (120, "8x H200", "simulator")
+    assert 30 < found.runs.sigma < 50
+    assert found.protocol is not None
+    assert found.protocol["num_fewshot"] == 5
+    stored = reference_samples.read(tmp_path / "refs" / found.runs.samples, found.runs.sha256)
+    assert [100 * sum(run) / 120 for run in stored.runs] == pytest.approx(first_three, abs=0.01)
+    judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
+    assert _run(judged, tmp_path / "next", 7).tasks[0].verdict.outcome is VerdictOutcome.PASS
+    assert _run(judged, tmp_path / "bad", 8, damage=0.6).tasks[0].verdict.outcome is VerdictOutcome.FAIL
+
+
+def test_fewer_runs_than_wanted_are_taken_with_a_warning(plan: Plan, tmp_path: Path) -> None:
+    _run(plan, tmp_path / "0")
+    (registered,) = register([tmp_path / "0"], tmp_path / "refs")
+    assert any("1 of 3 wanted runs" in warning for warning in registered.warnings)
+    assert any("simulated" in warning for warning in registered.warnings)
+
+
+def test_a_file_that_people_edit_keeps_its_comments_and_its_order(plan: Plan, tmp_path: Path) -> None:
+    _run(plan, tmp_path / "0")
+    file = tmp_path / "refs" / "gsm8k.yaml"
+    file.parent.mkdir()
+    text = f"""# ours
+zeta/model:   # first on purpose
+  - accuracy: 71.250  # by hand
+    date: 2026-01-02
+{MODEL}:
+  # the plain one
+  - accuracy: 80.5
+    reference_note: 'quoted: so'
+"""
+    file.write_text(text)
+    register([tmp_path / "0"], tmp_path / "refs")
+    kept = file.read_text()
+    assert kept.startswith(text)
+    assert reference.check(file) == []
+    assert "quant_algo: FP8" in kept.removeprefix(text)
+
+
+def test_a_replacement_needs_a_reason_and_keeps_the_old_one(plan: Plan, tmp_path: Path) -> None:
+    _run(plan, tmp_path / "0", 0)
+    _run(plan, tmp_path / "1", 1)
+    refs = tmp_path / "refs"
+    register([tmp_path / "0"], refs)
+    before = (refs / "gsm8k.yaml").read_text()
+    with pytest.raises(ReferenceFileError, match="quant_algo=FP8 already"):
+        register([tmp_path / "1"], refs)
+    assert (refs / "gsm8k.yaml").read_text() == before
+    old = reference.find("gsm8k", MODEL, FP8, [refs])
+    register([tmp_path / "1"], refs, reason="new tokenizer")
+    new = reference.find("gsm8k", MODEL, FP8, [refs])
+    assert old is not None
+    assert new is not None
+    assert new.value != old.value
+    (kept,) = new.replaced
+    assert (kept["accuracy"], kept["reason"]) == (old.value, "new tokenizer")
+    register([tmp_path / "0"], refs, reason="back again")
+    last = reference.find("gsm8k", MODEL, FP8, [refs])
+    assert last is not None
+    assert [entry["reason"] for entry in last.replaced] == ["new tokenizer", "back again"]
+
+
+def test_runs_that_are_not_alike_or_not_whole_are_refused(plan: Plan, tmp_path: Path) -> None:
+    _run(plan, tmp_path / "0")
+    _run(replace(plan, accuracy_spec=AccuracySpec()), tmp_path / "spec")
+    _run(replace(plan, tasks=(Spec(name="gsm8k", options={"num_samples": 100}),)), tmp_path / "other")
+    _run(replace(plan, limit=20), tmp_path / "limited")
+    _run(plan, tmp_path / "gaps", 0, failure_rate=0.05, failure_kind="wrapped_400")
+    refs = tmp_path / "refs"
+    for name, said in (
+        ("spec", "another accuracy_spec"),
+        ("other", "asked something else"),
+        ("limited", "asked a subset"),
+        ("0", "named twice"),
+        ("gaps", "have no answer"),
+        ("none", "holds no run"),
+    ):
+        with pytest.raises(RunFolderError, match=said):
+            register([tmp_path / "0", tmp_path / name], refs)
+    assert not refs.exists()

@@ -1,0 +1,138 @@
+"""The rules that compare pairs: what each outcome takes, and what is said beside the classic verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from serve_eval.errors import PlanError
+from serve_eval.schema import AccuracySpec, Hypothesis, Metric, Reference, TaskResult, VerdictOutcome
+from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.verdicts import classic, noninferiority, paired
+
+REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)
+
+
+def _case(n: int, down: int, up: int, missing: int = 0) -> tuple[TaskResult, Pairs, Hypothesis, Reference]:
+    """A reference that is right on 70 % of n prompts; of the candidate, so many turned wrong and right."""
+    right = round(0.7 * n)
+    before = [1.0] * right + [0.0] * (n - right)
+    after = [0.0] * down + before[down : n - up] + [1.0] * up
+    after[:missing] = [math.nan] * missing
+    scored = [value for value in after if not math.isnan(value)]
+    lo, hi = 100 * sum(scored) / n, 100 * (sum(scored) + missing) / n
+    result = TaskResult(
+        task="mmlu",
+        metric=Metric(),
+        planned=n,
+        scored=len(scored),
+        failed=missing,
+        truncated=0,
+        stopped_in_reasoning=0,
+        outcomes={},
+        failures={},
+        value=100 * sum(scored) / len(scored) if scored else None,
+        bounds=(lo, hi),
+        parts={},
+        breakdown={},
+    )
+    pairs = pair([before], [after], lo=0.0, hi=1.0, higher_is_better=True)
+    return result, pairs, Hypothesis(num_samples=n), replace(REFERENCE, value=100 * right / n)
+
+
+@pytest.mark.parametrize(
+    ("n", "down", "up", "outcome", "finding"),
+    [
+        (4096, 70, 70, VerdictOutcome.PASS, "PASS"),
+        (4096, 90, 50, VerdictOutcome.PASS, "SMALL_DROP"),
+        (4096, 150, 50, VerdictOutcome.FAIL, "FAIL"),
+        (4096, 50, 150, VerdictOutcome.PASS, "PASS"),
+        (40, 3, 1, VerdictOutcome.PASS, "PASS"),
+        (198, 25, 17, VerdictOutcome.INCONCLUSIVE, "INCONCLUSIVE"),
+    ],
+)
+def test_the_paired_rule_follows_its_finding(n: int, down: int, up: int, outcome: VerdictOutcome, finding: str) -> None:
+    result, pairs, hypothesis, reference = _case(n, down, up)
+    verdict = paired.judge(result, reference, hypothesis, pairs)
+    assert verdict.paired is not None
+    assert (verdict.outcome, verdict.paired.finding, verdict.rule) == (outcome, finding, "paired")
+    assert (verdict.paired.down, verdict.paired.up, verdict.paired.pairs) == (down, up, n)
+    assert verdict.paired.difference == pytest.approx(100 * (up - down) / n)
+    assert bool(verdict.reasons) == (outcome is VerdictOutcome.INCONCLUSIVE)
+    assert any("small_drop" in warning for warning in verdict.warnings) == (finding == "SMALL_DROP")
+
+
+def test_a_regression_that_the_classic_rule_lets_pass_is_seen_beside_it() -> None:
+    result, pairs, hypothesis, reference = _case(4096, 90, 50)  # a drop of 0.98 points
+    verdict = classic.judge(result, reference, hypothesis, pairs)
+    assert verdict.outcome is VerdictOutcome.PASS
+    assert verdict.paired is not None
+    assert verdict.paired.p is not None
+    assert verdict.paired.p < 0.001
+    assert any("small_drop" in warning for warning in verdict.warnings)
+    assert replace(verdict, paired=None, warnings=()) == replace(
+        classic.judge(result, reference, hypothesis), warnings=()
+    )
+
+
+def test_the_bound_says_which_drop_is_excluded() -> None:
+    result, pairs, hypothesis, reference = _case(4096, 70, 70)
+    told = classic.judge(result, reference, hypothesis, pairs).paired
+    assert told is not None
+    assert told.lower is not None
+    assert -0.6 < told.lower < -0.3
+    assert told.margin == pytest.approx(1.817324, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("down", "up", "margin", "outcome"),
+    [
+        (60, 60, 1.0, VerdictOutcome.PASS),
+        (60, 60, 0.2, VerdictOutcome.INCONCLUSIVE),
+        (200, 60, 1.0, VerdictOutcome.FAIL),
+        (100, 60, 1.0, VerdictOutcome.INCONCLUSIVE),
+        (0, 0, 1.0, VerdictOutcome.PASS),
+    ],
+)
+def test_non_inferior_means_that_a_drop_of_the_margin_is_excluded(
+    down: int, up: int, margin: float, outcome: VerdictOutcome
+) -> None:
+    result, pairs, hypothesis, reference = _case(4096, down, up)
+    verdict = noninferiority.judge(result, reference, hypothesis, pairs, margin=margin)
+    assert (verdict.outcome, verdict.rule) == (outcome, "noninferiority")
+    assert verdict.paired is not None
+    assert verdict.paired.noninferior == (outcome is VerdictOutcome.PASS)
+
+
+def test_identical_answers_exclude_only_what_their_number_can() -> None:
+    result, pairs, hypothesis, reference = _case(200, 0, 0)
+    assert noninferiority.judge(result, reference, hypothesis, pairs, margin=1.0).outcome is VerdictOutcome.INCONCLUSIVE
+    assert noninferiority.judge(result, reference, hypothesis, pairs, margin=1.4).outcome is VerdictOutcome.PASS
+
+
+def test_missing_answers_leave_it_open_and_too_many_say_so() -> None:
+    result, pairs, hypothesis, reference = _case(4096, 70, 70, missing=100)
+    for verdict in (
+        paired.judge(result, reference, hypothesis, pairs),
+        noninferiority.judge(result, reference, hypothesis, pairs),
+    ):
+        assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
+        assert "too_many_missing" in verdict.reasons[0]
+
+
+def test_without_pairs_there_is_no_paired_verdict() -> None:
+    result, _, hypothesis, reference = _case(100, 0, 0)
+    for rule in (paired, noninferiority):
+        verdict = rule.judge(result, reference, hypothesis, None)
+        assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
+        assert "no_pairs" in verdict.reasons[-1]
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_margin_that_is_none_is_refused(margin: float) -> None:
+    result, pairs, hypothesis, reference = _case(100, 0, 0)
+    for rule in (paired, noninferiority):
+        with pytest.raises(PlanError, match="margin: must be above 0"):
+            rule.judge(result, reference, hypothesis, pairs, margin=margin)
