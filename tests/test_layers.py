@@ -22,6 +22,7 @@ LAYERS: list[tuple[str, ...]] = [
         "reference_import",
         "reference_samples",
         "pairing",
+        "measured",
         "plan",
         "validity",
         "report",

@@ -1,23 +1,112 @@
-"""`serve-eval power`: what the classic test can see with how many samples."""
+"""`serve-eval power`: what can be seen with how many samples, and how many a wanted effect takes."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+if TYPE_CHECKING:
+    from serve_eval.measured import Measured
+
+DROPS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
+"""Drops in points of which the power is shown."""
 
 
 def power(
-    sigma: float = typer.Option(50.0, help="Standard deviation of a sample's score, in points."),
-    alpha: float = typer.Option(0.05, help="Probability of failing an unchanged endpoint."),
-    beta: float = typer.Option(0.2, help="Probability of passing an endpoint that is theta points worse."),
-    total: int = typer.Option(..., help="Samples that the data set has."),
+    total: Annotated[int | None, typer.Option(help="Samples that the data set has: prints the table by n.")] = None,
+    theta: Annotated[
+        float | None, typer.Option(help="Wanted minimum detectable effect in points: prints the smallest n.")
+    ] = None,
+    detect: Annotated[
+        float | None, typer.Option(help="Drop in points to be seen: prints n for each verdict rule.")
+    ] = None,
+    probability: Annotated[float, typer.Option("--power", help="Probability of seeing that drop.")] = 0.8,
+    flip_rate: Annotated[
+        float, typer.Option(help="Share of the prompts on which two runs of one endpoint disagree (0.19 if sampled).")
+    ] = 0.034,
+    from_run: Annotated[
+        Path | None, typer.Option("--from", help="Run folder: its spread and its throughput are used.")
+    ] = None,
+    sigma: Annotated[float, typer.Option(help="Standard deviation of a sample's score, in points.")] = 50.0,
+    alpha: Annotated[float, typer.Option(help="Probability of failing an unchanged endpoint.")] = 0.05,
+    beta: Annotated[float, typer.Option(help="Probability of passing an endpoint that is theta points worse.")] = 0.2,
 ) -> None:
-    """Print the minimum detectable effect and the threshold by number of samples."""
+    """Print what the classic test detects by number of samples, and how many samples a wanted effect takes."""
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
+
+    if total is None and theta is None and detect is None and from_run is None:
+        raise PlanError("say what is wanted: --total N, --theta POINTS, --detect POINTS or --from RUN")
+    if total is not None and total < 1:
+        raise PlanError(f"--total must be 1 or more, not {total}")
+    lines: list[str] = []
+    per_second = None
+    if from_run is not None:
+        from serve_eval.measured import measured
+
+        found = measured(from_run)
+        per_second = found[0].per_second
+        lines += [_spread(one) for one in found]
+        if len(found) == 1:
+            sigma = found[0].sigma
+    if total is not None:
+        lines += _table(total, sigma, alpha, beta)
+    if theta is not None:
+        lines += _smallest(theta, sigma, alpha, beta)
+    if detect is not None:
+        lines += _detect(detect, probability, flip_rate, sigma, alpha, per_second)
+    emit("".join(f"{line}\n" for line in lines))
+
+
+def _spread(one: Measured) -> str:
+    rate = "" if one.per_second is None else f"; {one.per_second:.1f} samples per second"
+    return (
+        f"{one.task}: {one.n} samples, value {one.value:.3f}, standard deviation {one.sigma:.3f} points "
+        f"(right or wrong with that mean: {one.bernoulli:.3f}){rate}"
+    )
+
+
+def _table(total: int, sigma: float, alpha: float, beta: float) -> list[str]:
     from serve_eval.stats.classic import power_table
 
-    if total < 1:
-        raise PlanError(f"--total must be 1 or more, not {total}")
-    emit(f"{'n':>8}  {'theta':>12}  {'threshold - reference':>22}\n")
-    for n, test in power_table(total, sigma, alpha, beta):
-        emit(f"{n:>8}  {test.theta:>12.6f}  {test.threshold:>22.6f}\n")
+    rows = power_table(total, sigma, alpha, beta)
+    head = f"{'n':>8}  {'theta':>12}  {'threshold - reference':>22}"
+    return [head, *(f"{n:>8}  {test.theta:>12.6f}  {test.threshold:>22.6f}" for n, test in rows)]
+
+
+def _smallest(theta: float, sigma: float, alpha: float, beta: float) -> list[str]:
+    from serve_eval.stats.classic import num_samples_for, power_table
+
+    n = num_samples_for(theta, sigma, alpha, beta)
+    row = next(size for size, _ in power_table(64 * n, sigma, alpha, beta) if size >= n)
+    return [f"theta {theta:g}: {n} samples (sigma {sigma:g}, alpha {alpha:g}, beta {beta:g}); row of the table: {row}"]
+
+
+def _detect(
+    drop: float, probability: float, flip_rate: float, sigma: float, alpha: float, per_second: float | None
+) -> list[str]:
+    """Samples for each rule, and the power of two of them by the drop with so many."""
+    from serve_eval.stats.classic import num_samples_for
+    from serve_eval.stats.planning import classic_power, num_noninferior_for, num_pairs_for, paired_power
+
+    beta = 1.0 - probability
+    wanted = {
+        "classic": num_samples_for(drop, sigma, alpha, beta),
+        "paired": num_pairs_for(drop / 100, flip_rate, alpha, beta),
+        "noninferiority": num_noninferior_for(drop / 100, flip_rate, alpha, beta),
+    }
+    lines = [
+        f"a drop of {drop:g} points with a probability of {probability:g}, alpha {alpha:g}, flip rate {flip_rate:g}"
+    ]
+    for rule, n in wanted.items():
+        time = "" if per_second is None else f"  {n / per_second:10.0f} s at the measured throughput"
+        what = " (excluded as a margin, at no drop)" if rule == "noninferiority" else ""
+        lines.append(f"  {rule:15} {n:>8} samples{time}{what}")
+    n = wanted["paired"]
+    lines += ["", f"power with the {n} samples of the paired verdict", f"{'drop':>8}  {'classic':>8}  {'paired':>8}"]
+    for points in sorted({*DROPS, drop}):
+        classic = classic_power(points / 100, n, flip_rate, alpha, sigma / 100)
+        lines.append(f"{points:>8g}  {classic:>8.3f}  {paired_power(points / 100, n, flip_rate, alpha):>8.3f}")
+    return lines
