@@ -74,7 +74,7 @@ async def evaluate(
     plan = await with_model(plan, environ)
     prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
     _check_pairs(plan, prepared)
-    judge = _verdict_rule(plan.verdict)
+    _verdict_rule(plan.verdict)
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     warnings: list[str] = []
     with (
@@ -95,21 +95,55 @@ async def evaluate(
         warnings += _about_endpoint(plan, endpoint, folder)
         if plan.limits.stream and any(t.scored for _, _, t in work) and not any(t.traffic.ttft_s for _, _, t in work):
             warnings.append("streams were asked for and none came: there are no times to the first token")
-        tasks = tuple(_report_task(p, tally, plan, judge) for p, _, tally in work)
-        report = Report(
-            schema_version=SCHEMA_VERSION,
-            plan=plan,
-            endpoint=endpoint,
-            environment=environment(),
-            tasks=tasks,
-            loads=run_folder.loads(folder),
-            exit_code=exit_code([t.verdict for t in tasks], strict=strict),
-            started_at=started_at.isoformat(timespec="seconds"),
-            wall_s=round(time.monotonic() - began, 3),
-            warnings=tuple(warnings),
-        )
+        report = _report(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
         run_folder.write_private(folder / run_folder.REPORT_FILE, run_folder.pretty_json(report))
     return report
+
+
+def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
+    """The report of a run folder under another verdict rule or other references, without asking anything.
+
+    What has no answer counts as failed. The folder keeps its plan and its report. Raises ServeEvalError where `plan`
+    would not ask what the folder holds.
+    """
+    started_at, began = datetime.now(UTC), time.monotonic()
+    saved = run_folder.saved_plan(out_dir)
+    prepared = prepare(plan)
+    _check_pairs(plan, prepared)
+    fingerprints = {p.task.name: p.fingerprint for p in prepared}
+    warnings: list[str] = []
+    with _broken_disk(out_dir), run_folder.open_folder(out_dir, saved, fingerprints) as folder, ExitStack() as stack:
+        work = [_open(p, folder, stack, warnings) for p in prepared]
+        endpoint = _last_endpoint(saved, folder)
+        warnings += _about_endpoint(saved, endpoint, folder)
+        return _report(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
+
+
+def _report(
+    plan: Plan,
+    work: Sequence[Work],
+    endpoint: Endpoint,
+    folder: Path,
+    warnings: Sequence[str],
+    started_at: datetime,
+    wall_s: float,
+    *,
+    strict: bool,
+) -> Report:
+    judge = _verdict_rule(plan.verdict)
+    tasks = tuple(_report_task(p, tally, plan, judge) for p, _, tally in work)
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        plan=plan,
+        endpoint=endpoint,
+        environment=environment(),
+        tasks=tasks,
+        loads=run_folder.loads(folder),
+        exit_code=exit_code([t.verdict for t in tasks], strict=strict),
+        started_at=started_at.isoformat(timespec="seconds"),
+        wall_s=round(wall_s, 3),
+        warnings=tuple(warnings),
+    )
 
 
 Work = tuple[PreparedTask, Journal, Tally]

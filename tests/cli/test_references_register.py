@@ -52,6 +52,13 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(bas
     paired = _serve_eval(*regressed, "--verdict", "paired", "--margin", "1.0", "-o", tmp_path / "paired")
     assert paired.returncode == 1, paired.stdout
     assert _verdict(tmp_path / "paired")["paired"]["margin"] == 1.0
+    (tmp_path / "classic/report.json").rename(tmp_path / "kept.json")
+    again = _serve_eval("verdict", tmp_path / "classic", "--verdict", "paired", "--margin", "1.0", "--json")
+    assert again.returncode == 1, again.stderr
+    assert json.loads(again.stdout)["tasks"][0]["verdict"] == _verdict(tmp_path / "paired")
+    assert not (tmp_path / "classic/report.json").exists()
+    first = _serve_eval("verdict", tmp_path / "r0", "--references-dir", refs)
+    assert (first.returncode, "PASS" in first.stdout) == (0, True), first.stderr
     same = [*base, "--references-dir", str(refs), "--set", "launcher.run=2", "--verdict", "noninferiority"]
     sound = _serve_eval(*same, "--limit", "2000", "-o", tmp_path / "sound")
     assert _verdict(tmp_path / "sound")["paired"]["pairs"] == 2000, sound.stderr
