@@ -57,6 +57,25 @@ def test_three_runs_become_a_reference_that_judges_the_next(plan: Plan, tmp_path
     assert _run(judged, tmp_path / "bad", 8, damage=0.6).tasks[0].verdict.outcome is VerdictOutcome.FAIL
 
 
+def test_a_reference_shows_how_noisy_and_how_old_it_is(
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from serve_eval.cli.references import show
+
+    mmlu = replace(plan, tasks=(Spec(name="mmlu", options={"num_samples": 114}),))
+    for i in range(3):
+        _run(mmlu, tmp_path / str(i), i)
+    register([tmp_path / str(i) for i in range(3)], tmp_path / "refs")
+    file = tmp_path / "refs/mmlu.yaml"
+    text = file.read_text()
+    file.write_text(text[: text.index("date: ")] + "date: '2020-01-02'\n")
+    show("mmlu", MODEL, tmp_path / "refs")
+    said = capsys.readouterr().out
+    assert "3 runs of 114 samples" in said
+    assert "% of the prompts" in said
+    assert "days old" in said
+
+
 def test_fewer_runs_than_wanted_are_taken_with_a_warning(plan: Plan, tmp_path: Path) -> None:
     _run(plan, tmp_path / "0")
     (registered,) = register([tmp_path / "0"], tmp_path / "refs")

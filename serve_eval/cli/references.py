@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Reference
+
+WANTED_RUNS = 3
+OLD_DAYS = 180
+"""Age from which on a reference is worth a word."""
 
 app = typer.Typer(
     help="Show, check and import the registered values that runs are compared with.", no_args_is_help=True
@@ -143,7 +150,34 @@ def _entries(files: list[Path]) -> dict[str, list[str]]:
                 more += ["old"] if r.old else []
                 text = f"{r.value:8.3f}  {reference.spec_text(r.spec)}"
                 lines.setdefault(model, []).append(f"{text}  ({', '.join(more)})" if more else text)
+                lines[model] += [f"          {line}" for line in _noise(r)]
     return lines
+
+
+def _noise(found: Reference) -> list[str]:
+    """How far a reference from runs can be trusted: their values, how unstable they are, their age."""
+    import datetime
+
+    from serve_eval import reference_samples
+    from serve_eval.stats.instability import instability
+
+    if found.runs is None:
+        return []
+    stored = reference_samples.read(Path(found.file).parent / found.runs.samples, found.runs.sha256)
+    told = [f"{len(stored.runs)} runs of {found.runs.n} samples: {', '.join(f'{v:.3f}' for v in found.runs.values)}"]
+    if len(stored.runs) > 1:
+        noise = instability([list(run) for run in stored.runs])
+        if noise.flip_rate is not None:
+            told[0] += f"; two runs disagree on {noise.flip_rate:.2%} of the prompts"
+    if found.runs.hardware or found.runs.endpoint:
+        where = [found.runs.hardware, found.runs.endpoint and f"endpoint version {found.runs.endpoint}"]
+        told.append("taken on " + ", ".join(part for part in where if part))
+    if len(stored.runs) < WANTED_RUNS:
+        told.append(f"warning: {WANTED_RUNS} runs are wanted: this reference is as noisy as what it judges")
+    age = datetime.datetime.now(datetime.UTC).date() - datetime.date.fromisoformat(found.date or "1970-01-01")
+    if age.days > OLD_DAYS:
+        told.append(f"warning: {age.days} days old: register anew when the software or the model changed")
+    return told
 
 
 def _lengths(files: list[Path]) -> dict[str, list[str]]:

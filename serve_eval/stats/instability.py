@@ -50,7 +50,7 @@ def instability(runs: ArrayLike) -> Instability:
     scores = numpy.asarray(runs, dtype=numpy.float64)
     if scores.ndim != 2 or scores.shape[0] < 2:
         raise ServeEvalError(
-            "instability needs two or more runs of the same prompts", hint="repeat the run, or use --repeats 3"
+            "instability needs two or more runs of the same prompts", hint="run the same plan again into another folder"
         )
     scores = scores[:, ~numpy.isnan(scores).any(axis=0)]
     if scores.shape[1] == 0:

@@ -43,6 +43,10 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(bas
     assert registered.returncode == 0, registered.stderr
     assert "the mean of 1 runs" in registered.stdout
     assert "1 of 3 wanted runs" in registered.stderr
+    shown = _serve_eval("references", "show", "mmlu", "--model", "my-org/my-model", "--references-dir", refs)
+    assert "1 runs of 4104 samples" in shown.stdout
+    assert "3 runs are wanted" in shown.stdout
+    assert "endpoint version simulator" in shown.stdout
     regressed = [*base, "--references-dir", str(refs), "--set", "launcher.damage=0.015", "--set", "launcher.run=1"]
     classic = _serve_eval(*regressed, "-o", tmp_path / "classic")
     assert classic.returncode == 0, classic.stdout

@@ -56,8 +56,8 @@ def test_a_prompt_with_a_missing_score_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("runs", "message", "hint"),
     [
-        ([[1.0, 0.0]], "two or more runs", "--repeats"),
-        ([1.0, 0.0], "two or more runs", "--repeats"),
+        ([[1.0, 0.0]], "two or more runs", "same plan again"),
+        ([1.0, 0.0], "two or more runs", "same plan again"),
         ([[math.nan], [1.0]], "no prompt was scored in every run", "failures"),
         ([[math.inf], [1.0]], "finite scores", "scorer"),
     ],
