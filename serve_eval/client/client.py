@@ -150,7 +150,7 @@ class Client:
                 if not missed.retryable or len(attempts) >= self.limits.max_attempts:
                     break
                 if not self._may_retry():
-                    missed = self._with_note(missed, "not tried again: the run's retry budget is spent")
+                    missed = self._with_note(missed, "not tried again: the retry budget is spent")
                     break
                 await asyncio.sleep(retry.pause_s(len(attempts), missed.retry_after, self._rng))
         except asyncio.CancelledError:
@@ -376,8 +376,9 @@ class Client:
 
     def _explain(self, error: Exception) -> str:
         """What an exception says, without what must not be shown, and not longer than a message may be."""
-        if isinstance(error, aiohttp.ClientConnectorError):
-            said = f"cannot connect to {error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
+        cause = getattr(error, "os_error", None)
+        if isinstance(error, aiohttp.ClientConnectorError) and cause is not None:
+            said = f"cannot connect to {error.host}:{error.port}: {cause.strerror or cause}"
         else:
             said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return self._masked(said)[: wire.MAX_MESSAGE]

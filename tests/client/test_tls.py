@@ -1,0 +1,66 @@
+"""Certificates are checked, and there is no way around it but to trust one by name."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from serve_eval.client.client import Client
+from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
+
+ANSWER = b'{"id": "c-1", "choices": [{"text": "A", "finish_reason": "stop"}]}'
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for localhost, with its key in one file."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(command, check=True, capture_output=True)
+    (folder / "both.pem").write_bytes(key.read_bytes() + cert.read_bytes())
+    return folder / "both.pem"
+
+
+def _send(certificate: Path, ca_bundle: str | None) -> Response | Failure:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        await reader.readexactly(length)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(ANSWER), ANSWER))
+        await writer.drain()
+        writer.close()
+
+    async def main() -> Response | Failure:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
+            url = f"https://localhost:{server.sockets[0].getsockname()[1]}/v1"
+            async with Client(Endpoint(base_url=url), Limits(max_attempts=1), ca_bundle=ca_bundle) as client:
+                sampling = SamplingParams(max_tokens=2)
+                return await client.send(Request(sample_id="1", prompt="p", sampling=sampling))
+
+    return asyncio.run(main())
+
+
+def test_an_unknown_certificate_is_refused_and_said(certificate: Path) -> None:
+    result = _send(certificate, None)
+    assert isinstance(result, Failure)
+    assert result.kind is FailureKind.DISCONNECTED
+    assert "certificate" in result.message.lower()
+
+
+def test_a_certificate_that_is_trusted_by_name_is_accepted(certificate: Path) -> None:
+    result = _send(certificate, str(certificate))
+    assert isinstance(result, Response)
+    assert result.text == "A"
