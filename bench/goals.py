@@ -52,8 +52,9 @@ def _fraction(ratio: float) -> str:
 
 def goals(rows: Sequence[Row]) -> Iterator[Goal]:
     """Every goal, measured or not."""
-    tool, lm_eval = ([row for row in rows if row.name.startswith(name)] for name in ("serve-eval run", "lm-eval local"))
-    yield from _tool_goals(tool, lm_eval, _of(rows, "openai_aiohttp, client alone", AFTER_200_MS, 512))
+    names = ("serve-eval run", "lm-eval local", "AsyncOpenAI script")
+    tool, lm_eval, script = ([row for row in rows if row.name.startswith(name)] for name in names)
+    yield from _tool_goals(tool, lm_eval, script)
     ours = _of(rows, "ours, client alone", AT_ONCE, 64)
     what = "CPU per request, client alone, 64 in flight"
     for name, limit in (("wrk", 10.0), ("aiohttp", 1.5)):
@@ -70,12 +71,12 @@ def goals(rows: Sequence[Row]) -> Iterator[Goal]:
     yield Goal(what="serve-eval --help", value=median_seconds(HELP)["serve-eval --help"], limit=0.2, unit="s")
 
 
-def _tool_goals(tool: list[Row], lm_eval: list[Row], sdk: Measured | None) -> Iterator[Goal]:
+def _tool_goals(tool: list[Row], lm_eval: list[Row], script: list[Row]) -> Iterator[Goal]:
     slope, its_slope = slope_ms(*_sizes(tool)), slope_ms(*_sizes(lm_eval))
     what = "CPU per further sample, whole tool, 512 in flight"
     yield Goal(what=what, value=slope, limit=0.20, unit="ms")
     yield Goal(what=what, value=slope, limit=1 / 6, unit="ms", peer=("lm-eval", its_slope))
-    yield Goal(what=what, value=slope, limit=1 / 5, unit="ms", peer=("AsyncOpenAI over aiohttp", _cpu_ms(sdk)))
+    yield Goal(what=what, value=slope, limit=1 / 5, unit="ms", peer=("AsyncOpenAI script", slope_ms(*_sizes(script))))
     first, its_first = (m and m.cpu_s_at_first for m in (_median(_sizes(of)[0]) for of in (tool, lm_eval)))
     what = "CPU until the first request, smallest data set"
     yield Goal(what=what, value=first, limit=0.8, unit="s")

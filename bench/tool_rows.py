@@ -1,4 +1,5 @@
-"""Rows of whole tools: serve-eval and lm-eval, run as their users run them, on the same prompts.
+"""Rows of whole tools: serve-eval, lm-eval and a script with OpenAI's SDK, as their users run them, on one set of
+prompts.
 
 The prompts are GSM8K's 5-shot ones over generated questions. serve-eval reads the data set; its own `--dump-prompts`
 writes them for lm-eval, which gets a local task that asks them under the same stop strings and extracts the number by
@@ -68,7 +69,11 @@ def tool_rows(scale: float, scratch: Path) -> list[Row]:
         return max(int(n * scale), 3 * IN_FLIGHT)
 
     usual = max(int(USUAL * scale), USUAL_IN_FLIGHT)
-    tools = (("serve-eval run", _serve_eval, LARGE), ("lm-eval local-completions", _lm_eval, LARGE_OF_A_PEER))
+    tools = (
+        ("serve-eval run", _serve_eval, LARGE),
+        ("lm-eval local-completions", _lm_eval, LARGE_OF_A_PEER),
+        ("AsyncOpenAI script", _openai_script, LARGE_OF_A_PEER),
+    )
     rows = []
     for size in ("small", "large", "usual"):
         for name, measured, large in tools:
@@ -155,6 +160,23 @@ def _lm_eval(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measur
         shutil.rmtree(out)
         right = min(said["results"][task][f"exact_match,{name}"] for name in ("strict-match", "flexible-extract"))
         return _measured(server, finished, n, round(right * said["n-samples"][task]["effective"]))
+
+    return measure
+
+
+def _openai_script(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measured]:
+    def measure(server: Server) -> Measured:
+        if importlib.util.find_spec("openai") is None:
+            raise NotMeasured("not installed: openai")
+        _prepare(scratch, n)
+        command = [sys.executable, str(Path(__file__).with_name("openai_script.py")), "--base-url", server.base_url]
+        command += ["--prompts", str(scratch / f"asked_{n}.jsonl"), "--in-flight", str(in_flight)]
+        command += ["--out", str(scratch / "openai_script.jsonl")]
+        finished = run(command, limit_s=180, env=_environment(scratch), started=server.watch)
+        if finished.code:
+            raise NotMeasured(finished.last_words)
+        right = sum('"right": true' in line for line in (scratch / "openai_script.jsonl").open(encoding="utf-8"))
+        return _measured(server, finished, n, right)
 
     return measure
 
