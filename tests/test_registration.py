@@ -57,6 +57,26 @@ def test_three_runs_become_a_reference_that_judges_the_next(plan: Plan, tmp_path
     assert _run(judged, tmp_path / "bad", 8, damage=0.6).tasks[0].verdict.outcome is VerdictOutcome.FAIL
 
 
+def test_data_that_the_reference_does_not_know_is_not_paired_and_the_report_says_so(plan: Plan, tmp_path: Path) -> None:
+    _run(plan, tmp_path / "0")
+    register([tmp_path / "0"], tmp_path / "refs")
+    more = replace(
+        plan,
+        tasks=(Spec(name="gsm8k", options={"num_samples": 130}),),
+        no_reference=False,
+        references_dir=str(tmp_path / "refs"),
+    )
+    verdict = _run(more, tmp_path / "more", 1).tasks[0].verdict
+    assert verdict.paired is None
+    assert any("it does not know 10 of 130 prompts" in warning for warning in verdict.warnings)
+    file = next((tmp_path / "refs/samples").iterdir())
+    file.write_bytes(file.read_bytes() + b" ")
+    changed = replace(more, tasks=plan.tasks)
+    verdict = _run(changed, tmp_path / "changed", 1).tasks[0].verdict
+    assert verdict.paired is None
+    assert any("not the file that was registered" in warning for warning in verdict.warnings)
+
+
 def test_a_reference_shows_how_noisy_and_how_old_it_is(
     plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

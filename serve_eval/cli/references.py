@@ -11,7 +11,6 @@ import typer
 if TYPE_CHECKING:
     from serve_eval.schema import Reference
 
-WANTED_RUNS = 3
 OLD_DAYS = 180
 """Age from which on a reference is worth a word."""
 
@@ -159,6 +158,7 @@ def _noise(found: Reference) -> list[str]:
     import datetime
 
     from serve_eval import reference_samples
+    from serve_eval.registration import WANTED_RUNS
     from serve_eval.stats.instability import instability
 
     if found.runs is None:

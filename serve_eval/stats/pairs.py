@@ -102,7 +102,7 @@ def pair(
     if candidate.shape[1] != n:
         raise ServeEvalError(
             f"{n} reference scores cannot be paired with {candidate.shape[1]} candidate scores",
-            hint="pair by prompt id first (align), with NaN for a missing answer",
+            hint="give both sides the same prompts in the same order, with NaN for a missing answer",
         )
     sign = 1.0 if higher_is_better else -1.0
     bad, good = (lo, hi) if higher_is_better else (hi, lo)

@@ -1,1 +1,1 @@
-"""Verdict rules, one per file: `judge(result, reference, hypothesis, *, options) -> Verdict`."""
+"""Verdict rules, one per file: `judge(result, reference, hypothesis, pairs, *, options) -> Verdict`."""

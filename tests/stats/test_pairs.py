@@ -3,13 +3,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.align import align
 from serve_eval.stats.pairs import pair
 
 NAN = math.nan
@@ -102,7 +100,7 @@ def test_whatever_the_missing_answers_were_the_difference_lies_between_worst_and
     [
         ({"reference_runs": [], "candidate_runs": []}, "reference has no scores", "at least one prompt"),
         ({"reference_runs": [1.0], "candidate_runs": []}, "candidate has no scores", "at least one prompt"),
-        ({"reference_runs": [1.0, 0.0]}, "2 reference scores cannot be paired with 1", "prompt id"),
+        ({"reference_runs": [1.0, 0.0]}, "2 reference scores cannot be paired with 1", "same prompts in the same order"),
         ({"candidate_runs": [math.inf]}, "candidate are infinite", "unit"),
         ({"candidate_runs": [71.0]}, r"outside 0\.\.1; the first is 71", "points to 100"),
         ({"reference_runs": [-0.1]}, "reference are infinite or outside", "unit"),
@@ -124,25 +122,4 @@ def test_scores_that_cannot_be_paired_are_refused_with_what_to_do(
     given_arguments = {"reference_runs": [1.0], "candidate_runs": [0.0], **ACCURACY} | arguments
     with pytest.raises(ServeEvalError, match=message) as caught:
         pair(**given_arguments)
-    assert hint in caught.value.hint
-
-
-def test_candidate_answers_are_found_by_prompt_id() -> None:
-    positions = align(["a", "b", "c"], ["c", "a", "b"])
-    assert numpy.array(["c", "a", "b"])[positions].tolist() == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    ("reference", "candidate", "message", "hint"),
-    [
-        (["a", "a", "b"], ["a", "b"], "1 prompt ids occur more than once in the reference: a", "unique"),
-        (["a", "b"], ["a", "b", "b"], "more than once in the candidate: b", "unique"),
-        (["a", "b"], ["a"], r"different prompt sets \(1 only in the reference: b\)", "new reference"),
-        (["a"], ["a", "x", "y", "z", "w"], r"4 only in the candidate: x, y, z, \.\.\.", "new reference"),
-        (["a"], ["b"], "only in the reference: a; 1 only in the candidate: b", "new reference"),
-    ],
-)
-def test_prompt_sets_that_differ_are_named(reference: list[str], candidate: list[str], message: str, hint: str) -> None:
-    with pytest.raises(ServeEvalError, match=message) as caught:
-        align(reference, candidate)
     assert hint in caught.value.hint
