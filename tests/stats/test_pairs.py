@@ -100,7 +100,7 @@ def test_whatever_the_missing_answers_were_the_difference_lies_between_worst_and
     [
         ({"reference_runs": [], "candidate_runs": []}, "reference has no scores", "at least one prompt"),
         ({"reference_runs": [1.0], "candidate_runs": []}, "candidate has no scores", "at least one prompt"),
-        ({"reference_runs": [1.0, 0.0]}, "2 reference scores cannot be paired with 1", "same prompts in the same order"),
+        ({"reference_runs": [1.0, 0.0]}, "2 reference scores cannot be paired with 1", "same order"),
         ({"candidate_runs": [math.inf]}, "candidate are infinite", "unit"),
         ({"candidate_runs": [71.0]}, r"outside 0\.\.1; the first is 71", "points to 100"),
         ({"reference_runs": [-0.1]}, "reference are infinite or outside", "unit"),
