@@ -66,7 +66,7 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
 
     Raises PlanError, without the value, for a variable that is missing or holds what cannot be sent in a header.
     """
-    from serve_eval.client.client import Client  # aiohttp is not needed to make a plan
+    from serve_eval.client.client import Client  # no client is needed to make a plan
 
     connection = plan.connection
     hidden: list[str] = []

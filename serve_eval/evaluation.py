@@ -343,7 +343,7 @@ def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, reas
 
 def environment() -> dict[str, object]:
     """Versions of what made the numbers; an optional package counts when it is installed, and is not imported."""
-    packages = ("aiohttp", "lm-eval", "msgspec", "numpy", "scipy", "tensorrt-llm", "uvloop")
+    packages = ("httptools", "lm-eval", "msgspec", "numpy", "scipy", "tensorrt-llm", "uvloop")
     versions = {name: version for name in packages if (version := _version(name))}
     return {
         "serve_eval": serve_eval.__version__,

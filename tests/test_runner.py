@@ -236,7 +236,7 @@ def test_an_endpoint_that_dies_in_the_middle_ends_the_run_and_keeps_what_was_had
 ) -> None:
     monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
     app, asked = _broken(100, _hang_up)
-    with pytest.raises(EndpointError, match=r"12 of 112 samples failed.*Server disconnected"):
+    with pytest.raises(EndpointError, match=r"12 of 112 samples failed.*the connection ended before an answer"):
         _run(app, _samples(2000), tmp_path / "j")
     with Journal(tmp_path / "j") as journal:
         assert sum(record.response is not None for record in journal.records()) == 100

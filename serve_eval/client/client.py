@@ -6,34 +6,31 @@ import asyncio
 import math
 import random
 import secrets
-import ssl
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
+from urllib.parse import urlsplit
 
-import aiohttp
-from multidict import CIMultiDict
-from yarl import URL
-
+import serve_eval
 from serve_eval.client import retry, wire
 from serve_eval.client.answer import microseconds, response
-from serve_eval.client.connector import REQUEST_ID, Connector
 from serve_eval.client.door import Door
+from serve_eval.client.line import Line
 from serve_eval.client.patience import SAMPLE, STALL, Patience, Wait
+from serve_eval.client.pool import CannotConnect, Pool
 from serve_eval.client.rate import StartRate
-from serve_eval.client.stream import StreamedAnswer
+from serve_eval.client.repeats import Repeats
+from serve_eval.client.reply import BadHttp, Disconnected, Reply
+from serve_eval.client.tunnel import ProxyRefused
 from serve_eval.client.wire import Said
-from serve_eval.errors import EndpointError, PlanError
+from serve_eval.errors import EndpointError
 from serve_eval.schema import Attempt, Endpoint, Failure, FailureKind, Limits, Request, Response
 
-KEEPALIVE_S = 3.0
-"""Below the 5 s after which trtllm-serve closes an idle connection: a POST on a closing connection is lost."""
-AFTER_DONE_S = 1.0
-"""How long a stream that said [DONE] may take to end before its connection is given up."""
-AFTER_FINISH_S = 5.0
-"""How long the usage and [DONE] are waited for, once a finish_reason said that the answer is whole."""
+REQUEST_ID = "X-Request-ID"
+GET_S = 30.0
+"""How long what an endpoint says of itself may take."""
 
 UNREACHABLE_HINT = "Is the server up, on that host and port? A server that still loads its model refuses connections."
 
@@ -54,15 +51,6 @@ class _Missed(Exception):
         super().__init__(message)
         self.kind, self.status, self.retryable, self.retry_after = kind, status, retryable, retry_after
         self.lost_stream = lost_stream
-
-
-class _Answer(NamedTuple):
-    """What one attempt gave, and when the first and the last token of a stream came."""
-
-    status: int
-    said: Said
-    first_at: float | None = None
-    last_at: float | None = None
 
 
 class Client:
@@ -94,16 +82,19 @@ class Client:
         self._in_flight = self.max_in_flight = 0
         self.max_tokens_field = max_tokens_field
         self._rate = StartRate(limits.rate_limit) if limits.rate_limit else None
-        self._headers = CIMultiDict({"Accept-Encoding": "identity", "Content-Type": "application/json"})
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
-        self._headers.update(headers or {})
-        self._proxy, self._proxy_auth = _proxy(proxy)
-        secrets_known = [api_key, *masked, self._proxy_auth.password if self._proxy_auth else None]
+        self._pool = Pool(
+            endpoint.base_url, proxy=proxy, ca_bundle=ca_bundle, connect_timeout_s=limits.connect_timeout_s
+        )
+        self._path = urlsplit(endpoint.base_url).path
+        self._headers = _headers(api_key, headers or {})
+        self._heads = {
+            route: self._pool.head("POST", self._path + route, self._headers) + f"{REQUEST_ID}: ".encode()
+            for route in (wire.COMPLETIONS, wire.CHAT_COMPLETIONS)
+        }
+        secrets_known = [api_key, *masked, self._pool.proxy.password if self._pool.proxy else None]
         longest_first = sorted({secret for secret in secrets_known if secret}, key=len, reverse=True)
         self._secrets = tuple(secret.encode() for secret in longest_first)
-        self._ssl = _ssl_context(ca_bundle)
-        self._urls = {path: URL(endpoint.base_url + path) for path in (wire.COMPLETIONS, wire.CHAT_COMPLETIONS)}
+        self._repeats = Repeats()
         self._rng = random.Random()
         self._epoch = time.time() - time.monotonic()
         self._prefix, self._sent = secrets.token_hex(4), 0
@@ -111,21 +102,14 @@ class Client:
     async def __aenter__(self) -> Self:
         limits = self.limits
         self._patience = Patience(sample_s=limits.sample_timeout_s, stall_s=limits.stall_timeout_s)
-        self._connector = Connector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self._ssl)
-        self._session = aiohttp.ClientSession(
-            connector=self._connector,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
-            headers=self._headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-        )
+        self._loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._patience.close()
-        await self._session.close()
+        await self._pool.close()
 
     async def send(self, request: Request) -> Response | Failure:
         """The answer to a request, after at most `max_attempts` attempts, or why there is none.
@@ -157,7 +141,11 @@ class Client:
             if not wait.cut_off(SAMPLE):
                 raise
             if missed is None:
-                missed = _Missed(FailureKind.TIMEOUT, f"no answer within {given_up}")
+                missed = _Missed(
+                    FailureKind.TIMEOUT,
+                    f"no answer within {given_up}",
+                    status=attempts[-1].status if attempts else None,
+                )
             else:
                 missed = self._with_note(missed, f"gave up after {given_up}", retryable=True)
         finally:
@@ -196,172 +184,112 @@ class Client:
         self._sent += 1
         request_id = f"{self._prefix}-{self._sent}"
         body = wire.encode(request, self.endpoint.model or "", stream=stream, max_tokens_field=self.max_tokens_field)
-        self._connector.expect(request_id, wait)
         self._in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self._in_flight)
-        start = time.monotonic()
-        status: int | None = None
+        start, line = time.monotonic(), None
         failure: FailureKind | None = FailureKind.TIMEOUT  # what it is when the sample's time limit cuts us off
+        reply: Reply | None = None
         try:
-            answer = await self._exchange(request, body, request_id, wait)
-            status, failure = answer.status, None
-        except _Missed as error:
-            status, failure = error.status, error.kind
+            line = self._pool.idle() or await self._open()
+            wait.reply = reply = self._reply()
+            head = self._heads[wire.route(request.prompt)]
+            line.send(b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (head, request_id.encode(), len(body), body), reply)
+            await reply.ended
+            said = self._said(reply)
+            if self._repeats.seen(line, said):
+                raise _Missed(
+                    FailureKind.INVALID_RESPONSE,
+                    "the connection gave the answer to an earlier request once more",
+                )
+            failure = None
+        except asyncio.CancelledError:
+            if not wait.cut_off(STALL):
+                raise
+            message = f"no byte for {self.limits.stall_timeout_s:g} s"
+            raise _Missed(FailureKind.TIMEOUT, message, status=_status(reply)) from None
+        except _Missed as missed:
+            failure = missed.kind
+            if missed.status is None:
+                missed.status = _status(reply)
             raise
         finally:
-            end, wait.heard_at = time.monotonic(), math.inf
+            end, wait.reply = time.monotonic(), None
             self._in_flight -= 1
-            self._connector.done(request_id, wait, trusted=failure is None)
+            # After an error a connection may still get the answer that the error came before.
+            if line is not None:
+                if failure is None and reply is not None and reply.whole:
+                    self._pool.keep(line, end)
+                else:
+                    line.abort()
             attempts.append(
                 Attempt(
                     start_s=microseconds(self._epoch + start),
                     end_s=microseconds(self._epoch + end),
                     failure=failure,
-                    status=status,
+                    status=_status(reply),
                     request_id=request_id,
                     streamed=stream,
                 )
             )
+        streamed = reply.stream
         return response(
             request,
-            answer.said,
+            said,
             start=start,
             end=end,
-            first_at=answer.first_at,
-            last_at=answer.last_at,
+            first_at=None if streamed is None else streamed.first_at,
+            last_at=None if streamed is None else streamed.last_at,
             attempts=tuple(attempts),
         )
 
-    async def _exchange(self, request: Request, body: bytes, request_id: str, wait: Wait) -> _Answer:
-        status = None
+    def _reply(self) -> Reply:
+        return Reply(self._loop.create_future(), limit=self.limits.max_response_bytes, now=time.monotonic())
+
+    async def _open(self) -> Line:
+        """A new connection. Raises _Missed."""
         try:
-            async with self._session.post(
-                self._urls[wire.route(request.prompt)],
-                data=aiohttp.BytesPayload(body),
-                headers={REQUEST_ID: request_id},
-                proxy=self._proxy,
-                proxy_auth=self._proxy_auth,
-                allow_redirects=False,
-            ) as reply:
-                status, wait.heard_at = reply.status, time.monotonic()
-                answer = await self._read_answer(reply, wait)
-        except asyncio.CancelledError:
-            if not wait.cut_off(STALL):
-                raise
-            raise _Missed(
-                FailureKind.TIMEOUT, f"no byte for {self.limits.stall_timeout_s:g} s", status=status
-            ) from None
+            return await self._pool.open()
         except TimeoutError as error:
-            message = f"no connection within {self.limits.connect_timeout_s:g} s"
-            raise _Missed(FailureKind.TIMEOUT, message, status=status) from error
-        except aiohttp.ClientHttpProxyError as error:
-            message = self._masked(f"HTTP {error.status} of the proxy: {error.message}")[: wire.MAX_MESSAGE]
+            raise _Missed(FailureKind.TIMEOUT, f"no connection within {self.limits.connect_timeout_s:g} s") from error
+        except CannotConnect as error:
+            self.door.refused(error.host, error.port)
+            raise _Missed(FailureKind.DISCONNECTED, self._brief(str(error)), retryable=error.may_pass) from error
+        except ProxyRefused as error:
             raise _Missed(
                 FailureKind.HTTP_ERROR,
-                message,
+                str(error),
                 status=error.status,
-                retryable=retry.worth_retrying(error.status, message),
+                retryable=retry.worth_retrying(error.status, ""),
             ) from error
-        except aiohttp.ClientResponseError as error:
-            message = self._masked(f"no HTTP answer: {error.message}")[: wire.MAX_MESSAGE]
-            raise _Missed(FailureKind.INVALID_RESPONSE, message, status=status) from error
-        except (aiohttp.ClientError, OSError) as error:
-            if isinstance(error, aiohttp.ClientConnectorError) and error.port:
-                self.door.refused(error.host, error.port)
-            raise _Missed(FailureKind.DISCONNECTED, self._explain(error), status=status) from error
-        except ValueError as error:  # a host name or a header that cannot be sent
-            raise _Missed(FailureKind.DISCONNECTED, self._explain(error), retryable=False) from error
-        if self._connector.repeats(wait, answer.said):
-            message = "the connection gave the answer to an earlier request once more"
-            raise _Missed(FailureKind.INVALID_RESPONSE, message, status=status)
-        return answer
+        except (BadHttp, Disconnected) as error:
+            raise _missed(error) from error
 
-    async def _read_answer(self, reply: aiohttp.ClientResponse, wait: Wait) -> _Answer:
-        """What a reply says. Raises _Missed when that is no answer, and what the connection raises."""
+    def _said(self, reply: Reply) -> Said:
+        """What a reply says. Raises _Missed when that is no answer."""
         status = reply.status
+        if reply.error is not None:
+            raise _missed(reply.error, self._brief(str(reply.error)))
         if 300 <= status < 400:
-            raise _Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", status=status, retryable=False)
+            raise _Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", retryable=False)
         if status >= 400:
-            message = wire.describe(await self._read(reply, wait))
+            message = wire.describe(self._mask(reply.content, shortest=1))
             raise _Missed(
                 FailureKind.HTTP_ERROR,
                 f"HTTP {status}: {message}",
-                status=status,
                 retryable=retry.worth_retrying(status, message),
-                retry_after=reply.headers.get("Retry-After"),
+                retry_after=reply.retry_after,
             )
-        content_type = reply.headers.get("Content-Type", "")
         try:
-            if content_type[: len(wire.EVENT_STREAM)].lower() == wire.EVENT_STREAM:
-                return await self._read_stream(reply, wait)
-            return _Answer(status, wire.decode(await self._read(reply, wait), content_type))
+            if reply.stream is None:
+                return wire.decode(self._mask(reply.content, shortest=8), reply.content_type)
+            said = reply.stream.said()
         except wire.InvalidResponse as error:
-            raise _Missed(
-                FailureKind.INVALID_RESPONSE,
-                self._masked(str(error)),
-                status=status,
-                lost_stream=isinstance(error, wire.LostStream),
-            ) from error
-
-    async def _read(self, reply: aiohttp.ClientResponse, wait: Wait | None = None) -> bytes:
-        """The whole body, masked, at most `max_response_bytes` of it."""
-        content = reply.content
-        body = await content.readany()
-        if not content.at_eof():
-            pieces, size = [body], len(body)
-            if wait is not None:
-                wait.heard_at = time.monotonic()
-            while piece := await content.readany():
-                if wait is not None:
-                    wait.heard_at = time.monotonic()
-                pieces.append(piece)
-                size += len(piece)
-                self._check_size(reply, size)
-            body = b"".join(pieces)
-        self._check_size(reply, len(body))
-        return self._mask(body, shortest=8 if reply.ok else 1)
-
-    async def _read_stream(self, reply: aiohttp.ClientResponse, wait: Wait) -> _Answer:
-        """The answer of an event stream, read as it comes. Once there is a finish_reason, the way in which the stream
-        ends is not the answer's fault."""
-        answer, size, clock = StreamedAnswer(), 0, time.monotonic
-        try:
-            while not answer.done:
-                if answer.complete:
-                    async with asyncio.timeout(AFTER_FINISH_S):
-                        piece = await reply.content.readany()
-                else:
-                    piece = await reply.content.readany()
-                if not piece:
-                    break
-                wait.heard_at = clock()
-                size += len(piece)
-                self._check_size(reply, size)
-                answer.feed(piece, wait.heard_at)
-        except (aiohttp.ClientError, OSError):
-            if not answer.complete:
-                raise
-        said, wait.heard_at = answer.said(), math.inf
-        with suppress(aiohttp.ClientError, OSError):
-            async with asyncio.timeout(AFTER_DONE_S):
-                while not reply.content.at_eof() and (piece := await reply.content.readany()):
-                    size += len(piece)
-                    if size > self.limits.max_response_bytes:
-                        reply.close()
+            raise _missed(error, self._brief(str(error))) from error
         if self._secrets:
             for name in ("text", "reasoning", "refusal", "finish_reason", "stop_reason"):
                 if told := getattr(said, name):
                     setattr(said, name, self._masked(told, shortest=8))
-        return _Answer(reply.status, said, answer.first_at, answer.last_at)
-
-    def _check_size(self, reply: aiohttp.ClientResponse, size: int) -> None:
-        if size > self.limits.max_response_bytes:
-            reply.close()
-            raise _Missed(
-                FailureKind.INVALID_RESPONSE,
-                f"the answer is larger than {self.limits.max_response_bytes} bytes",
-                status=reply.status,
-            )
+        return said
 
     def _mask(self, text: bytes, *, shortest: int) -> bytes:
         for secret in self._secrets:
@@ -374,14 +302,9 @@ class Client:
             return text
         return self._mask(text.encode("utf-8", "surrogatepass"), shortest=shortest).decode("utf-8", "surrogatepass")
 
-    def _explain(self, error: Exception) -> str:
-        """What an exception says, without what must not be shown, and not longer than a message may be."""
-        cause = getattr(error, "os_error", None)
-        if isinstance(error, aiohttp.ClientConnectorError) and cause is not None:
-            said = f"cannot connect to {error.host}:{error.port}: {cause.strerror or cause}"
-        else:
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return self._masked(said)[: wire.MAX_MESSAGE]
+    def _brief(self, text: str) -> str:
+        """A message without what must not be shown, and not longer than one may be."""
+        return self._masked(text)[: wire.MAX_MESSAGE]
 
     async def models(self) -> list[str]:
         """The ids that /v1/models lists; empty where there is no such route (a disaggregated orchestrator).
@@ -389,54 +312,63 @@ class Client:
         Raises EndpointError when nothing answers at all.
         """
         try:
-            return wire.model_ids(await self._get(self.endpoint.base_url + "/models"))
-        except (aiohttp.ClientError, OSError, ValueError, _Missed) as error:
-            raise EndpointError(
-                f"{self.endpoint.base_url} does not answer: {self._explain(error)}", hint=UNREACHABLE_HINT
-            ) from error
+            return wire.model_ids(await self._get(self._path + "/models"))
+        except _Missed as error:
+            raise EndpointError(f"{self.endpoint.base_url} does not answer: {error}", hint=UNREACHABLE_HINT) from error
 
     async def describe(self) -> dict[str, object]:
         """What the endpoint tells of itself, as far as it does: `models` that it lists, `version`."""
         told: dict[str, object] = {}
         with suppress(EndpointError):
             told["models"] = await self.models()
-        with suppress(aiohttp.ClientError, OSError, ValueError, _Missed):
-            version = wire.version(await self._get(self.endpoint.base_url.removesuffix("/v1") + "/version"))
+        with suppress(_Missed):
+            version = wire.version(await self._get(self._path.removesuffix("/v1") + "/version"))
             if version is not None:
                 told["version"] = version
         return told
 
-    async def _get(self, url: str) -> bytes:
-        """The body of a GET; empty unless the status is 200."""
-        async with self._session.get(
-            url,
-            proxy=self._proxy,
-            proxy_auth=self._proxy_auth,
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=30, sock_connect=self.limits.connect_timeout_s),
-        ) as reply:
-            body = await self._read(reply)
-            return body if reply.status == 200 else b""
+    async def _get(self, path: str) -> bytes:
+        """The body of a GET; empty unless the status is 200. Raises _Missed."""
+        line = None
+        try:
+            async with asyncio.timeout(GET_S):
+                line = await self._open()
+                reply = self._reply()
+                line.send(self._pool.head("GET", path, self._headers) + b"\r\n", reply)
+                await reply.ended
+        except TimeoutError as error:
+            raise _Missed(FailureKind.TIMEOUT, f"no answer within {GET_S:g} s") from error
+        finally:
+            if line is not None:
+                line.abort()
+        if reply.error is not None:
+            raise _missed(reply.error, self._brief(str(reply.error)))
+        return self._mask(reply.content, shortest=8) if reply.status == 200 else b""
 
 
-def _proxy(url: str | None) -> tuple[URL | None, aiohttp.BasicAuth | None]:
-    """A proxy's address and its credentials, apart. Raises PlanError, without the address, when it is none."""
-    if url is None:
-        return None, None
-    try:
-        parsed = URL(url)
-    except ValueError:
-        parsed = URL()
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise PlanError("proxy: expected http://host:port or https://host:port")
-    auth = aiohttp.BasicAuth(parsed.user or "", parsed.password or "") if parsed.user or parsed.password else None
-    return parsed.with_user(None), auth
+def _headers(api_key: str | None, given: Mapping[str, str]) -> dict[str, str]:
+    """What every request says beside what is its own; what is given comes before what is usual."""
+    headers = {
+        "User-Agent": f"serve-eval/{serve_eval.__version__}",
+        "Accept": "*/*",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+    }
+    if api_key:
+        headers["Authorization"] = f"Bearer {api_key}"
+    replaced = {name.lower() for name in given}
+    own = {"content-length", "transfer-encoding", REQUEST_ID.lower()}
+    return {
+        **{name: value for name, value in headers.items() if name.lower() not in replaced},
+        **{name: value for name, value in given.items() if name.lower() not in own},
+    }
 
 
-def _ssl_context(ca_bundle: str | None) -> ssl.SSLContext | bool:
-    if ca_bundle is None:
-        return True
-    try:
-        return ssl.create_default_context(cafile=ca_bundle)
-    except (OSError, ssl.SSLError) as error:
-        raise PlanError(f"ca_bundle: {ca_bundle} cannot be used: {error}") from error
+def _status(reply: Reply | None) -> int | None:
+    return reply.status or None if reply is not None else None
+
+
+def _missed(error: Exception, message: str | None = None) -> _Missed:
+    """What an attempt that ended with one of the transport's errors, or a wrong answer, amounts to."""
+    kind = FailureKind.DISCONNECTED if isinstance(error, Disconnected) else FailureKind.INVALID_RESPONSE
+    return _Missed(kind, str(error) if message is None else message, lost_stream=isinstance(error, wire.LostStream))

@@ -1,19 +1,16 @@
 """Time limits of every request in flight, kept by one timer for all of them.
 
-asyncio.timeout per sample and aiohttp's read timeout per piece were measured to cost as much as a fifth of a request.
+A timer of asyncio per sample and another per piece read were measured to cost as much as a fifth of a request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aiohttp.client_proto import ResponseHandler
-
-    from serve_eval.client.connector import Line
+    from serve_eval.client.reply import Reply
 
 MAX_TICK_S, MIN_TICK_S = 1.0, 0.01
 TICKS = 50
@@ -21,17 +18,15 @@ TICKS = 50
 
 
 class Wait:
-    """One sample in progress. `heard_at` is when its endpoint was last heard of (infinity: nothing is expected now);
-    set it to now when a request has its connection and whenever bytes come. `over` says which limit cut it off,
-    `protocol` and `line` are the connector's: the connection and what it noted of it."""
+    """One sample in progress. `reply` is what its endpoint is expected to be heard by, None when nothing is expected
+    now. `over` says which limit cut it off."""
 
-    __slots__ = ("_cancelling", "heard_at", "line", "over", "protocol", "task", "until")
+    __slots__ = ("_cancelling", "over", "reply", "task", "until")
 
     def __init__(self, task: asyncio.Task[object], until: float) -> None:
-        self.task, self.until, self.heard_at = task, until, math.inf
+        self.task, self.until = task, until
+        self.reply: Reply | None = None
         self.over: str | None = None
-        self.protocol: ResponseHandler | None = None
-        self.line: Line | None = None
         self._cancelling = task.cancelling()
 
     def cut_off(self, limit: str) -> bool:
@@ -80,7 +75,8 @@ class Patience:
     def _look(self) -> None:
         self._timer, now = None, time.monotonic()
         for wait in self._waits:
-            if wait.over is None and (now >= wait.until or now >= wait.heard_at + self._stall_s):
+            stalled = wait.reply is not None and now >= wait.reply.heard_at + self._stall_s
+            if wait.over is None and (stalled or now >= wait.until):
                 wait.over = SAMPLE if now >= wait.until else STALL
                 wait.task.cancel()
         if self._waits:

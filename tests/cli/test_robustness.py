@@ -60,7 +60,7 @@ def _simulated(data_root: Path, out: Path, *more: str) -> list[str]:
         ([], {"OPENAI_API_KEY": "schlüssel-0123456789"}, 2, "cannot be sent in a header"),
         (["--header", "X-Other: ${OTHER}"], {"OTHER": "a\nb"}, 2, "cannot be sent in a header"),
         (["--header", "X-Other: ${MISSING}"], {}, 2, "the environment has no MISSING"),
-        (["--dump-prompts", "/nonexistent/p.jsonl"], {}, 2, "cannot be written"),
+        (["--dump-prompts", "/dev/null/p.jsonl"], {}, 2, "cannot be written"),
     ],
 )
 def test_bad_input_is_said_without_a_traceback_and_without_the_secret(

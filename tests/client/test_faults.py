@@ -103,8 +103,8 @@ SOUND: dict[str, Act] = {
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
-    monkeypatch.setattr("serve_eval.client.client.AFTER_DONE_S", 0.2)
-    monkeypatch.setattr("serve_eval.client.client.AFTER_FINISH_S", 0.2)
+    monkeypatch.setattr("serve_eval.client.reply.AFTER_DONE_S", 0.2)
+    monkeypatch.setattr("serve_eval.client.reply.AFTER_FINISH_S", 0.2)
 
 
 def _limits(stream: bool, **limits: Any) -> Limits:
@@ -350,7 +350,7 @@ def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told() 
 def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool) -> None:
     (result,), received = _send([act.trickles], _limits(stream, stall_timeout_s=0.2, sample_timeout_s=0.5))
     assert isinstance(result, Failure)
-    assert (result.kind, result.status, _seen(result), len(received)) == (TIMEOUT, None, [(TIMEOUT, None)], 1)
+    assert (result.kind, result.status, _seen(result), len(received)) == (TIMEOUT, 200, [(TIMEOUT, 200)], 1)
     (attempt,) = result.attempts
     assert 0.4 < attempt.end_s - attempt.start_s < 5.0
 
@@ -477,7 +477,7 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
         for number in range(50):
             assert isinstance(await client.send(_request(number)), Response)
         gc.collect()
-        return len(client._connector._lines)
+        return len(client._pool.lines)
 
     assert _with([act.without_length], _limits(False), body) <= 2  # each answer ends with its connection
 

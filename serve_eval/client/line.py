@@ -1,0 +1,164 @@
+"""One HTTP/1.1 connection: one request at a time, and what comes back is taken up as it arrives.
+
+aiohttp was used before; its reader, timers and request objects were measured to cost three times as much per request
+and twice as much per event of a stream as this (make bench).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from serve_eval.client.reply import BadHttp, Disconnected, Reply
+
+MAX_HEAD = 65536
+"""Bytes that the head of an answer may have."""
+
+_WANTED = frozenset({b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after"})
+
+
+class Line(asyncio.Protocol):
+    """`usable`: another request may be sent. A connection on which anything came that nobody asked for is closed, since
+    it may be one answer behind. While it is open it stands in `lines`; when it is gone it stands in `idle` no more.
+
+    `last_id` and `last_text` are what its last answer was; see `Repeats`.
+    """
+
+    __slots__ = (
+        "_head",
+        "_head_size",
+        "_idle",
+        "_informational",
+        "_lines",
+        "_parser",
+        "_reply",
+        "_transport",
+        "last_id",
+        "last_text",
+        "usable",
+        "used_at",
+    )
+
+    def __init__(self, lines: set[Line], idle: dict[Line, None]) -> None:
+        self._lines, self._idle = lines, idle
+        self._parser = HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._reply: Reply | None = None
+        self._head: dict[bytes, str] = {}
+        self._head_size = 0
+        self._informational = False
+        self.usable, self.used_at = False, 0.0
+        self.last_id: str | None = None
+        self.last_text = 0
+
+    def send(self, request: bytes, reply: Reply) -> None:
+        """Writes a whole request; what comes back goes to `reply`."""
+        self._reply = reply
+        if self._transport is None or not self.usable:
+            reply.fail(Disconnected("the connection was closed before the request was sent"))
+        else:
+            self._transport.write(request)
+
+    def rest(self, now: float) -> None:
+        """The reply was had whole; nothing is expected now."""
+        self._reply, self.used_at = None, now
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------------------------------- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport, self.usable = cast("asyncio.Transport", transport), True  # uvloop's own class is none
+        self._lines.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        reply = self._reply
+        if reply is None:
+            self.abort()
+            return
+        reply.heard_at = time.monotonic()
+        reply.received += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            self._refuse(reply, "it switches to another protocol")
+        except HttpParserError as error:
+            self._refuse(reply, str(error))
+        if not reply.whole:
+            if not reply.status and reply.received > MAX_HEAD:
+                self._refuse(reply, f"a head of more than {MAX_HEAD} bytes")
+            elif reply.received > reply.most:
+                reply.too_large()
+            elif reply.stream is not None:
+                reply.hurry()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.usable, self._transport = False, None
+        self._lines.discard(self)
+        self._idle.pop(self, None)
+        reply = self._reply
+        if reply is None or reply.ended.done():
+            return
+        if error is None and reply.until_close:
+            reply.finish()
+        elif reply.stream is not None and reply.stream.complete:
+            reply.settle()
+        else:
+            when = "within the answer" if reply.status else "before an answer came"
+            why = f" ({type(error).__name__}: {error})" if error is not None else ""
+            reply.fail(Disconnected(f"the connection ended {when}{why}"))
+
+    # ----------------------------------------------------------------------------------------- called by the parser
+
+    def on_message_begin(self) -> None:
+        self._head, self._head_size, self._informational = {}, 0, False
+        if self._reply is None or self._reply.whole:
+            self.usable = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_size += len(name) + len(value)
+        name = name.lower()
+        if name in _WANTED:
+            self._head[name] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        reply, head, status = self._reply, self._head, self._parser.get_status_code()
+        if reply is None or reply.whole:
+            return
+        self._informational = status < 200
+        if self._head_size > MAX_HEAD:
+            self._refuse(reply, f"a head of more than {MAX_HEAD} bytes")
+        elif not self._informational:
+            reply.until_close = not (
+                b"content-length" in head or "chunked" in head.get(b"transfer-encoding", "").lower()
+            )
+            reply.begin(
+                status,
+                head.get(b"content-type", ""),
+                head.get(b"retry-after"),
+                head.get(b"content-encoding", "").strip().lower().removeprefix("identity"),
+            )
+
+    def on_body(self, piece: bytes) -> None:
+        reply = self._reply
+        if reply is not None and not reply.whole:
+            reply.take(piece)
+
+    def on_message_complete(self) -> None:
+        reply = self._reply
+        if reply is None or reply.whole or self._informational:
+            return
+        if not self._parser.should_keep_alive():
+            self.usable = False
+        reply.finish()
+
+    def _refuse(self, reply: Reply, why: str) -> None:
+        self.usable = False
+        reply.fail(BadHttp(f"no HTTP answer: {why}"))

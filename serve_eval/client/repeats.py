@@ -1,0 +1,32 @@
+"""Is an answer the last one of its connection once more?
+
+A proxy that answers twice puts the second answer before the one to the next request on that connection, and from then
+on every sample would be scored with the answer of another. HTTP/1.1 cannot tell; the ids of the answers can.
+"""
+
+from __future__ import annotations
+
+from serve_eval.client.line import Line
+from serve_eval.client.wire import Said
+
+
+class Repeats:
+    """Servers that give every answer the same id are noticed by it, and no longer asked."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[str, Line] | None = None
+        self._ids_tell = True
+
+    def seen(self, line: Line, said: Said) -> bool:
+        """Whether a connection gave its last answer again, by its id and its text."""
+        if said.id is None or not self._ids_tell:
+            return False
+        text = hash(said.text)
+        if said.id == line.last_id and text == line.last_text:
+            self._newest = said.id, line
+            return True
+        elsewhere = self._newest is not None and self._newest[0] == said.id and self._newest[1] is not line
+        if elsewhere or said.id == line.last_id:
+            self._ids_tell = False
+        self._newest, line.last_id, line.last_text = (said.id, line), said.id, text
+        return False

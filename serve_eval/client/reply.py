@@ -1,0 +1,173 @@
+"""What comes back for one request, taken up while it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import zlib
+
+from serve_eval.client.stream import StreamedAnswer
+from serve_eval.client.wire import EVENT_STREAM, InvalidResponse
+
+AFTER_DONE_S = 1.0
+"""How long a stream that said [DONE] may take to end before its connection is given up."""
+AFTER_FINISH_S = 5.0
+"""How long the usage and [DONE] are waited for, once a finish_reason said that the answer is whole."""
+
+
+FRAMING, MIN_FRAMING = 2, 65536
+"""A body of n bytes may come in FRAMING * n + MIN_FRAMING: chunks of one byte take more, and no server sends them."""
+
+
+class Disconnected(Exception):
+    """The connection could not be made, or ended before the answer did."""
+
+
+class BadHttp(Exception):
+    """What came is no HTTP answer."""
+
+
+class TooLarge(Exception):
+    """The answer is larger than it may be."""
+
+
+class Reply:
+    """Filled by a connection. `ended` is done when there is nothing more to wait for; `error` then says why there is no
+    whole reply, None when there is one.
+
+    `status` is 0 until the head has come. `content` holds the body, but that of an event stream is fed to `stream` as
+    it comes. `received` counts bytes with their framing, of which `most` may come. `heard_at` is when the last byte
+    came (monotonic clock; infinity: none is expected any more). `whole`: the message ended, so that its connection can
+    be used again.
+    """
+
+    __slots__ = (
+        "_limit",
+        "_pieces",
+        "_size",
+        "_timer",
+        "_unpack",
+        "content_type",
+        "ended",
+        "error",
+        "heard_at",
+        "most",
+        "received",
+        "retry_after",
+        "status",
+        "stream",
+        "until_close",
+        "whole",
+    )
+
+    def __init__(self, ended: asyncio.Future[None], *, limit: int, now: float) -> None:
+        self.ended, self._limit, self.heard_at = ended, limit, now
+        self.most = FRAMING * limit + MIN_FRAMING
+        self.error: Exception | None = None
+        self.status = self.received = self._size = 0
+        self.content_type = ""
+        self.retry_after: str | None = None
+        self.until_close = self.whole = False
+        self.stream: StreamedAnswer | None = None
+        self._pieces: list[bytes] = []
+        self._unpack: _Unpacked | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def content(self) -> bytes:
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+
+    def begin(self, status: int, content_type: str, retry_after: str | None, encoding: str) -> None:
+        """The head has come."""
+        self.status, self.content_type, self.retry_after = status, content_type, retry_after
+        if encoding:
+            try:
+                self._unpack = _Unpacked(encoding)
+            except ValueError:
+                self.fail(InvalidResponse(f"a body in the encoding {encoding[:80]!r}, which was not asked for"))
+        if status < 300 and content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM:
+            self.stream = StreamedAnswer()
+
+    def take(self, piece: bytes) -> None:
+        """A piece of the body has come."""
+        if self.ended.done():
+            return
+        stream = self.stream
+        if self._unpack is not None:
+            try:
+                piece = self._unpack.feed(piece, self._limit - self._size + 1)
+            except zlib.error as error:
+                self.fail(InvalidResponse(f"the body cannot be unpacked: {error}"))
+                return
+        self._size += len(piece)
+        if self._size > self._limit:
+            self.too_large()
+        elif stream is None:
+            self._pieces.append(piece)
+        elif not stream.done:
+            try:
+                stream.feed(piece, self.heard_at)
+            except InvalidResponse as error:
+                self.fail(error)
+
+    def too_large(self) -> None:
+        """More came than may be read; what comes behind the end of a stream is not the answer's fault."""
+        if self.stream is not None and self.stream.complete:
+            self.settle()
+        else:
+            self.fail(TooLarge(f"the answer is larger than {self._limit} bytes"))
+
+    def hurry(self) -> None:
+        """Bounds the time in which an event stream that holds the whole answer may come to its end."""
+        stream = self.stream
+        if stream is None or not stream.complete or self.ended.done():
+            return
+        if stream.done and self.heard_at != math.inf:
+            self.heard_at = math.inf
+            self._settle_in(AFTER_DONE_S)
+        elif self._timer is None:
+            self._settle_in(AFTER_FINISH_S)
+
+    def finish(self) -> None:
+        """The message has ended."""
+        self.whole = True
+        if self._unpack is not None and not self._unpack.whole and self._size:
+            self.fail(InvalidResponse("the packed body is cut"))
+        else:
+            self.settle()
+
+    def settle(self) -> None:
+        """There is nothing more to wait for."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """There will be no whole reply."""
+        if not self.ended.done():
+            self.error = error
+            self.settle()
+
+    def _settle_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.ended.get_loop().call_later(seconds, self.settle)
+
+
+class _Unpacked:
+    """A body that was packed although `Accept-Encoding: identity` was sent. Raises ValueError for an encoding other
+    than gzip and deflate."""
+
+    def __init__(self, encoding: str) -> None:
+        if encoding not in ("gzip", "x-gzip", "deflate"):
+            raise ValueError(encoding)
+        self._unpack = zlib.decompressobj(zlib.MAX_WBITS + 32)  # finds out which of the two it is
+        self.whole = False
+
+    def feed(self, piece: bytes, at_most: int) -> bytes:
+        """What a piece holds, no more than `at_most` bytes of it. Raises zlib.error."""
+        unpacked = self._unpack.decompress(piece, at_most)
+        self.whole = self._unpack.eof
+        return unpacked
