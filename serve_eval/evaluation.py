@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import secrets
 import sys
 import time
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,6 +37,7 @@ from serve_eval.runner import Lane, Progress, Session, ask
 from serve_eval.schema import (
     Endpoint,
     LaunchContext,
+    Load,
     Plan,
     Report,
     Spec,
@@ -44,8 +47,12 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.tally import Tally, replay
-from serve_eval.validity import remarks
+from serve_eval.validity import MAX_MISSING, remarks
+from serve_eval.verdicts._classic import decided_early
 from serve_eval.watch import Watch
+
+if TYPE_CHECKING:
+    from serve_eval.early import Prefix
 
 SCHEMA_VERSION = 2
 LEAST_RETRY_BUDGET = 100
@@ -84,16 +91,17 @@ async def evaluate(
     ):
         work = [_open(p, folder, stack, warnings) for p in prepared]
         endpoint = _last_endpoint(plan, folder)
-        if any(tally.scored < len(tally.samples) for _, _, tally in work):
+        seed = _watch(plan, work, folder)
+        if any(w.unfinished for w in work):
             async with launch(plan, prepared, folder) as endpoint, connect(plan, endpoint, environ) as client:
-                unfinished = [p for p, _, tally in work if tally.scored < len(tally.samples)]
-                endpoint = await _preflight(client, endpoint, unfinished)
-                run_folder.note_session(folder, _session(plan, endpoint, started_at))
+                endpoint = await _preflight(client, endpoint, [w.p for w in work if w.unfinished])
+                run_folder.note_session(folder, _session(plan, endpoint, started_at, seed))
                 await _ask(plan, work, client, folder, progress)
-        if not all(journal.path.exists() for _, journal, _ in work):
+        if not all(w.journal.path.exists() for w in work):
             raise JournalError(f"{folder} was removed during the run; its answers are lost")
         warnings += _about_endpoint(plan, endpoint, folder)
-        if plan.limits.stream and any(t.scored for _, _, t in work) and not any(t.traffic.ttft_s for _, _, t in work):
+        tallies = [w.tally for w in work]
+        if plan.limits.stream and any(t.scored for t in tallies) and not any(t.traffic.ttft_s for t in tallies):
             warnings.append("streams were asked for and none came: there are no times to the first token")
         report = _report(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
         run_folder.write_private(folder / run_folder.REPORT_FILE, run_folder.pretty_json(report))
@@ -113,7 +121,8 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     warnings: list[str] = []
     with _broken_disk(out_dir), run_folder.open_folder(out_dir, saved, fingerprints) as folder, ExitStack() as stack:
-        work = [_open(p, folder, stack, warnings) for p in prepared]
+        work = [_open(p, folder, stack, warnings, failures_stand=True) for p in prepared]
+        _watch(plan, work, folder)
         endpoint = _last_endpoint(saved, folder)
         warnings += _about_endpoint(saved, endpoint, folder)
         return _report(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
@@ -131,14 +140,15 @@ def _report(
     strict: bool,
 ) -> Report:
     judge = _verdict_rule(plan.verdict)
-    tasks = tuple(_report_task(p, tally, plan, judge) for p, _, tally in work)
+    loads = run_folder.loads(folder)
+    tasks = tuple(_report_task(w, plan, judge, loads) for w in work)
     return Report(
         schema_version=SCHEMA_VERSION,
         plan=plan,
         endpoint=endpoint,
         environment=environment(),
         tasks=tasks,
-        loads=run_folder.loads(folder),
+        loads=loads,
         exit_code=exit_code([t.verdict for t in tasks], strict=strict),
         started_at=started_at.isoformat(timespec="seconds"),
         wall_s=round(wall_s, 3),
@@ -146,10 +156,41 @@ def _report(
     )
 
 
-Work = tuple[PreparedTask, Journal, Tally]
+@dataclass(slots=True)
+class Work:
+    """A task under way. `early` looks at it when it may stop early; `note` is why it may not."""
+
+    p: PreparedTask
+    journal: Journal
+    tally: Tally
+    early: Prefix | None = None
+    note: str | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        decided = self.early is not None and self.early.decision is not None
+        return self.tally.scored < len(self.tally.samples) and not decided
 
 
-def _open(p: PreparedTask, folder: Path, stack: ExitStack, warnings: list[str]) -> Work:
+def _watch(plan: Plan, work: Sequence[Work], folder: Path) -> int | None:
+    """Lets the tasks stop early that can, in an order that is drawn for the run and kept when it goes on: its seed."""
+    if plan.early_stop is None or plan.integration_test:
+        return None
+    from serve_eval.early import watch  # needs scipy, which a run loads while it waits for its first answers
+
+    drawn = [session["early_stop_seed"] for session in run_folder.sessions(folder) if "early_stop_seed" in session]
+    seed = int(drawn[0]) if drawn else secrets.randbits(32)
+    for w in work:
+        limit = float(plan.verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
+        w.early, w.note = watch(w.p, w.tally, eps=plan.early_stop, seed=seed, max_missing=limit)
+        if w.early is not None:
+            w.early.look()
+    return seed
+
+
+def _open(
+    p: PreparedTask, folder: Path, stack: ExitStack, warnings: list[str], *, failures_stand: bool = False
+) -> Work:
     """The journal of a task with what was had, scored again."""
     journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.name}.jsonl"))
     if journal.dropped_bytes:
@@ -157,8 +198,8 @@ def _open(p: PreparedTask, folder: Path, stack: ExitStack, warnings: list[str]) 
         warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
     scores = stack.enter_context(_private_file(folder / "scores" / f"{p.task.name}.jsonl"))
     tally = Tally(p.task, p.dataset.samples, scores)
-    replay(journal, tally)
-    return p, journal, tally
+    replay(journal, tally, failures_stand=failures_stand)
+    return Work(p, journal, tally)
 
 
 @contextmanager
@@ -179,24 +220,28 @@ async def _ask(plan: Plan, work: Sequence[Work], client: Client, folder: Path, p
     """
     limits = plan.limits
     if client.retry_budget is None:
-        missing = sum(len(tally.samples) - tally.scored for _, _, tally in work)
+        missing = sum(len(w.tally.samples) - w.tally.scored for w in work)
         client.retry_budget = max(LEAST_RETRY_BUDGET, missing // 4)
     report = folder / run_folder.REPORT_FILE
     # From the first new result on, an earlier report would tell of an earlier state.
     session = Session(client, order_seed=plan.seed, at_first=lambda: report.unlink(missing_ok=True))
-    answered = sum(tally.scored for _, _, tally in work)
+    answered = sum(w.tally.scored for w in work)
     watch = Watch(answered=answered, max_error_rate=limits.max_error_rate)
 
-    def lane(name: str, p: PreparedTask, journal: Journal, tally: Tally, positions: Iterator[int]) -> Lane:
-        seed = f"{plan.seed}:order:{p.task.name}"
-        return Lane(name, tally, journal, arranged(tally.samples, positions, limits.order, seed))
+    def lane(w: Work) -> Lane:
+        if w.early is None:
+            order = arranged(w.tally.samples, w.tally.unanswered(), limits.order, f"{plan.seed}:order:{w.p.task.name}")
+        else:
+            order = array("q", (i for i in w.early.order if w.tally.score(i) is None))
+        return Lane(w.p.task.name, w.tally, w.journal, order, w.early)
+
+    def once_more(w: Work) -> Lane:
+        name = f"{w.p.task.name}, the failed once more"
+        return Lane(name, w.tally, w.journal, array("q", w.tally.worth_another_pass()))
 
     try:
-        await ask(
-            session, [lane(p.task.name, p, j, t, t.unanswered()) for p, j, t in work], progress=progress, watch=watch
-        )
-        again = [lane(f"{p.task.name}, the failed once more", p, j, t, t.worth_another_pass()) for p, j, t in work]
-        await ask(session, again, progress=progress)
+        await ask(session, [lane(w) for w in work if w.unfinished], progress=progress, watch=watch)
+        await ask(session, [once_more(w) for w in work if w.unfinished], progress=progress)
     except BaseException:
         with suppress(ServeEvalError, OSError):  # what ended the run is to be told, not this
             run_folder.note_load(folder, session.load())
@@ -301,17 +346,26 @@ def _check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
             )
 
 
-def _report_task(p: PreparedTask, tally: Tally, plan: Plan, judge: Callable[..., Verdict]) -> TaskReport:
-    result = tally.result()
+def _report_task(w: Work, plan: Plan, judge: Callable[..., Verdict], loads: Sequence[Load]) -> TaskReport:
+    p, tally = w.p, w.tally
+    early = None
+    if w.early is not None:
+        early = w.early.result(cancelled=sum(load.cancelled.get(p.task.name, 0) for load in loads))
+    result = tally.result(spared=early is not None and early.stopped)
     if plan.integration_test:
         verdict = _unjudged(p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict")
     elif p.reference is None:
         verdict = _unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
+    elif early is not None and early.stopped:
+        verdict = decided_early(result, p.reference, p.hypothesis, early)
     else:
         pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.scores())
         verdict = judge(result, p.reference, p.hypothesis, pairs)
         if note:
             verdict = replace(verdict, warnings=(*verdict.warnings, note))
+        verdict = replace(verdict, early=early)
+    if w.note and w.note not in verdict.warnings:
+        verdict = replace(verdict, warnings=(*verdict.warnings, w.note))
     one_token = p.task.sampling.max_tokens <= 2
     extra = (*p.notes, *remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop))
     return TaskReport(
@@ -360,9 +414,10 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _session(plan: Plan, endpoint: Endpoint, started_at: datetime) -> dict[str, object]:
+def _session(plan: Plan, endpoint: Endpoint, started_at: datetime, seed: int | None) -> dict[str, object]:
     started = started_at.isoformat(timespec="seconds")
-    return {"started_at": started, "endpoint": endpoint, "limits": plan.limits, **environment()}
+    told = {"started_at": started, "endpoint": endpoint, "limits": plan.limits, **environment()}
+    return told if seed is None else {**told, "early_stop_seed": seed}
 
 
 def _private_file(path: Path) -> Any:

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval import reference_samples
 from serve_eval.errors import ReferenceFileError
 from serve_eval.fingerprint import sample_key
+from serve_eval.reference_samples import SampleScores
 from serve_eval.schema import Dataset, Reference, Task
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs
+
+
+def reference_means(dataset: Dataset, reference: Reference) -> tuple[array[float] | None, str | None]:
+    """The mean score of each sample over the reference's runs, or None with the reason (None: it has no scores).
+
+    Not where a score is missing: an early stop needs them all.
+    """
+    stored, places, why = _stored(dataset, reference)
+    if stored is None:
+        return None, why
+    means = array("d", (math.fsum(run[place] for run in stored.runs) / len(stored.runs) for place in places))
+    if any(map(math.isnan, means)):
+        return None, "no pairs for the early stop: the reference lacks scores"
+    return means, None
 
 
 def with_reference(
@@ -24,20 +40,30 @@ def with_reference(
     A subset is paired with the same prompts of the reference. Prompts that it does not know cannot be paired: one is
     enough to say that other data was asked.
     """
-    if reference.runs is None or all(map(math.isnan, scores)):
+    if all(map(math.isnan, scores)):
         return None, None
+    stored, places, why = _stored(dataset, reference)
+    if stored is None:
+        return None, why
+    from serve_eval.stats.pairs import pair
+
+    higher = task.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
+    before = [[run[place] for place in places] for run in stored.runs]
+    return pair(before, [list(scores)], lo=stored.lo, hi=stored.hi, higher_is_better=higher), None
+
+
+def _stored(dataset: Dataset, reference: Reference) -> tuple[SampleScores | None, Sequence[int], str | None]:
+    """The reference's scores and the place of each sample in them, or None with the reason (None: there are none)."""
+    if reference.runs is None:
+        return None, (), None
     path = Path(reference.file).parent / reference.runs.samples
     try:
         stored = reference_samples.read(path, reference.runs.sha256)
     except ReferenceFileError as error:
-        return None, f"not paired with the reference: {error}"
+        return None, (), f"not paired with the reference: {error}"
     places = reference_samples.places(stored.keys, [sample_key(sample) for sample in dataset.samples])
     known = [place for place in places if place is not None]
     if len(known) < len(places):
         unknown = len(places) - len(known)
-        return None, f"not paired with the reference: it does not know {unknown} of {len(places)} prompts"
-    from serve_eval.stats.pairs import pair
-
-    higher = task.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
-    before = [[run[place] for place in known] for run in stored.runs]
-    return pair(before, [list(scores)], lo=stored.lo, hi=stored.hi, higher_is_better=higher), None
+        return None, (), f"not paired with the reference: it does not know {unknown} of {len(places)} prompts"
+    return stored, known, None

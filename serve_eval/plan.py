@@ -33,6 +33,8 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec
 
 TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts"
+EPS = 0.01
+"""Probability with which an early stop may differ from the whole run's verdict, unless one is given."""
 DEFAULT_BASE_URL = "http://localhost:8000/v1"
 
 _SECTIONS: dict[str, type] = {"accuracy_spec": AccuracySpec, "connection": Connection, "limits": Limits}
@@ -45,6 +47,7 @@ _SCALARS: dict[str, Any] = {
     "references_dir": str,
     "limit": int,
     "seed": int,
+    "early_stop": bool | float,
     "no_reference": bool,
     "allow_mismatch": list[str],
     "output_dir": str,
@@ -96,7 +99,7 @@ def resolve(
         tasks, launcher, verdict = _apply(text, tasks, launcher, verdict, problems)
     launcher = _resolve_address(launcher, problems)
     _check_specs(tasks, launcher, verdict, problems)
-    _check_values(values, sections, problems)
+    _check_values(values, sections, verdict.name, problems)
     for path, message in connection.problems(sections["connection"], environ):
         problems.add(("connection", *path), message)
     if problems.found:
@@ -116,6 +119,7 @@ def resolve(
         no_reference=values.get("no_reference", False) or environ.get("TRTLLM_ACCURACY_NO_REFERENCE") == "1",
         allow_mismatch=tuple(values.get("allow_mismatch", ())),
         integration_test=environ.get("INTEGRATION_TEST") == "1",
+        early_stop=_early_stop(values.get("early_stop")),
         connection=Connection(**sections["connection"]),
         limits=Limits(**sections["limits"]),
     )
@@ -135,7 +139,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
         "dataset_root": list(plan.dataset_roots),
         "references_dir": plan.references_dir,
         "allow_mismatch": list(plan.allow_mismatch),
-        **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "no_reference")},
+        **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "no_reference", "early_stop")},
     }
     for name, kind in _SECTIONS.items():
         section = getattr(plan, name)
@@ -314,9 +318,18 @@ def _check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: _Pr
                 problems.add((*path, option[1]) if option else path, option[2] if option else problem)
 
 
-def _check_values(values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], problems: _Problems) -> None:
+def _check_values(
+    values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], rule: str, problems: _Problems
+) -> None:
     if values.get("limit", 1) < 1:
         problems.add(("limit",), "must be 1 or more")
+    eps = values.get("early_stop")
+    if eps is not None and not isinstance(eps, bool) and not 0.0 < eps < 1.0:
+        problems.add(("early_stop",), "must be true, false or a probability between 0 and 1, such as 0.01")
+    if eps and sections["limits"].get("order") in ("prefix", "longest"):
+        problems.add(("early_stop",), "starts the samples in random order: leave out --order")
+    if eps and rule != "classic":
+        problems.add(("early_stop",), f"decides the classic verdict, not {rule!r}: leave one of the two out")
     for name, value in sections["limits"].items():
         if isinstance(value, bool | str):
             continue
@@ -328,6 +341,10 @@ def _check_values(values: Mapping[str, Any], sections: Mapping[str, Mapping[str,
     references_dir = values.get("references_dir")
     if references_dir and not Path(references_dir).expanduser().is_dir():
         problems.add(("references_dir",), f"{references_dir} is not a folder")
+
+
+def _early_stop(given: bool | float | None) -> float | None:
+    return EPS if given is True else float(given) if given else None
 
 
 def _dataset_roots(given: str | list[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:

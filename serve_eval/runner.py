@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -35,12 +36,23 @@ class Progress(Protocol):
     def end(self, task: str) -> None: ...
 
 
-class Lane:
-    """One task of a run: the samples to ask, by position in the order of their starts, and where results go."""
+class Prefix(Protocol):
+    """Looks at a task while it is asked. `look` says whether its verdict is decided, so that no more is needed."""
 
-    def __init__(self, name: str, tally: Tally, journal: Journal, positions: Sequence[int]) -> None:
-        self.name, self.tally, self.journal = name, tally, journal
-        self.positions, self.left, self.begun = positions, len(positions), False
+    def look(self) -> bool: ...
+
+
+class Lane:
+    """One task of a run: the samples to ask, by position in the order of their starts, and where results go. With
+    `early` it ends as soon as that is decided."""
+
+    def __init__(
+        self, name: str, tally: Tally, journal: Journal, positions: Sequence[int], early: Prefix | None = None
+    ) -> None:
+        self.name, self.tally, self.journal, self.early = name, tally, journal, early
+        self.positions, self.begun, self.decided = positions, False, False
+        self.left = self.waiting = len(positions)
+        self.asking: set[asyncio.Task[None]] = set()
 
 
 class Session:
@@ -53,6 +65,7 @@ class Session:
         self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
         self.workers = self.finished = 0
         self.lag_s = self.wall_s = 0.0
+        self.cancelled: Counter[str] = Counter()
 
     def load(self) -> Load:
         return Load(
@@ -65,6 +78,7 @@ class Session:
             retry_budget=self.client.retry_budget or 0,
             loop_lag_s=round(self.lag_s, 3),
             steps=self.pace.steps,
+            cancelled=dict(self.cancelled),
         )
 
 
@@ -73,7 +87,8 @@ async def ask(
 ) -> None:
     """Asks every sample of the lanes, one lane after the other without a pause between them.
 
-    A sample counts as had when its record was written. Raises EndpointError when `watch` or the client's door gives the
+    A sample counts as had when its record was written. When a lane is decided, its requests in flight are cancelled,
+    and their workers go on with the next lane. Raises EndpointError when `watch` or the client's door gives the
     endpoint up, and JournalError when a record cannot be written; requests in flight are then cancelled.
     """
     busy = [lane for lane in lanes if lane.left]
@@ -90,17 +105,40 @@ async def ask(
             session.workers += 1
             workers.create_task(worker())
 
+    def end(lane: Lane, worker: asyncio.Task[None]) -> None:
+        """The lane is decided: nothing more of it is asked, and what is in flight is given up."""
+        nonlocal left
+        left -= lane.waiting
+        lane.waiting, lane.decided = 0, True
+        for other in lane.asking - {worker}:
+            other.cancel()
+        if progress is not None and lane.left:
+            progress.end(lane.name)
+        lane.left = 0
+
     async def worker() -> None:
         nonlocal left
+        me = asyncio.current_task()
+        assert me is not None
         try:
             while session.workers <= pace.limit and (work := next(stream, None)) is not None:
                 left -= 1
                 lane, i = work
+                lane.waiting -= 1
                 tally, sample = lane.tally, lane.tally.samples[i]
                 task = tally.task
-                result = await client.send(
-                    Request(sample_id=sample.id, prompt=sample.prompt, sampling=task.sampling, extra=task.extra)
-                )
+                lane.asking.add(me)
+                try:
+                    result = await client.send(
+                        Request(sample_id=sample.id, prompt=sample.prompt, sampling=task.sampling, extra=task.extra)
+                    )
+                except asyncio.CancelledError:
+                    if not lane.decided or me.uncancel():
+                        raise
+                    session.cancelled[task.name] += 1
+                    continue
+                finally:
+                    lane.asking.discard(me)
                 if isinstance(result, Response):
                     lane.journal.append(Record(id=sample.id, response=result))
                 else:
@@ -114,6 +152,8 @@ async def ask(
                     progress.update(lane.name, tally.scored, tally.failed, tally.running_value)
                     if not lane.left:
                         progress.end(lane.name)
+                if lane.early is not None and not lane.decided and lane.early.look():
+                    end(lane, me)
                 if watch is not None:
                     watch.see(result)
                 pace.finished(result, clock() + offset)
@@ -149,7 +189,10 @@ def _starting(lane: Lane, progress: Progress | None) -> Iterator[int]:
         tally = lane.tally
         progress.begin(lane.name, len(tally.samples), tally.scored)
         progress.update(lane.name, tally.scored, tally.failed, tally.running_value)
-    yield from lane.positions
+    for i in lane.positions:
+        if lane.decided:
+            return
+        yield i
 
 
 async def _sync(lanes: Sequence[Lane]) -> None:

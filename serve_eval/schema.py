@@ -89,7 +89,9 @@ class Plan:
     """Everything that decides what a run asks and how it is judged. Pure data; saved with the run.
 
     `model` is the name that is sent and under which references are looked up; `reference_model` overrides the second.
-    `limit` is the size of a seeded random subset per task (None: all planned samples).
+    `limit` is the size of a seeded random subset per task (None: all planned samples). `early_stop` is the probability
+    with which the classic verdict of a task that is not asked to its end may differ from that of the whole (None: all
+    is asked).
     """
 
     model: str | None
@@ -106,6 +108,7 @@ class Plan:
     no_reference: bool = False
     allow_mismatch: tuple[str, ...] = ()
     integration_test: bool = False
+    early_stop: float | None = None
     connection: Connection = Connection()
     limits: Limits = Limits()
 
@@ -369,9 +372,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What a task gave. Counts: planned = scored + failed. `value` (points) is over the scored samples only and None
-    when there are none; `bounds` are the lowest and highest value that the missing answers allow (Manski bounds),
-    None where the metric is unbounded and something is missing."""
+    """What a task gave. Counts: planned = scored + failed + spared (by an early stop).
+
+    `value` (points) is over the scored samples only and None when there are none; `bounds` are the lowest and highest
+    value that the missing answers allow (Manski bounds), None where the metric is unbounded and something is missing,
+    and after an early stop.
+    """
 
     task: str
     metric: Metric
@@ -386,6 +392,7 @@ class TaskResult:
     bounds: tuple[float, float] | None
     parts: Mapping[str, float]
     breakdown: Mapping[str, object]
+    spared: int = 0
 
     @property
     def unparsed(self) -> int:
@@ -486,12 +493,38 @@ class VerdictOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyStop:
+    """How far a task came that may stop early: when it was `stopped`, its verdict equals that of all `planned` samples
+    except with probability `eps` at most.
+
+    Decided on the first `looked_at` samples of a random order (`order_seed`), of which `missing` have no answer;
+    `estimate` is the mean of the others in points, and partial. `paired`: the reference's scores per sample were known,
+    and not only their mean. `saved` requests were not sent, `cancelled` were in flight. The wealths of both bets are
+    natural logarithms; 1 / `eps` decides (None: without bound).
+    """
+
+    eps: float
+    order_seed: int
+    paired: bool
+    planned: int
+    looked_at: int
+    missing: int
+    stopped: bool
+    decision: str | None
+    estimate: float | None
+    saved: int
+    cancelled: int
+    log_wealth_pass: float | None
+    log_wealth_fail: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The judgement of one task. Values, bounds, reference, threshold, theta and sigma are in points.
 
     `num_samples` is the n of the formula: the registered one for a full run, the number asked under `--limit`.
     `protocol` says what the reference is known to have been taken under. `paired` is there when the reference has
-    scores per sample, whatever the rule.
+    scores per sample, whatever the rule, and `early` when the run may stop early. `evaluated` is None when it did.
     """
 
     task: str
@@ -508,6 +541,7 @@ class Verdict:
     num_samples: int | None = None
     protocol: str | None = None
     paired: PairedComparison | None = None
+    early: EarlyStop | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -546,7 +580,8 @@ class Step:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """What the engine did in one session. `loop_lag_s` is how long our own event loop was late at most: the error of
-    the times that were measured. `steps` are the changes of an automatic concurrency."""
+    the times that were measured. `steps` are the changes of an automatic concurrency. `cancelled` counts the requests
+    in flight, by task, that an early stop gave up."""
 
     limits: Limits
     order_seed: int
@@ -557,6 +592,7 @@ class Load:
     retry_budget: int
     loop_lag_s: float
     steps: tuple[Step, ...] = ()
+    cancelled: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

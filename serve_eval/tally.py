@@ -98,6 +98,10 @@ class Tally:
         """What it took so far."""
         return self._traffic.traffic()
 
+    def score(self, i: int) -> float | None:
+        """The score of sample `i`; NaN when it failed in this session, None when nothing came of it yet."""
+        return self._values[i] if self._outcome[i] else math.nan if self._failure[i] else None
+
     def scores(self) -> array[float]:
         """The score of each sample in the order of the protocol; NaN where there is none."""
         return array("d", (v if o else math.nan for v, o in zip(self._values, self._outcome, strict=True)))
@@ -113,8 +117,11 @@ class Tally:
     def _scored(self) -> Iterator[int]:
         return (i for i, outcome in enumerate(self._outcome) if outcome)
 
-    def result(self) -> TaskResult:
-        """Counts, value and bounds. Independent of the order in which the answers came."""
+    def result(self, *, spared: bool = False) -> TaskResult:
+        """Counts, value and bounds. Independent of the order in which the answers came.
+
+        What has no answer counts as failed, but for what was not asked or given up when an early stop `spared` it.
+        """
         metric, planned, n = self.task.metric, len(self.samples), self.scored
         outcomes = Counter(self._outcome)
         failures = Counter(self._failure)
@@ -125,13 +132,14 @@ class Tally:
             metric=metric,
             planned=planned,
             scored=n,
-            failed=planned - n,
+            failed=self.failed if spared else planned - n,
+            spared=planned - n - self.failed if spared else 0,
             truncated=sum(flags & _TRUNCATED for flags in self._flags),
             stopped_in_reasoning=sum(flags & _STOPPED_IN_REASONING for flags in self._flags) // _STOPPED_IN_REASONING,
             outcomes={str(key): count for key, code in self._OUTCOMES.items() if (count := outcomes[code])},
             failures={str(key): count for key, code in self._KINDS.items() if (count := failures[code])},
             value=metric.scale * total / n if n else None,
-            bounds=self._bounds(total),
+            bounds=None if spared else self._bounds(total),
             parts={
                 name: metric.scale * math.fsum(part[i] for i in self._scored()) / n
                 for name, part in sorted(self._parts.items())
@@ -149,9 +157,9 @@ class Tally:
         return metric.scale * low, metric.scale * high
 
 
-def replay(journal: Journal, tally: Tally) -> int:
+def replay(journal: Journal, tally: Tally, *, failures_stand: bool = False) -> int:
     """Gives the tally what the journal holds; returns how many responses. What failed is asked again, and so counts in
-    the traffic alone."""
+    the traffic alone, unless `failures_stand`."""
     if journal.empty:
         return 0
     index = {sample.id: i for i, sample in enumerate(tally.samples)}
@@ -163,6 +171,8 @@ def replay(journal: Journal, tally: Tally) -> int:
         if record.response is not None:
             tally.add(i, record.response)
             responses += 1
+        elif record.failure is not None and failures_stand:
+            tally.add(i, record.failure)
         elif record.failure is not None:
             tally.count(record.failure)
     return responses

@@ -31,7 +31,7 @@ LAYERS: list[tuple[str, ...]] = [
         "launchers",
     ),
     ("tally", "runner", "tasks", "verdicts"),
-    ("preparation", "evaluation", "registration", "demo"),
+    ("preparation", "early", "evaluation", "registration", "demo"),
     ("cli", "__main__"),
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -57,6 +57,7 @@ def test_a_plan_written_out_and_read_again_is_the_same() -> None:
     for plan in (
         _plan(),
         _plan("tasks: [gsm8k]\n"),
+        _plan("tasks: [gsm8k]\nearly_stop: true\n"),
         _plan("tasks: [gsm8k]\nlauncher: {name: simulated, accuracy: 0.7}\n"),
     ):
         assert resolve(to_file(plan), {}, {}).plan == plan
@@ -117,6 +118,11 @@ def test_the_suites_variables_are_honoured() -> None:
     assert plan.dataset_roots == ("/data", "/models/datasets", "/models")
 
 
+@pytest.mark.parametrize(("given", "eps"), [("true", 0.01), ("false", None), ("0.05", 0.05)])
+def test_an_early_stop_is_a_switch_or_a_probability(given: str, eps: float | None) -> None:
+    assert _plan(f"tasks: [gsm8k]\nearly_stop: {given}\n").early_stop == eps
+
+
 def test_set_values_are_yaml() -> None:
     plan = _plan("{}", {"tasks": ["gsm8k"], "set": ["gsm8k.truncate_prompt_tokens=null", "gsm8k.stop=[a, b]"]})
     assert plan.tasks[0].options == {"truncate_prompt_tokens": None, "stop": ["a", "b"]}
@@ -164,6 +170,13 @@ api_key: sk-abcdefgh
         ("tasks: [gsm8k]\nbase_url: 'http://me:pw@host'\n", "credentials"),
         ("tasks: [gsm8k]\nbase_url: h:1\nlauncher: {name: simulated}\n", "base_url: excludes the launcher"),
         ("tasks: [gsm8k]\nreferences_dir: /nowhere/at/all\n", "is not a folder"),
+        ("tasks: [gsm8k]\nearly_stop: 1.5\n", "early_stop: must be true, false or a probability"),
+        ("tasks: [gsm8k]\nearly_stop: soon\n", "early_stop: Expected"),
+        ("tasks: [gsm8k]\nearly_stop: true\nlimits: {order: longest}\n", "early_stop: starts the samples in random"),
+        (
+            "tasks: [gsm8k]\nearly_stop: 0.05\nverdict: paired\n",
+            "early_stop: decides the classic verdict, not 'paired'",
+        ),
         ("tasks: [gsm8k]\nverdict: clasic\n", "unknown verdict rule 'clasic'. Did you mean 'classic'?"),
     ],
 )

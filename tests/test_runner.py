@@ -302,6 +302,60 @@ def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
     assert asyncio.run(main()) == [("begin", "one"), ("begin", "two"), ("end", "one"), ("end", "two")]
 
 
+class _After:
+    """Decided as soon as `n` results of its task were had."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def look(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_once(tmp_path: Path) -> None:
+    given_up = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.Response:
+        number = int((await request.json())["prompt"].split()[1])
+        if number >= 20 and not given_up.is_set():
+            try:
+                await asyncio.wait_for(given_up.wait(), 20)  # hangs until its client hangs up
+            finally:
+                given_up.set()
+        return web.json_response({"choices": [{"text": "A", "finish_reason": "stop"}]})
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", handler)
+    said: list[tuple[str, str]] = []
+
+    class Told:
+        def begin(self, task: str, planned: int, had: int) -> None:
+            said.append(("begin", task))
+
+        def update(self, task: str, done: int, failed: int, value: float | None) -> None:
+            assert ("end", task) not in said
+
+        def end(self, task: str) -> None:
+            said.append(("end", task))
+
+    async def main() -> tuple[list[Lane], Load]:
+        limits = Limits(concurrency=8, max_attempts=1)
+        async with serve(app) as url, Client(Endpoint(base_url=url), limits) as client:
+            with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
+                first = Lane("one", Tally(_task(), _samples(1000)), a, range(1000), _After(20))
+                lanes = [first, Lane("two", Tally(_task(), _samples(15)), b, range(15))]
+                session = Session(client, order_seed=0)
+                await asyncio.wait_for(ask(session, lanes, progress=Told(), watch=Watch(answered=0)), 15)
+                return lanes, session.load()
+
+    (one, two), load = asyncio.run(main())
+    assert one.tally.scored == 20
+    assert (two.tally.scored, two.tally.failed) == (15, 0)
+    assert load.cancelled == {"letters": 7}
+    assert said == [("begin", "one"), ("end", "one"), ("begin", "two"), ("end", "two")]
+
+
 def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_else(tmp_path: Path) -> None:
     app, _ = _broken(0, lambda request: web.json_response({"error": "no quota"}, status=403))
     shown: dict[str, str] = {}

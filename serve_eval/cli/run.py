@@ -93,6 +93,14 @@ def run(
     margin: Annotated[
         float | None, _flag("--margin", "Drop in points that matters, for the rules that compare pairs.", _JUDGED)
     ] = None,
+    early_stop: Annotated[
+        bool | None,
+        _flag("--early-stop/--no-early-stop", "Stop when the classic verdict is as good as certain.", _JUDGED),
+    ] = None,
+    early_stop_eps: Annotated[
+        float | None,
+        _flag("--early-stop-eps", "Early stop with this probability of another verdict (default .01).", _JUDGED),
+    ] = None,
     strict: Annotated[bool, _flag("--strict", "Exit with 1 instead of 3.", _JUDGED, is_flag=True)] = False,
     api_key_env: Annotated[
         str | None, _flag("--api-key-env", "Variable that holds the key (default OPENAI_API_KEY).", _REACHED)
@@ -196,6 +204,7 @@ def run(
         "no_reference": no_reference,
         "allow_mismatch": _lines(allow_mismatch, "SERVE_EVAL_ALLOW_MISMATCH"),
         "verdict": verdict,
+        "early_stop": early_stop if early_stop is False or early_stop_eps is None else early_stop_eps,
         "api_key_env": api_key_env,
         "headers": _headers(_lines(header, "SERVE_EVAL_HEADER")),
         "proxy": proxy,

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from serve_eval.reference import spec_text
 from serve_eval.report.text import clean
-from serve_eval.schema import Load, PairedComparison, Report, TaskReport, VerdictOutcome
+from serve_eval.schema import EarlyStop, Load, PairedComparison, Report, TaskReport, VerdictOutcome
 
 LATE_S = 0.1
 """Lateness of our own event loop from which on the measured times are not trusted without a word."""
@@ -98,7 +98,10 @@ def _row(task: TaskReport) -> list[str]:
 
 
 def _value(task: TaskReport) -> str:
-    """The value; where answers are missing, the range that they leave it."""
+    """The value; where answers are missing, the range that they leave it; an estimate after an early stop."""
+    early = task.verdict.early
+    if early is not None and early.stopped:
+        return f"~{_number(early.estimate)}"
     if task.result.failed and task.verdict.bounds is not None:
         return f"{task.verdict.bounds[0]:.3f}..{task.verdict.bounds[1]:.3f}"
     return _number(task.verdict.evaluated)
@@ -131,12 +134,25 @@ def _explain(task: TaskReport, console: Console) -> None:
         source = f", {found.source}" if found.source else ""
         _say(console, f"{name}: reference: {Path(found.file).name}:{found.line}, {spec_text(found.spec)}{source}")
         _say(console, f"{name}: protocol: {verdict.protocol}")
+    if verdict.early is not None:
+        _say(console, f"{name}: early stop: {_early(verdict.early)}")
     if verdict.paired is not None:
         _say(console, f"{name}: paired: {_paired(verdict.paired)}")
     for reason in verdict.reasons:
         _say(console, f"{name}: {reason}")
     for warning in verdict.warnings:
         _say(console, f"{name}: warning: {warning}")
+
+
+def _early(early: EarlyStop) -> str:
+    """How far it came, in a line."""
+    known = "the reference's scores per sample" if early.paired else "the reference's mean alone"
+    if not early.stopped:
+        return f"the verdict was open to the end, by {known}"
+    said = [f"{early.decision} after {early.looked_at} of {early.planned} samples, by {known}"]
+    said.append(f"{early.saved} requests saved, {early.cancelled} cancelled in flight")
+    said.append(f"estimate {_number(early.estimate)} (partial)")
+    return "; ".join(said)
 
 
 def _paired(paired: PairedComparison) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from serve_eval import validity
-from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
+from serve_eval.schema import EarlyStop, Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.classic import Decision, classic_test, decide
 
 WIDE_THETA = 15.0
@@ -25,14 +25,10 @@ def judge(
     the value from both sides; the outcome is PASS or FAIL only when both bounds agree and at most `max_missing` of the
     planned samples are missing, else INCONCLUSIVE. Nothing scored at all is ERROR.
     """
-    if hypothesis.num_samples is None:
-        raise ValueError("the hypothesis has no num_samples")
+    base = frame(result, reference, hypothesis)
     better = result.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
-    test = classic_test(
-        hypothesis.num_samples, reference.value, hypothesis.sigma, hypothesis.alpha, hypothesis.beta, better
-    )
-    explicit = reference.threshold is not None
-    threshold = reference.threshold if reference.threshold is not None else test.threshold
+    threshold = base.threshold
+    assert threshold is not None
     reasons = validity.objections(result, max_missing)
     decision = decide(result.bounds, threshold, better) if result.bounds is not None else Decision.UNDECIDED
     if result.scored == 0:
@@ -44,20 +40,42 @@ def judge(
             reasons.append("the value fails the threshold even if every missing answer were right")
     else:
         outcome = VerdictOutcome(decision.value)
+    return replace(base, outcome=outcome, reasons=tuple(reasons))
+
+
+def decided_early(result: TaskResult, reference: Reference, hypothesis: Hypothesis, early: EarlyStop) -> Verdict:
+    """The verdict of a task that was not asked to its end: there is no value, only an estimate."""
+    base = frame(result, reference, hypothesis)
+    warning = (
+        f"stopped early, on {early.looked_at} of {early.planned} samples in random order: the verdict is that of all "
+        f"of them except with a probability of {early.eps:g} at most, the value is partial"
+    )
+    outcome = VerdictOutcome(str(early.decision))
+    return replace(base, outcome=outcome, evaluated=None, early=early, warnings=(*base.warnings, warning))
+
+
+def frame(result: TaskResult, reference: Reference, hypothesis: Hypothesis) -> Verdict:
+    """What a verdict says before it is decided. Its outcome stands for nothing."""
+    if hypothesis.num_samples is None:
+        raise ValueError("the hypothesis has no num_samples")
+    better = result.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
+    test = classic_test(
+        hypothesis.num_samples, reference.value, hypothesis.sigma, hypothesis.alpha, hypothesis.beta, better
+    )
+    explicit = reference.threshold is not None
     return Verdict(
         task=result.task,
-        outcome=outcome,
+        outcome=VerdictOutcome.INCONCLUSIVE,
         rule="classic",
         evaluated=result.value,
         bounds=result.bounds,
         reference=reference.value,
-        threshold=threshold,
+        threshold=reference.threshold if reference.threshold is not None else test.threshold,
         theta=None if explicit else test.theta,
         alpha=hypothesis.alpha,
         beta=hypothesis.beta,
         sigma=hypothesis.sigma,
         num_samples=hypothesis.num_samples,
-        reasons=tuple(reasons),
         warnings=tuple(_warnings(reference, hypothesis, None if explicit else test.theta)),
     )
 

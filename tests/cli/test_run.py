@@ -311,7 +311,7 @@ def test_a_port_where_nobody_listens_is_said_at_once(flags: list[str], tmp_path:
         ("empty_choices", "no choices"),
         ("null_content", "neither a text nor"),
         ("bad_json", "not an OpenAI answer"),
-        ("disconnect", "Disconnected"),
+        ("disconnect", "the connection ended before an answer came"),
         ("500", "HTTP 500"),
         ("wrapped_400", "Bad Request"),
     ],

@@ -1,0 +1,236 @@
+"""A task ends before all of it was asked, and the verdict is the one that all of it would have given."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from array import array
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval import run_folder
+from serve_eval.early import Prefix
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.registration import register
+from serve_eval.schema import (
+    Dataset,
+    EarlyStop,
+    Failure,
+    FailureKind,
+    Hypothesis,
+    Metric,
+    Outcome,
+    Plan,
+    Report,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Spec,
+    Task,
+    VerdictOutcome,
+)
+from serve_eval.stats.classic import Decision
+from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.tally import Tally
+
+ACCURACY = Metric()
+LOST = Failure(kind=FailureKind.TIMEOUT, message="late")
+
+
+def _task(metric: Metric) -> Task:
+    def score(sample: Sample, response: Response) -> Score:
+        return Score(value=float(response.text), outcome=Outcome.PARTIAL)
+
+    return Task(
+        name="numbers",
+        version=1,
+        reference_file="numbers",
+        metric=metric,
+        hypothesis=Hypothesis(),
+        sampling=SamplingParams(max_tokens=2),
+        protocol={},
+        load=lambda roots, n: Dataset(samples=[], files=(), total=0),
+        score=score,
+        answers=lambda sample: ("1", "0"),
+    )
+
+
+def _prefix(n: int, test: EarlyClassic, *, metric: Metric = ACCURACY, **more: Any) -> tuple[Prefix, Tally]:
+    samples = [Sample(id=str(i), prompt=f"p{i}", target="") for i in range(n)]
+    tally = Tally(_task(metric), samples)
+    order = list(range(n))
+    random.Random(0).shuffle(order)
+    options = {"seed": 0, "higher_is_better": True, "max_missing": 0.02, "before": None, **more}
+    return Prefix(tally, test, order, **options), tally
+
+
+def _answer(value: float) -> Response:
+    return Response(text=str(value), finish_reason="stop")
+
+
+def test_only_the_contiguous_prefix_is_looked_at() -> None:
+    prefix, tally = _prefix(100, EarlyClassic.mean_only(100, 0.5))
+    for i in prefix.order[1:]:
+        tally.add(i, _answer(1.0))
+        assert not prefix.look()
+    assert prefix.looked_at == 0
+    tally.add(prefix.order[0], _answer(1.0))
+    assert prefix.look()
+    assert prefix.decision is Decision.PASS
+    assert prefix.looked_at < 100
+
+
+def test_answers_that_are_quick_and_right_do_not_hide_those_that_are_slow_and_wrong() -> None:
+    """In the order of completion the same values would give a PASS that the whole run denies."""
+    rng = random.Random(3)
+    slow = {i for i in range(2000) if rng.random() < 0.3}
+    naive = EarlyClassic.mean_only(2000, 0.9)
+    prefix, tally = _prefix(2000, EarlyClassic.mean_only(2000, 0.9))
+    for i in (i for i in range(2000) if i not in slow):
+        tally.add(i, _answer(1.0))
+        naive.update((1.0,))
+        assert not prefix.look()
+    assert naive.decision is Decision.PASS
+    assert prefix.looked_at < 20
+    for i in sorted(slow):
+        tally.add(i, _answer(0.0))
+        prefix.look()
+    assert prefix.decision is Decision.FAIL
+
+
+@pytest.mark.parametrize(("value", "decision"), [(1.0, Decision.FAIL), (0.0, Decision.PASS)])
+def test_lower_may_be_better(value: float, decision: Decision) -> None:
+    test = EarlyClassic.mean_only(500, -0.5, lo=-1.0, hi=0.0)
+    prefix, tally = _prefix(500, test, metric=Metric(higher_is_better=False), higher_is_better=False)
+    for i in prefix.order:
+        tally.add(i, _answer(value))
+        prefix.look()
+    assert prefix.decision is decision
+
+
+def test_a_missing_answer_counts_against_the_bet_and_too_many_decide_nothing() -> None:
+    before = array("d", [1.0] * 1000)
+    prefix, tally = _prefix(1000, EarlyClassic.paired(1000, 0.05), before=before)
+    sound, _ = _prefix(1000, EarlyClassic.paired(1000, 0.05), before=before)
+    for number, i in enumerate(prefix.order):
+        tally.add(i, LOST if number == 20 else _answer(1.0))
+        if prefix.look():
+            break
+    assert prefix.decision is Decision.PASS
+    told = prefix.result(cancelled=3)
+    assert (told.missing, told.estimate, told.stopped) == (1, 100.0, True)
+    assert told.saved == 1000 - told.looked_at - 3
+    sound_tally = sound._tally
+    while not sound.look():
+        sound_tally.add(sound.order[sound.looked_at], _answer(1.0))
+    assert sound.looked_at < told.looked_at
+    often, tally = _prefix(1000, EarlyClassic.paired(1000, 0.05), before=before)
+    for number, i in enumerate(often.order):
+        tally.add(i, LOST if number % 10 == 5 else _answer(1.0))
+        often.look()
+    assert (often.decision, often.looked_at) == (None, 1000)
+    assert not often.result(cancelled=0).stopped
+
+
+# --------------------------------------------------------------------------------------------- runs over HTTP
+
+
+@pytest.fixture
+def plan(data_root: Path) -> Plan:
+    return Plan(
+        model="my-org/my-model",
+        launcher=Spec(name="simulated", options={"accuracy": 0.8, "flip_rate": 0.034, "seed": 3}),
+        tasks=(Spec(name="gsm8k"),),
+        dataset_roots=(str(data_root),),
+        no_reference=True,
+    )
+
+
+@pytest.fixture
+def judged(plan: Plan, tmp_path: Path) -> Plan:
+    """The plan with a reference that was registered from a run of it."""
+    _run(plan, tmp_path / "reference")
+    register([tmp_path / "reference"], tmp_path / "refs")
+    return replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
+
+
+def _run(plan: Plan, folder: Path, **more: object) -> Report:
+    options = {**plan.launcher.options, **more}
+    return asyncio.run(evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder))
+
+
+def _early(report: Report) -> EarlyStop:
+    told = report.tasks[0].verdict.early
+    assert told is not None
+    return told
+
+
+@pytest.mark.parametrize(("damage", "outcome"), [(0.0, VerdictOutcome.PASS), (0.2, VerdictOutcome.FAIL)])
+def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
+    judged: Plan, tmp_path: Path, damage: float, outcome: VerdictOutcome
+) -> None:
+    early = replace(judged, early_stop=0.01)
+    report = _run(early, tmp_path / "out", run=1, damage=damage)
+    (task,) = report.tasks
+    told = _early(report)
+    assert task.verdict.outcome is outcome
+    assert (told.stopped, told.paired, told.decision) == (True, True, outcome.value)
+    assert 0 < told.looked_at < 1319
+    assert told.saved + told.cancelled == task.result.spared > 0
+    assert task.result.planned == task.result.scored + task.result.failed + task.result.spared
+    assert (task.verdict.evaluated, task.verdict.bounds, task.verdict.paired) == (None, None, None)
+    assert report.exit_code == (0 if outcome is VerdictOutcome.PASS else 1)
+    assert told.order_seed == run_folder.sessions(tmp_path / "out")[0]["early_stop_seed"]
+
+    # The same command again asks nothing, and judging again finds the same.
+    again = _run(early, tmp_path / "out", run=1, damage=damage)
+    assert len(run_folder.sessions(tmp_path / "out")) == 1
+    assert again.tasks[0].verdict == task.verdict
+    assert judge_again(run_folder.saved_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict == task.verdict
+
+    with pytest.raises(RunFolderError, match="have no answer"):
+        register([tmp_path / "out"], tmp_path / "other", reason="try")
+
+    # Without the early stop the run goes on to its end.
+    whole = _run(judged, tmp_path / "out", run=1, damage=damage)
+    assert whole.tasks[0].verdict.outcome is outcome
+    assert (whole.tasks[0].result.scored, whole.tasks[0].verdict.early) == (1319, None)
+
+
+def test_two_runs_look_in_different_orders(judged: Plan, tmp_path: Path) -> None:
+    early = replace(judged, early_stop=0.01)
+    seeds = {_early(_run(early, tmp_path / str(i), run=1)).order_seed for i in range(2)}
+    assert len(seeds) == 2
+
+
+def test_with_the_reference_mean_alone_it_takes_more(judged: Plan, tmp_path: Path) -> None:
+    by_pairs = _early(_run(replace(judged, early_stop=0.01), tmp_path / "pairs", run=1))
+    (tmp_path / "mean").mkdir()
+    (tmp_path / "mean/gsm8k.yaml").write_text("my-org/my-model: [{accuracy: 80}]\n")
+    by_mean = replace(judged, references_dir=str(tmp_path / "mean"), early_stop=0.01)
+    told = _early(_run(by_mean, tmp_path / "out", run=1))
+    assert (told.paired, told.decision) == (False, "PASS")
+    assert told.looked_at > by_pairs.looked_at
+
+
+def test_with_too_many_answers_missing_the_run_goes_to_its_end_and_is_not_decided(judged: Plan, tmp_path: Path) -> None:
+    early = replace(judged, early_stop=0.01)
+    report = _run(early, tmp_path / "out", run=1, failure_rate=0.06, failure_kind="wrapped_400")
+    (task,) = report.tasks
+    told = _early(report)
+    assert (told.stopped, told.saved, told.looked_at) == (False, 0, 1319)
+    assert told.missing == task.result.failed > 26
+    assert (task.verdict.outcome, task.result.spared) == (VerdictOutcome.INCONCLUSIVE, 0)
+    assert task.verdict.bounds is not None
+
+
+def test_a_task_without_a_reference_is_asked_to_its_end_and_says_why(plan: Plan, tmp_path: Path) -> None:
+    tasks = (Spec(name="gsm8k", options={"num_samples": 50}),)
+    report = _run(replace(plan, tasks=tasks, early_stop=0.01), tmp_path / "out")
+    assert report.tasks[0].result.scored == 50
+    assert "no early stop: there is no reference" in report.tasks[0].verdict.warnings
