@@ -1,0 +1,70 @@
+"""Simulated endpoints: per prompt the chance of a right answer, and runs drawn from it. Pure, seeded by the caller.
+
+Prompts are a mixture: a share 3 * flip rate is right with a chance drawn uniformly from 0..1, the others are always
+right or always wrong. Two draws of an unsure prompt differ with probability 1/3, so that two runs of one endpoint
+disagree with the flip rate. Rows of an array are independent endpoints, columns are prompts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy
+
+if TYPE_CHECKING:
+    from serve_eval.stats.inputs import FloatArray, IntArray
+
+    Shape = int | tuple[int, ...]
+
+
+def endpoints(random: numpy.random.Generator, shape: Shape, *, flip_rate: float, accuracy: float = 0.7) -> FloatArray:
+    """Chance of a right answer per prompt, `accuracy` on average. Raises ValueError where there is no such mixture."""
+    unsure = 3.0 * flip_rate
+    if not (0.0 <= unsure <= 1.0 and unsure / 2.0 <= accuracy <= 1.0 - unsure / 2.0):
+        raise ValueError(f"no mixture has the flip rate {flip_rate} and the accuracy {accuracy}")
+    sure = (accuracy - unsure / 2.0) / (1.0 - unsure) if unsure < 1.0 else 0.0
+    certain = (random.random(shape) < sure).astype(numpy.float64)
+    return numpy.where(random.random(shape) < unsure, random.random(shape), certain)
+
+
+def altered(
+    random: numpy.random.Generator, chances: FloatArray, *, to_wrong: float = 0.0, to_right: float = 0.0
+) -> FloatArray:
+    """Another endpoint: of all prompts, a share `to_wrong` that was always right is now always wrong, a regression, and
+    a share `to_right` the reverse. With both alike much changes and nothing is worse.
+
+    Raises ValueError where too few prompts are certain.
+    """
+    result = chances.copy()
+    for share, now in ((to_wrong, 1.0), (to_right, 0.0)):
+        certain = chances == now
+        there = float(certain.mean())
+        if share > there:
+            raise ValueError(f"{share} of the prompts cannot be turned: {there} of them are certain")
+        if share:
+            result[certain & (random.random(chances.shape) < share / there)] = 1.0 - now
+    return result
+
+
+def run(random: numpy.random.Generator, chances: FloatArray) -> FloatArray:
+    """One run: 1 for each prompt that was answered right, 0 for the others."""
+    return (random.random(chances.shape) < chances).astype(numpy.float64)
+
+
+def turned(reference: FloatArray, candidate: FloatArray) -> tuple[IntArray, IntArray]:
+    """Per row, how many prompts went from right to wrong and how many from wrong to right."""
+    difference = candidate - reference
+    return (difference < 0.0).sum(axis=-1), (difference > 0.0).sum(axis=-1)
+
+
+def chance_below(n: int, down: float, up: float, limit: float) -> float:
+    """P(number up - number down of n prompts < `limit`), when a prompt goes down and up with these chances.
+
+    Exact up to rounding: the n-th power of the characteristic function of one prompt.
+    """
+    size = 2 * n + 1
+    one = numpy.zeros(size)
+    one[[0, 1, -1]] = 1.0 - down - up, up, down
+    chances = numpy.fft.ifft(numpy.fft.fft(one) ** n).real
+    changes = numpy.fft.fftfreq(size, 1.0 / size)
+    return float(chances[changes < limit].sum())
