@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-slow lint bench fuzz clean
+.PHONY: demo test test-slow lint calibrate bench fuzz clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -19,6 +19,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Error rates of every rule by simulation, in a few minutes; docs/method.md holds what it printed.
+calibrate: $(VENV)/.runtime
+	@$(BIN)/python -m tests.stats.calibrate
 
 # Coverage-guided, for two minutes; new inputs that it finds stay in a folder of its own.
 fuzz: $(VENV)/.dev

@@ -1,0 +1,226 @@
+"""Measured error rates of every rule as Markdown tables: `make calibrate`. Printed, never asserted; seeded.
+
+Figures are percentages of the simulated comparisons; in brackets, where there is one, the exact value by a sum over
+all outcomes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy
+
+from serve_eval.stats.bounds import bounds
+from serve_eval.stats.classic import Decision, classic_test, decide
+from serve_eval.stats.drop import drop_test
+from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.stats.finding import Finding, finding
+from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.pairs import pair
+from serve_eval.stats.planning import noninferiority_power, paired_power
+from serve_eval.stats.tango import score_noninferiority_p
+from tests.stats.simulation import altered, chance_below, endpoints, run, turned
+
+if TYPE_CHECKING:
+    from serve_eval.stats.inputs import FloatArray
+
+ALPHA, BETA, EPS = 0.05, 0.2, 0.01
+ACCURACY = 0.7
+POINT = 0.01
+REPLICATES, FEWER, FEWEST = 10_000, 2000, 1000
+"""Simulated comparisons; of the paired t test and the finding; of the early stop, which looks at every prompt."""
+CHUNK = 500
+CELLS = [
+    *(("MMLU", 4096, flip_rate) for flip_rate in (0.034, 0.088)),
+    *(("GSM8K", 1319, flip_rate) for flip_rate in (0.034, 0.088)),
+    *(("GPQA", 198, flip_rate) for flip_rate in (0.034, 0.191)),
+    *(("JSON", 100, flip_rate) for flip_rate in (0.034, 0.191)),
+]
+TESTED = ("0", "theta/2", "theta")
+STOPPED = ("0", "m", "theta")
+Rates = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Comparisons of one size: an endpoint, and the same one worse by `drop`, which the tables call `name`."""
+
+    task: str
+    n: int
+    flip_rate: float
+    name: str
+    drop: float
+    margin: float
+
+    @property
+    def shown(self) -> list[str]:
+        """The first cells of its row."""
+        return [f"{self.task} {self.n}", f"{self.flip_rate:.3f}"]
+
+
+def measure(job: Job) -> Rates:
+    """Simulates the comparisons of a job: the share that each rule fails. Always the same for the same job."""
+    random = numpy.random.default_rng([job.n, round(1e6 * job.flip_rate), round(1e6 * job.drop)])
+    counts: list[tuple[int, int, int]] = []
+    t_fails, stops = 0, []
+    for first in range(0, REPLICATES, CHUNK):
+        before = endpoints(random, (CHUNK, job.n), flip_rate=job.flip_rate, accuracy=ACCURACY)
+        after = altered(random, before, to_wrong=job.drop)
+        reference, candidate = run(random, before), run(random, after)
+        down, up = turned(reference, candidate)
+        counts += zip(reference.sum(axis=1).astype(int).tolist(), down.tolist(), up.tolist(), strict=True)
+        if job.name in TESTED and first < FEWER:
+            three = numpy.stack([reference, run(random, before), run(random, before)], axis=1)
+            t_fails += sum(map(_t_fails, three, candidate))
+        if job.name in STOPPED and first < FEWEST:
+            stops += [_stops(*runs, job.margin) for runs in zip(reference, candidate, strict=True)]
+    changes = [(down, up) for _, down, up in counts]
+    rates = {
+        "classic": _mean(_classic_fails(right, right + up - down, job.n) for right, down, up in counts),
+        "exact": _mean(mcnemar_of(*change).p_exact <= ALPHA for change in changes),
+        "mid-p": _mean(mcnemar_of(*change).p_mid <= ALPHA for change in changes),
+        "excludes m": _mean(score_noninferiority_p(*change, job.n, job.margin) < ALPHA for change in changes),
+        "excludes 1": _mean(score_noninferiority_p(*change, job.n, POINT) < ALPHA for change in changes),
+    }
+    if job.name in TESTED:
+        rates["t"] = t_fails / FEWER
+        rates["finding"] = _mean(_finding(job.n, *change, job.margin) is Finding.FAIL for change in changes[:FEWER])
+    if job.name in STOPPED:
+        asked, wrong, asked_mean, wrong_mean = (sum(column) for column in zip(*stops, strict=True))
+        rates |= {"asked": asked / len(stops) / job.n, "wrong": wrong}
+        rates |= {"asked, mean": asked_mean / len(stops) / job.n, "wrong, mean": wrong_mean}
+    return rates
+
+
+mcnemar_of = cache(mcnemar)
+
+
+def _classic_fails(reference: float, value: float, n: int) -> bool:
+    """`reference` and `value` are numbers of right answers."""
+    threshold = classic_test(n, 100 * reference / n, 50.0, ALPHA, BETA).threshold
+    return decide((100 * value / n, 100 * value / n), threshold) is Decision.FAIL
+
+
+def _t_fails(reference_runs: FloatArray, candidate: FloatArray) -> bool:
+    p = drop_test(pair(reference_runs, candidate, lo=0.0, hi=1.0, higher_is_better=True)).p
+    return p is not None and p <= ALPHA
+
+
+@cache
+def _finding(n: int, down: int, up: int, margin: float) -> Finding:
+    pairs = pair(numpy.arange(n) >= up, numpy.arange(n) < n - down, lo=0.0, hi=1.0, higher_is_better=True)
+    return finding(mcnemar_of(down, up).p_mid, ALPHA, bounds(pairs, ALPHA).lower, margin)
+
+
+def _stops(reference: FloatArray, candidate: FloatArray, margin: float) -> tuple[int, bool, int, bool]:
+    """Prompts asked and whether the early verdict is wrong: with pairs, and with the reference's mean alone.
+
+    The prompts are drawn independently, so that their order is a random one already.
+    """
+    n = len(reference)
+    full = Decision.FAIL if _classic_fails(reference.sum(), candidate.sum(), n) else Decision.PASS
+    with_pairs = EarlyClassic.paired(n, margin, eps=EPS)
+    mean_only = EarlyClassic.mean_only(n, reference.mean() - margin, eps=EPS)
+    one, other = with_pairs.update((candidate - reference).tolist()), mean_only.update(candidate.tolist())
+    wrong = [early is not None and early is not full for early in (one, other)]
+    return with_pairs.looked_at, wrong[0], mean_only.looked_at, wrong[1]
+
+
+def _mean(values: Iterable[bool]) -> float:
+    row = list(values)
+    return sum(row) / len(row)
+
+
+# -------------------------------------------------------------------------------------------------------- tables
+
+
+def jobs_of(task: str, n: int, flip_rate: float) -> dict[str, Job]:
+    """The drops of one size by the names that the tables give them."""
+    classic = classic_test(n, 0.0, 50.0, ALPHA, BETA)
+    margin, theta = -classic.threshold / 100, classic.theta / 100
+    drops = {"0": 0.0, "1": POINT, "theta/2": theta / 2, "m": margin, "theta": theta}
+    return {name: Job(task, n, flip_rate, name, drop, margin) for name, drop in drops.items()}
+
+
+def _percent(share: float, exact: float | None = None) -> str:
+    return f"{100 * share:.1f}" + ("" if exact is None else f" ({100 * exact:.1f})")
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _failed(job: Job, rates: Rates) -> list[str]:
+    n, phi, drop = job.n, job.flip_rate, job.drop
+    return [
+        *job.shown,
+        "0" if not drop else f"{job.name} = {100 * drop:.2f}",
+        _percent(rates["classic"], chance_below(n, phi / 2 + drop, phi / 2, -n * job.margin)),
+        _percent(rates["exact"], paired_power(drop, n, phi, ALPHA, mid_p=False)),
+        _percent(rates["mid-p"], paired_power(drop, n, phi, ALPHA)),
+        _percent(rates["t"]),
+        _percent(rates["finding"]),
+    ]
+
+
+def _excluded(jobs: dict[str, Job], rates: dict[str, Rates]) -> list[str]:
+    job = jobs["0"]
+
+    def cells(key: str, margin: float) -> list[str]:
+        """Where the drop is the margin, and where there is none."""
+        return [
+            _percent(
+                rates[name][f"excludes {key}"], noninferiority_power(margin, job.n, job.flip_rate, ALPHA, drop=drop)
+            )
+            for name, drop in ((key, margin), ("0", 0.0))
+        ]
+
+    return [*job.shown, *cells("1", POINT), f"{100 * job.margin:.2f}", *cells("m", job.margin)]
+
+
+def _stopped(job: Job, rates: dict[str, Rates]) -> list[str]:
+    def cell(key: str, scale: int) -> str:
+        return " / ".join(f"{scale * rates[name][key]:.0f}" for name in STOPPED)
+
+    return [*job.shown, cell("asked", 100), cell("wrong", 1), cell("asked, mean", 100), cell("wrong, mean", 1)]
+
+
+def tables(cells: Iterable[dict[str, Job]], found: Mapping[Job, Rates]) -> str:
+    """Everything that was measured, as Markdown."""
+    both = [(named, {name: found[job] for name, job in named.items()}) for named in cells]
+    size = ["task, n", "flip rate"]
+    failed = [*size, "drop", "classic", "McNemar exact", "McNemar mid-p", "paired t, 3 runs", "finding FAIL"]
+    excluded = [*size, "1 point, drop 1", "1 point, no drop", "m", "m, drop m", "m, no drop"]
+    stopped = [*size, "asked, pairs", "wrong, pairs", "asked, mean only", "wrong, mean only"]
+    return "\n\n".join(
+        [
+            f"Failed, in % of {REPLICATES} comparisons ({FEWER} in the last two columns):",
+            _table(failed, [_failed(named[name], rates[name]) for named, rates in both for name in TESTED]),
+            f"Margin excluded, in % of {REPLICATES} comparisons:",
+            _table(excluded, [_excluded(*one) for one in both]),
+            "Early stop at a drop of 0 / m / theta: % of the prompts that were asked, and wrong verdicts of "
+            f"{FEWEST}, nominally at most {EPS * FEWEST:.0f}:",
+            _table(stopped, [_stopped(named["0"], rates) for named, rates in both]),
+        ]
+    )
+
+
+def main() -> None:
+    began = time.monotonic()
+    cells = [jobs_of(*cell) for cell in CELLS]
+    jobs = [job for named in cells for job in named.values()]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        found = dict(zip(jobs, pool.map(measure, jobs), strict=True))
+    print(tables(cells, found))
+    print(f"\n{time.monotonic() - began:.0f} s on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""`make calibrate` in small: it runs, and the page of the method shows its tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.stats import calibrate
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/method.md").read_text()
+
+
+def test_a_small_calibration_prints_the_tables_of_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REPLICATES", "FEWER", "FEWEST", "CHUNK"):
+        monkeypatch.setattr(calibrate, name, 40)
+    jobs = calibrate.jobs_of("JSON", 100, 0.034)
+    found = {job: calibrate.measure(job) for job in jobs.values()}
+    assert found == {job: calibrate.measure(job) for job in jobs.values()}
+    assert found[jobs["0"]]["classic"] == 0.0
+    assert found[jobs["theta"]]["classic"] > 0.5
+    assert found[jobs["theta"]]["wrong"] <= 5
+    lines = calibrate.tables([jobs], found).splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    assert len(rows) == 3 * 2 + 3 + 1 + 1
+    page = PAGE.splitlines()
+    for row in rows:
+        if row.startswith("| JSON 100 | 0.034 |"):
+            assert _exact(row) in [_exact(line) for line in page if line.startswith("| JSON 100 | 0.034 |")]
+        else:
+            assert row in page
+
+
+def _exact(row: str) -> list[str]:
+    """What stands in brackets, which does not depend on chance."""
+    return re.findall(r"\((.*?)\)", row)
