@@ -62,7 +62,8 @@ class SimulatorConfig:
     `failure_rate` is the share of the prompts whose requests fail as `failure_kind` says, `failures_per_prompt` times
     each (0: always). Prompts that the answer file does not know fail only at a rate of 1, so that a client's first
     trial can pass. `truncate_rate` is the share of the answers that lose half their words, `empty_rate` of those that
-    are "". `crash_after` ends the process at the first request after so many, so it is for a process of its own.
+    are "". With `varied` a prompt that is asked again is decided anew. `crash_after` ends the process at the first
+    request after so many, so it is for a process of its own.
     `context_tokens` bounds prompt and `max_tokens` together. `any_model` accepts every model name, as trtllm-serve
     does; `strict_fields` refuses what it does not know; `no_models` has no /v1/models, like its orchestrator.
     `api_key` must come as a bearer token when set. `record` keeps the latest bodies and headers in `Stats`.
@@ -73,6 +74,7 @@ class SimulatorConfig:
     model: str = "simulated"
     seed: int = 0
     run: int = 0
+    varied: bool = False
     damage: float = 0.0
     latency_s: float = 0.0
     latency_jitter_s: float = 0.0
@@ -151,19 +153,24 @@ class _Simulator:
     def __init__(self, config: SimulatorConfig) -> None:
         self.config, self.stats = config, Stats()
         self._answers: dict[str, Generated] = {}
+        self._entries: dict[str, _Entry] = {}
+        self._drawn: Counter[str] = Counter()
         self._failing: set[str] = set()
         self._received = 0
         lines = config.answers.read_bytes() if config.answers else b""
         for entry in msgspec.json.Decoder(_Entry).decode_lines(lines):
             self._answers[entry.sha256] = self._draw(entry)
+            if config.varied:
+                self._entries[entry.sha256] = entry
             if uniform(f"{config.seed}:fail:{entry.sha256}") < config.failure_rate:
                 self._failing.add(entry.sha256)
         models = {"id": config.model, "object": "model", "created": int(time.time()), "owned_by": "simulated"}
         self._models = encode({"object": "list", "data": [models]})
 
-    def _draw(self, entry: _Entry) -> Generated:
+    def _draw(self, entry: _Entry, again: int = 0) -> Generated:
         config, key = self.config, entry.sha256
-        right = uniform(f"{config.seed}:{config.run}:{key}") < entry.probability * (1.0 - config.damage)
+        drawn = f"{config.seed}:{config.run}:{key}" + (f":{again}" if again else "")
+        right = uniform(drawn) < entry.probability * (1.0 - config.damage)
         text = entry.right if right else entry.wrong
         if uniform(f"{config.seed}:empty:{key}") < config.empty_rate:
             return Generated("", "stop")
@@ -253,6 +260,10 @@ class _Simulator:
         return self.stats.requests[key] <= self.config.failures_per_prompt
 
     def _generate(self, key: str, ask: Ask) -> Generated:
+        if key in self._entries:
+            again = self._drawn[key]
+            self._drawn[key] += 1
+            return limited(self._draw(self._entries[key], again), ask)
         return limited(self._answers.get(key, _UNKNOWN), ask)
 
     async def _fail(self, request: web.Request, ask: Ask, number: int) -> web.StreamResponse:

@@ -38,6 +38,7 @@ async def launch(
     flip_rate: float | None = None,
     seed: int = 0,
     run: int = 0,
+    varied: bool = False,
     damage: float = 0.0,
     latency_s: float = 0.0,
     latency_jitter_s: float = 0.0,

@@ -61,7 +61,7 @@ class Prefix:
             if score is None:
                 break
             self.looked_at += 1
-            offset = 0.0 if before is None else self._sign * before[i]
+            offset = 0.0 if before is None else self._sign * before[i % len(before)]
             if math.isnan(score):
                 self._missing += 1
                 test.update_missing(self._low - offset, self._high - offset)
@@ -114,7 +114,7 @@ def watch(
         low, high = sorted((sign * metric.lo, sign * metric.hi))
         test = EarlyClassic.mean_only(n, sign * threshold / metric.scale, lo=low, hi=high, eps=eps)
     else:
-        margin = sign * (math.fsum(before) / n - threshold / metric.scale)
+        margin = sign * (math.fsum(before) / len(before) - threshold / metric.scale)
         test = EarlyClassic.paired(n, margin, eps=eps, span=metric.hi - metric.lo)
     order = array("q", range(n))
     random.Random(f"{seed}:order:{p.task.name}").shuffle(order)

@@ -89,7 +89,7 @@ async def evaluate(
         run_folder.open_folder(out_dir, plan, fingerprints, moved=moved) as folder,
         ExitStack() as stack,
     ):
-        work = [_open(p, folder, stack, warnings) for p in prepared]
+        work = [_open(p, folder, stack, warnings, repeats=plan.repeats) for p in prepared]
         endpoint = _last_endpoint(plan, folder)
         seed = _watch(plan, work, folder)
         if any(w.unfinished for w in work):
@@ -121,7 +121,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     warnings: list[str] = []
     with _broken_disk(out_dir), run_folder.open_folder(out_dir, saved, fingerprints) as folder, ExitStack() as stack:
-        work = [_open(p, folder, stack, warnings, failures_stand=True) for p in prepared]
+        work = [_open(p, folder, stack, warnings, repeats=plan.repeats, failures_stand=True) for p in prepared]
         _watch(plan, work, folder)
         endpoint = _last_endpoint(saved, folder)
         warnings += _about_endpoint(saved, endpoint, folder)
@@ -189,7 +189,13 @@ def _watch(plan: Plan, work: Sequence[Work], folder: Path) -> int | None:
 
 
 def _open(
-    p: PreparedTask, folder: Path, stack: ExitStack, warnings: list[str], *, failures_stand: bool = False
+    p: PreparedTask,
+    folder: Path,
+    stack: ExitStack,
+    warnings: list[str],
+    *,
+    repeats: int,
+    failures_stand: bool = False,
 ) -> Work:
     """The journal of a task with what was had, scored again."""
     journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.name}.jsonl"))
@@ -197,7 +203,7 @@ def _open(
         torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
         warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
     scores = stack.enter_context(_private_file(folder / "scores" / f"{p.task.name}.jsonl"))
-    tally = Tally(p.task, p.dataset.samples, scores)
+    tally = Tally(p.task, p.dataset.samples, scores, repeats=repeats)
     replay(journal, tally, failures_stand=failures_stand)
     return Work(p, journal, tally)
 
@@ -359,7 +365,7 @@ def _report_task(w: Work, plan: Plan, judge: Callable[..., Verdict], loads: Sequ
     elif early is not None and early.stopped:
         verdict = decided_early(result, p.reference, p.hypothesis, early)
     else:
-        pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.scores())
+        pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.runs())
         verdict = judge(result, p.reference, p.hypothesis, pairs)
         if note:
             verdict = replace(verdict, warnings=(*verdict.warnings, note))

@@ -33,14 +33,14 @@ def reference_means(dataset: Dataset, reference: Reference) -> tuple[array[float
 
 
 def with_reference(
-    task: Task, dataset: Dataset, reference: Reference, scores: array[float]
+    task: Task, dataset: Dataset, reference: Reference, runs: Sequence[array[float]]
 ) -> tuple[Pairs | None, str | None]:
     """The pairs, or None with the reason why there are none (and None where the reference has no scores at all).
 
     A subset is paired with the same prompts of the reference. Prompts that it does not know cannot be paired: one is
     enough to say that other data was asked.
     """
-    if all(map(math.isnan, scores)):
+    if all(math.isnan(score) for run in runs for score in run):
         return None, None
     stored, places, why = _stored(dataset, reference)
     if stored is None:
@@ -49,7 +49,7 @@ def with_reference(
 
     higher = task.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
     before = [[run[place] for place in places] for run in stored.runs]
-    return pair(before, [list(scores)], lo=stored.lo, hi=stored.hi, higher_is_better=higher), None
+    return pair(before, [list(run) for run in runs], lo=stored.lo, hi=stored.hi, higher_is_better=higher), None
 
 
 def _stored(dataset: Dataset, reference: Reference) -> tuple[SampleScores | None, Sequence[int], str | None]:

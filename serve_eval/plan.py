@@ -46,6 +46,7 @@ _SCALARS: dict[str, Any] = {
     "allow_hub": bool,
     "references_dir": str,
     "limit": int,
+    "repeats": int,
     "seed": int,
     "early_stop": bool | float,
     "no_reference": bool,
@@ -115,6 +116,7 @@ def resolve(
         allow_hub=values.get("allow_hub", False),
         references_dir=_absolute(values.get("references_dir")),
         limit=values.get("limit"),
+        repeats=values.get("repeats", 1),
         seed=values.get("seed", 0),
         no_reference=values.get("no_reference", False) or environ.get("TRTLLM_ACCURACY_NO_REFERENCE") == "1",
         allow_mismatch=tuple(values.get("allow_mismatch", ())),
@@ -139,6 +141,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
         "dataset_root": list(plan.dataset_roots),
         "references_dir": plan.references_dir,
         "allow_mismatch": list(plan.allow_mismatch),
+        "repeats": plan.repeats if plan.repeats > 1 else None,
         **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "no_reference", "early_stop")},
     }
     for name, kind in _SECTIONS.items():
@@ -321,8 +324,9 @@ def _check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: _Pr
 def _check_values(
     values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], rule: str, problems: _Problems
 ) -> None:
-    if values.get("limit", 1) < 1:
-        problems.add(("limit",), "must be 1 or more")
+    for name in ("limit", "repeats"):
+        if values.get(name, 1) < 1:
+            problems.add((name,), "must be 1 or more")
     eps = values.get("early_stop")
     if eps is not None and not isinstance(eps, bool) and not 0.0 < eps < 1.0:
         problems.add(("early_stop",), "must be true, false or a probability between 0 and 1, such as 0.01")

@@ -44,7 +44,8 @@ def register(
     hardware: str | None = None,
     reason: str | None = None,
 ) -> list[Registered]:
-    """Registers the first `wanted` of these run folders as the reference of every task that they hold.
+    """Registers the first `wanted` of these run folders as the reference of every task that they hold; every repeat of
+    a run counts as a run.
 
     Never the best ones: they are taken in the order given. An entry of the same model and specification is replaced
     only with a `reason`, and is kept within the new one. Raises RunFolderError for runs that are incomplete or not
@@ -59,7 +60,7 @@ def register(
     endpoint = _version(chosen[0])
     written = []
     for i, p in enumerate(prepared):
-        scores = tuple(of_run[i] for of_run in taken)
+        scores = tuple(scores for of_run in taken for scores in of_run[i])[:wanted]
         written.append(_register(p, plans[0], scores, references_dir, endpoint, hardware, reason, wanted))
     return written
 
@@ -79,23 +80,24 @@ def _check_alike(runs: Sequence[Path], plans: Sequence[Plan], prints: Sequence[M
             raise RunFolderError(f"{run} asked something else than {runs[0]}: {'; '.join(differing)}")
 
 
-def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[array[float]]:
-    """The scores per sample of every task of a run, out of its journal. Raises RunFolderError when one is missing."""
+def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[list[array[float]]]:
+    """The scores per sample of every task of a run, for each of its repeats, out of its journal. Raises RunFolderError
+    when one is missing."""
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     found = []
     with ExitStack() as stack:
         folder = stack.enter_context(run_folder.open_folder(run, plan, fingerprints))
         for p in prepared:
             journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.name}.jsonl"))
-            tally = Tally(p.task, p.dataset.samples)
+            tally = Tally(p.task, p.dataset.samples, repeats=plan.repeats)
             replay(journal, tally)
-            missing = len(p.dataset.samples) - tally.scored
+            missing = len(tally.samples) - tally.scored
             if missing:
                 raise RunFolderError(
-                    f"{run}: {missing} of {len(p.dataset.samples)} samples of {p.task.name} have no answer",
+                    f"{run}: {missing} of {len(tally.samples)} samples of {p.task.name} have no answer",
                     hint="A reference has no gaps: go on with the run first.",
                 )
-            found.append(tally.scores())
+            found.append(tally.runs())
     return found
 
 
@@ -120,7 +122,7 @@ def _register(
     if metric.lo is None or metric.hi is None:
         raise DatasetError(f"{task.name}: scores without bounds cannot be stored per sample")
     n = len(p.dataset.samples)
-    means = [metric.scale * math.fsum(run) / n for run in runs]
+    means = [metric.scale * (math.fsum(run) / n) for run in runs]
     value = math.fsum(means) / len(means)
     variance = math.fsum((metric.scale * v - m) ** 2 for run, m in zip(runs, means, strict=True) for v in run)
     today = datetime.now(UTC).date().isoformat()
@@ -133,7 +135,7 @@ def _register(
     told = {"endpoint": endpoint, "hardware": hardware}
     entry = {
         **spec,
-        metric.name: round(value, 6),
+        metric.name: value,
         "runs": {
             "values": [round(mean, 6) for mean in means],
             "n": n,

@@ -22,9 +22,9 @@ from serve_eval.schema import Load, Plan
 
 PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
 
-FREE_FIELDS = ("limits", "connection", "dataset_roots", "early_stop")
-"""Fields of the plan that may differ on resuming: they say how fast, how far, how reached and where the data lies, not
-what is asked. The content of the data is held by the fingerprints."""
+FREE_FIELDS = ("limits", "connection", "dataset_roots", "early_stop", "repeats")
+"""Fields of the plan that may differ on resuming: they say how fast, how far, how often, how reached and where the data
+lies, not what is asked. The content of the data is held by the fingerprints."""
 
 
 def write_private(path: Path, data: bytes) -> None:

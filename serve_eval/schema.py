@@ -89,7 +89,8 @@ class Plan:
     """Everything that decides what a run asks and how it is judged. Pure data; saved with the run.
 
     `model` is the name that is sent and under which references are looked up; `reference_model` overrides the second.
-    `limit` is the size of a seeded random subset per task (None: all planned samples). `early_stop` is the probability
+    `limit` is the size of a seeded random subset per task (None: all planned samples), each of which is
+    asked `repeats` times. `early_stop` is the probability
     with which the classic verdict of a task that is not asked to its end may differ from that of the whole (None: all
     is asked).
     """
@@ -104,6 +105,7 @@ class Plan:
     allow_hub: bool = False
     references_dir: str | None = None
     limit: int | None = None
+    repeats: int = 1
     seed: int = 0
     no_reference: bool = False
     allow_mismatch: tuple[str, ...] = ()
@@ -371,12 +373,34 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stability:
+    """What `repeats` of the same prompts say of one another; `prompts` are those with a score each time.
+
+    `sd` is the standard deviation of one run's value in points that comes from the endpoint's own noise. For
+    right-or-wrong scores: `flip_rate`, the chance that two repeats disagree on a prompt; `mixed`, the share of prompts
+    that were both; Cochran's Q with `df` and `p`, low when repeats differ as a whole. `pass_at` has pass@k in percent
+    by k; `majority` is the value in points when the repeats vote (None: answers are not discrete).
+    """
+
+    repeats: int
+    prompts: int
+    sd: float
+    flip_rate: float | None
+    mixed: float | None
+    cochran_q: float | None
+    df: int
+    p: float | None
+    pass_at: Mapping[str, float]
+    majority: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
     """What a task gave. Counts: planned = scored + failed + spared (by an early stop).
 
     `value` (points) is over the scored samples only and None when there are none; `bounds` are the lowest and highest
     value that the missing answers allow (Manski bounds), None where the metric is unbounded and something is missing,
-    and after an early stop.
+    and after an early stop. With repeats each of them counts as a sample, and `stability` tells how they agree.
     """
 
     task: str
@@ -393,6 +417,7 @@ class TaskResult:
     parts: Mapping[str, float]
     breakdown: Mapping[str, object]
     spared: int = 0
+    stability: Stability | None = None
 
     @property
     def unparsed(self) -> int:
@@ -460,6 +485,7 @@ class PairedComparison:
     """
 
     reference_runs: int
+    candidate_runs: int
     pairs: int
     missing: int
     method: str

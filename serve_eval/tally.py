@@ -11,6 +11,7 @@ from typing import IO, Final
 import msgspec
 
 from serve_eval.journal import Journal
+from serve_eval.repeats import Repeated, stability
 from serve_eval.schema import Failure, FailureKind, Outcome, Response, Sample, Score, Task, TaskResult, Traffic
 from serve_eval.stats.missing import missing_bounds
 from serve_eval.traffic import TrafficCounter
@@ -32,14 +33,19 @@ def score_response(task: Task, sample: Sample, response: Response) -> Score:
 
 class Tally:
     """Scores every response once, when it comes from the endpoint or out of the journal, and keeps what it was worth in
-    flat arrays: some twenty bytes per sample. Writes each score to `scores` (JSON lines) if given.
+    flat arrays: some twenty bytes per sample. Writes each score to `scores` (JSON lines) if given. With `repeats` every
+    sample is there so many times, see `Repeated`.
     """
 
     _OUTCOMES: Final = {outcome: code for code, outcome in enumerate(Outcome, 1)}
     _KINDS: Final = {kind: code for code, kind in enumerate(FailureKind, 1)}
 
-    def __init__(self, task: Task, samples: Sequence[Sample], scores: IO[bytes] | None = None) -> None:
-        self.task, self.samples, self._scores = task, samples, scores
+    def __init__(
+        self, task: Task, samples: Sequence[Sample], scores: IO[bytes] | None = None, *, repeats: int = 1
+    ) -> None:
+        self.task, self.repeats, self._scores = task, repeats, scores
+        self.samples = samples = samples if repeats == 1 else Repeated(samples, repeats)
+        self._answers = array("q", bytes(8 * len(samples))) if repeats > 1 else None
         self._values = array("d", bytes(8 * len(samples)))
         self._parts: dict[str, array[float]] = {}
         self._outcome = bytearray(len(samples))
@@ -66,6 +72,8 @@ class Tally:
         self._outcome[i] = self._OUTCOMES[score.outcome]
         self._flags[i] = result.truncated * _TRUNCATED | result.stopped_in_reasoning * _STOPPED_IN_REASONING
         self._values[i] = score.value
+        if self._answers is not None and score.answer is not None:
+            self._answers[i] = hash(score.answer) or 1
         for name, part in score.parts.items():
             if name not in self._parts:
                 self._parts[name] = array("d", bytes(8 * len(self.samples)))
@@ -106,6 +114,21 @@ class Tally:
         """The score of each sample in the order of the protocol; NaN where there is none."""
         return array("d", (v if o else math.nan for v, o in zip(self._values, self._outcome, strict=True)))
 
+    def runs(self) -> list[array[float]]:
+        """The scores of each repeat in the order of the protocol; NaN where there is none."""
+        scores = self.scores()
+        n = len(scores) // self.repeats
+        return [scores[start : start + n] for start in range(0, len(scores), n)]
+
+    def votes(self) -> Iterator[list[tuple[int | None, float]]]:
+        """For each prompt that was scored every time, what stands for its answers, with their scores."""
+        assert self._answers is not None
+        n = len(self.samples) // self.repeats
+        for i in range(n):
+            places = range(i, len(self.samples), n)
+            if all(self._outcome[place] for place in places):
+                yield [(self._answers[place] or None, self._values[place]) for place in places]
+
     def unanswered(self) -> Iterator[int]:
         """Positions of the samples without a response, failed ones included."""
         return (i for i, outcome in enumerate(self._outcome) if not outcome)
@@ -138,7 +161,7 @@ class Tally:
             stopped_in_reasoning=sum(flags & _STOPPED_IN_REASONING for flags in self._flags) // _STOPPED_IN_REASONING,
             outcomes={str(key): count for key, code in self._OUTCOMES.items() if (count := outcomes[code])},
             failures={str(key): count for key, code in self._KINDS.items() if (count := failures[code])},
-            value=metric.scale * total / n if n else None,
+            value=metric.scale * (total / n) if n else None,
             bounds=None if spared else self._bounds(total),
             parts={
                 name: metric.scale * math.fsum(part[i] for i in self._scored()) / n
@@ -146,6 +169,7 @@ class Tally:
                 if n
             },
             breakdown=self.task.breakdown(scored) if n else {},
+            stability=stability(self),
         )
 
     def _bounds(self, total: float) -> tuple[float, float] | None:

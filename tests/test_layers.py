@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS: list[tuple[str, ...]] = [
     ("errors",),
     ("schema", "stats", "folders", "yaml_file", "address", "fingerprint", "prompt_hash", "order", "traffic"),
-    ("concurrency", "watch", "descriptors"),
+    ("concurrency", "watch", "descriptors", "repeats"),
     (
         "client",
         "connection",

@@ -136,6 +136,15 @@ def test_the_result_does_not_depend_on_the_order_of_the_answers(kinds: list[str]
     assert results[0].truncated == results[0].scored
 
 
+@given(st.integers(1, 400), st.integers(0, 400))
+def test_with_nothing_missing_the_bounds_are_the_value_to_the_last_bit(right: int, wrong: int) -> None:
+    tally = Tally(_task(), _samples(right + wrong))
+    for i in range(right + wrong):
+        tally.add(i, RIGHT if i < right else WRONG)
+    result = tally.result()
+    assert result.bounds == (result.value, result.value)
+
+
 def test_an_unbounded_metric_has_no_bounds_once_something_is_missing() -> None:
     tally = Tally(_task(metric=Metric(hi=None)), _samples(2))
     tally.add(0, RIGHT)

@@ -50,7 +50,7 @@ def show(plan: Plan, *, as_json: bool) -> int:
     commands = sys.modules[launcher.__module__].commands(
         LaunchContext(model=plan.model, log_dir=Path("logs")), **options
     )
-    tasks = [_facts(p) for p in prepared]
+    tasks = [_facts(p, plan.repeats) for p in prepared]
     if as_json:
         content = {"plan": to_file(plan), "commands": commands, "tasks": tasks}
         emit(pretty_json(content).decode())
@@ -64,11 +64,11 @@ def show(plan: Plan, *, as_json: bool) -> int:
     return UNDECIDED
 
 
-def _facts(p: PreparedTask) -> dict[str, Any]:
+def _facts(p: PreparedTask, repeats: int) -> dict[str, Any]:
     h, found = p.hypothesis, p.reference
     facts: dict[str, Any] = {
         "task": p.task.name,
-        "requests": len(p.dataset.samples),
+        "requests": repeats * len(p.dataset.samples),
         "num_samples": h.num_samples,
         "sigma": h.sigma,
         "alpha": h.alpha,

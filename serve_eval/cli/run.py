@@ -60,6 +60,9 @@ def run(
         bool | None, _flag("--allow-hub", "Download data sets that are not found locally.", _FREE, is_flag=True)
     ] = None,
     limit: Annotated[int | None, _flag("--limit", "A seeded random subset of N samples per task.", _FREE)] = None,
+    repeats: Annotated[
+        int | None, _flag("--repeats", "Ask every sample so many times (default 1): averaged, stability told.", _FREE)
+    ] = None,
     seed: Annotated[int | None, _flag("--seed", "Seed of the subset (default 0).", _FREE)] = None,
     settings: Annotated[
         list[str] | None,
@@ -192,6 +195,7 @@ def run(
         "dataset_root": dataset_root,
         "allow_hub": allow_hub,
         "limit": limit,
+        "repeats": repeats,
         "seed": seed,
         "set": _with_margin(_lines(settings, "SERVE_EVAL_SET"), margin),
         "reference_model": reference_model,

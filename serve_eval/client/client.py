@@ -17,11 +17,11 @@ import serve_eval
 from serve_eval.client import retry, wire
 from serve_eval.client.answer import microseconds, response
 from serve_eval.client.door import Door
+from serve_eval.client.echoes import Echoes
 from serve_eval.client.line import Line
 from serve_eval.client.patience import SAMPLE, STALL, Patience, Wait
 from serve_eval.client.pool import CannotConnect, Pool
 from serve_eval.client.rate import StartRate
-from serve_eval.client.repeats import Repeats
 from serve_eval.client.reply import BadHttp, Disconnected, Reply
 from serve_eval.client.tunnel import ProxyRefused
 from serve_eval.client.wire import Said
@@ -94,7 +94,7 @@ class Client:
         secrets_known = [api_key, *masked, self._pool.proxy.password if self._pool.proxy else None]
         longest_first = sorted({secret for secret in secrets_known if secret}, key=len, reverse=True)
         self._secrets = tuple(secret.encode() for secret in longest_first)
-        self._repeats = Repeats()
+        self._echoes = Echoes()
         self._rng = random.Random()
         self._epoch = time.time() - time.monotonic()
         self._prefix, self._sent = secrets.token_hex(4), 0
@@ -196,7 +196,7 @@ class Client:
             line.send(b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (head, request_id.encode(), len(body), body), reply)
             await reply.ended
             said = self._said(reply)
-            if self._repeats.seen(line, said):
+            if self._echoes.seen(line, said):
                 raise _Missed(
                     FailureKind.INVALID_RESPONSE,
                     "the connection gave the answer to an earlier request once more",

@@ -24,7 +24,7 @@ class Line(asyncio.Protocol):
     """`usable`: another request may be sent. A connection on which anything came that nobody asked for is closed, since
     it may be one answer behind. While it is open it stands in `lines`; when it is gone it stands in `idle` no more.
 
-    `last_id` and `last_text` are what its last answer was; see `Repeats`.
+    `last_id` and `last_text` are what its last answer was; see `Echoes`.
     """
 
     __slots__ = (

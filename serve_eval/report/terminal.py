@@ -11,7 +11,7 @@ from rich.text import Text
 
 from serve_eval.reference import spec_text
 from serve_eval.report.text import clean
-from serve_eval.schema import EarlyStop, Load, PairedComparison, Report, TaskReport, VerdictOutcome
+from serve_eval.schema import EarlyStop, Load, PairedComparison, Report, Stability, TaskReport, VerdictOutcome
 
 LATE_S = 0.1
 """Lateness of our own event loop from which on the measured times are not trusted without a word."""
@@ -125,6 +125,8 @@ def _explain(task: TaskReport, console: Console) -> None:
     if result.failures:
         _say(console, f"{name}: failures: {', '.join(f'{kind} {count}' for kind, count in result.failures.items())}")
     _say(console, f"{name}: {_traffic(task)}")
+    if result.stability is not None:
+        _say(console, f"{name}: {_stability(result.stability)}")
     if result.parts:
         _say(console, f"{name}: {', '.join(f'{part} {value:.3f}' for part, value in result.parts.items())}")
     if verdict.num_samples is not None and verdict.threshold is not None and verdict.num_samples != result.planned:
@@ -144,6 +146,20 @@ def _explain(task: TaskReport, console: Console) -> None:
         _say(console, f"{name}: warning: {warning}")
 
 
+def _stability(told: Stability) -> str:
+    """How repeats agree, in a line."""
+    said = [f"{told.repeats} repeats of {told.prompts} prompts: a run's value varies by {told.sd:.3f} points (sd)"]
+    if told.flip_rate is not None and told.mixed is not None:
+        said.append(f"two repeats disagree on {told.flip_rate:.1%} of them, {told.mixed:.1%} were both right and wrong")
+    if told.cochran_q is not None and told.p is not None:
+        said.append(f"Cochran's Q {told.cochran_q:.2f} ({told.df} df, p {told.p:.3f})")
+    if told.pass_at:
+        said.append(", ".join(f"pass@{k} {value:.2f}" for k, value in told.pass_at.items()))
+    if told.majority is not None:
+        said.append(f"by majority {told.majority:.3f}")
+    return "; ".join(said)
+
+
 def _early(early: EarlyStop) -> str:
     """How far it came, in a line."""
     known = "the reference's scores per sample" if early.paired else "the reference's mean alone"
@@ -158,7 +174,8 @@ def _early(early: EarlyStop) -> str:
 def _paired(paired: PairedComparison) -> str:
     """The comparison in a line."""
     runs = f"{paired.reference_runs} reference run{'s' if paired.reference_runs > 1 else ''}"
-    said = [f"{paired.difference:+.3f} points against {runs} on {paired.pairs} prompts"]
+    own = f" of {paired.candidate_runs} runs" if paired.candidate_runs > 1 else ""
+    said = [f"{paired.difference:+.3f} points{own} against {runs} on {paired.pairs} prompts"]
     if paired.down is not None:
         said.append(f"{paired.down} turned wrong, {paired.up} turned right")
     if paired.p is not None:

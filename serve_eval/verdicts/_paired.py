@@ -33,6 +33,7 @@ def compare(
     changed = (pairs.down or 0) + (pairs.up or 0)
     return PairedComparison(
         reference_runs=pairs.reference_runs,
+        candidate_runs=pairs.candidate_runs,
         pairs=pairs.n,
         missing=pairs.missing,
         method=test.method.value,

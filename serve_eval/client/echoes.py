@@ -10,7 +10,7 @@ from serve_eval.client.line import Line
 from serve_eval.client.wire import Said
 
 
-class Repeats:
+class Echoes:
     """Servers that give every answer the same id are noticed by it, and no longer asked."""
 
     def __init__(self) -> None:
