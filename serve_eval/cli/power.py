@@ -9,9 +9,13 @@ import typer
 
 if TYPE_CHECKING:
     from serve_eval.measured import Measured
+    from serve_eval.report.plots import Panel
 
+USUAL_MARGIN = 1.0
+"""Margin in points of the non-inferiority rule where none is wanted."""
 DROPS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
 """Drops in points of which the power is shown."""
+CURVE_STEPS = 100
 
 
 def power(
@@ -32,17 +36,25 @@ def power(
     sigma: Annotated[float, typer.Option(help="Standard deviation of a sample's score, in points.")] = 50.0,
     alpha: Annotated[float, typer.Option(help="Probability of failing an unchanged endpoint.")] = 0.05,
     beta: Annotated[float, typer.Option(help="Probability of passing an endpoint that is theta points worse.")] = 0.2,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw power against drop into this .svg, .png or .pdf (extra: plots).")
+    ] = None,
 ) -> None:
     """Print what the classic test detects by number of samples, and how many samples a wanted effect takes."""
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
 
+    if plot is not None:
+        from serve_eval.report.plots import check_plot
+
+        check_plot(plot)
     if total is None and theta is None and detect is None and from_run is None:
         raise PlanError("say what is wanted: --total N, --theta POINTS, --detect POINTS or --from RUN")
     if total is not None and total < 1:
         raise PlanError(f"--total must be 1 or more, not {total}")
     lines: list[str] = []
     per_second = None
+    n = total
     if from_run is not None:
         from serve_eval.measured import measured
 
@@ -51,12 +63,30 @@ def power(
         lines += [_spread(one) for one in found]
         if len(found) == 1:
             sigma = found[0].sigma
+            n = n or found[0].n
     if total is not None:
         lines += _table(total, sigma, alpha, beta)
     if theta is not None:
         lines += _smallest(theta, sigma, alpha, beta)
     if detect is not None:
         lines += _detect(detect, probability, flip_rate, sigma, alpha, per_second)
+    if plot is not None:
+        if n is None and detect is not None:
+            from serve_eval.stats.planning import num_pairs_for
+
+            n = num_pairs_for(detect / 100, flip_rate, alpha, 1.0 - probability)
+        elif n is None and theta is not None:
+            from serve_eval.stats.classic import num_samples_for
+
+            n = num_samples_for(theta, sigma, alpha, beta)
+        if n is None:
+            raise PlanError(
+                "--plot draws one number of samples, and this run has several tasks", hint="Give --total N."
+            )
+        from serve_eval.report.plots import draw
+
+        draw(plot, [_curves(n, detect, probability, flip_rate, sigma, alpha)])
+        say(f"power against drop with {n} samples: {plot}")
     emit("".join(f"{line}\n" for line in lines))
 
 
@@ -110,3 +140,38 @@ def _detect(
         classic = classic_power(points / 100, n, flip_rate, alpha, sigma / 100)
         lines.append(f"{points:>8g}  {classic:>8.3f}  {paired_power(points / 100, n, flip_rate, alpha):>8.3f}")
     return lines
+
+
+def _curves(n: int, detect: float | None, probability: float, flip_rate: float, sigma: float, alpha: float) -> Panel:
+    """The chance of noticing a drop with n samples, by each verdict rule, from no drop to one that the classic rule
+    sees nearly always."""
+    from serve_eval.report.plots import Level, Line, Panel
+    from serve_eval.stats.classic import classic_test
+    from serve_eval.stats.planning import classic_power, noninferiority_power, paired_power
+
+    margin = detect or USUAL_MARGIN
+    end = min(100.0 * (1.0 - flip_rate), max(1.3 * classic_test(n, 0.0, sigma, alpha, 0.2).theta, 2.0 * margin))
+    drops = [end * i / CURVE_STEPS for i in range(CURVE_STEPS + 1)]
+    shares = [drop / 100 for drop in drops]
+    classic = [classic_power(drop, n, flip_rate, alpha, sigma / 100) for drop in shares]
+    paired = [paired_power(drop, n, flip_rate, alpha) for drop in shares]
+    excluded = [noninferiority_power(margin / 100, n, flip_rate, alpha, drop=drop) for drop in shares]
+    levels = [Level(label=f"wanted: {probability:g}", at=probability), Level(label=f"alpha: {alpha:g}", at=alpha)]
+    if detect is not None:
+        levels.append(Level(label=f"drop to be seen: {detect:g} points", at=detect, upright=True))
+    return Panel(
+        title=f"{n} samples, flip rate {flip_rate:g}, sigma {sigma:g} points, alpha {alpha:g}",
+        x_label="true drop (points)",
+        y_label="probability of being noticed",
+        lines=[
+            Line(label="classic: the verdict is FAIL", x=drops, y=classic),
+            Line(label="paired: a drop is proven", x=drops, y=paired),
+            Line(
+                label=f"noninferiority: a drop of\n{margin:g} points is not excluded",
+                x=drops,
+                y=[1.0 - chance for chance in excluded],
+            ),
+        ],
+        levels=levels,
+        y_range=(-0.02, 1.02),
+    )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def _power(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "serve_eval", *map(str, arguments)]
@@ -63,3 +65,51 @@ def test_what_cannot_be_planned_is_said(arguments: list[str], said: str) -> None
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert "unexpected" not in done.stderr
+
+
+def test_the_curves_are_drawn_into_the_format_that_the_name_says(tmp_path: Path) -> None:
+    heads = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+    for suffix, head in heads.items():
+        done = _power("power", "--detect", "1", "--plot", tmp_path / f"power.{suffix}")
+        assert done.returncode == 0, done.stderr
+        assert "with 2702 samples" in done.stderr
+        assert (tmp_path / f"power.{suffix}").read_bytes().startswith(head)
+    drawn = (tmp_path / "power.svg").read_text()
+    for words in ("true drop (points)", "classic: the verdict is FAIL", "paired: a drop is proven", "wanted: 0.8"):
+        assert words in drawn
+    again = _power("power", "--detect", "1", "--plot", tmp_path / "again.svg")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again.svg").read_text() == drawn
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("p.jpg", ".svg, .png, .pdf"), ("p", "without a suffix"), ("missing/p.svg", "no folder"), (".", "suffix")],
+)
+def test_a_picture_that_cannot_be_drawn_is_refused_first(name: str, said: str, tmp_path: Path) -> None:
+    done = _power("power", "--total", "100", "--plot", tmp_path / name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_a_missing_matplotlib_is_named_with_its_extra(tmp_path: Path) -> None:
+    hidden = "import sys, importlib.util as u; find = u.find_spec"
+    hidden += "; u.find_spec = lambda name, *more: None if name == 'matplotlib' else find(name, *more)"
+    arguments = ["power", "--total", "9", "--plot", str(tmp_path / "p.svg")]
+    script = f"{hidden}; sys.argv[1:] = {arguments}; from serve_eval.cli import main; main()"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "pip install 'serve-eval[plots]'" in done.stderr
+    without = _power("power", "--total", "9")
+    assert (without.returncode, without.stderr) == (0, "")
+
+
+def test_a_picture_needs_no_display_and_says_nothing_of_its_fonts(tmp_path: Path) -> None:
+    bare = {"PATH": "", "HOME": "/nonexistent", "MPLBACKEND": "nonsense", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "serve_eval", "power", "--total", "99", "--plot"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "p.png")], env=bare, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [f"power against drop with 99 samples: {tmp_path / 'p.png'}"]
