@@ -35,6 +35,22 @@ _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Record)
 
 
+def read(path: Path) -> Iterator[Record]:
+    """The whole records of a file that is only looked at, in the order of their writing; a torn last line is passed
+    over. Raises RunFolderError at a damaged line."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield _decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise RunFolderError(
+                    f"{path}:{number}: a damaged record: {error}",
+                    hint="Delete that line: its sample is then asked again.",
+                ) from error
+
+
 class Journal:
     """The records of one task in one file, private to the user.
 
@@ -77,15 +93,7 @@ class Journal:
 
     def records(self) -> Iterator[Record]:
         """The records in the order of their writing. Raises RunFolderError at a damaged line."""
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    yield _decoder.decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    raise RunFolderError(
-                        f"{self.path}:{number}: a damaged record: {error}",
-                        hint="Delete that line: its sample is then asked again.",
-                    ) from error
+        return read(self.path)
 
     def append(self, record: Record) -> None:
         """Writes one record. Raises JournalError when it cannot be written whole; nothing torn is left then."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import IO, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
 from serve_eval.journal import Journal
 from serve_eval.repeats import Repeated, stability
+from serve_eval.journal import Journal, Record
 from serve_eval.schema import Failure, FailureKind, Outcome, Response, Sample, Score, Task, TaskResult, Traffic
 from serve_eval.stats.missing import missing_bounds
 from serve_eval.traffic import TrafficCounter
@@ -31,6 +32,12 @@ def score_response(task: Task, sample: Sample, response: Response) -> Score:
     return Score(value=task.metric.lo or 0.0, outcome=outcome)
 
 
+class Lines(Protocol):
+    """Where scores are written to, such as a file: one JSON line at a time."""
+
+    def write(self, line: bytes, /) -> object: ...
+
+
 class Tally:
     """Scores every response once, when it comes from the endpoint or out of the journal, and keeps what it was worth in
     flat arrays: some twenty bytes per sample. Writes each score to `scores` (JSON lines) if given. With `repeats` every
@@ -46,6 +53,8 @@ class Tally:
         self.task, self.repeats, self._scores = task, repeats, scores
         self.samples = samples = samples if repeats == 1 else Repeated(samples, repeats)
         self._answers = array("q", bytes(8 * len(samples))) if repeats > 1 else None
+    def __init__(self, task: Task, samples: Sequence[Sample], scores: Lines | None = None) -> None:
+        self.task, self.samples, self._scores = task, samples, scores
         self._values = array("d", bytes(8 * len(samples)))
         self._parts: dict[str, array[float]] = {}
         self._outcome = bytearray(len(samples))
@@ -186,9 +195,15 @@ def replay(journal: Journal, tally: Tally, *, failures_stand: bool = False) -> i
     the traffic alone, unless `failures_stand`."""
     if journal.empty:
         return 0
+    the traffic alone."""
+    return 0 if journal.empty else take(journal.records(), tally)
+
+
+def take(records: Iterable[Record], tally: Tally) -> int:
+    """Gives the tally these records, those of other samples left out; returns how many responses."""
     index = {sample.id: i for i, sample in enumerate(tally.samples)}
     responses = 0
-    for record in journal.records():
+    for record in records:
         i = index.get(record.id)
         if i is None:
             continue

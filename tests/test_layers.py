@@ -32,6 +32,7 @@ LAYERS: list[tuple[str, ...]] = [
     ),
     ("tally", "runner", "tasks", "verdicts"),
     ("preparation", "early", "evaluation", "registration", "demo"),
+    ("preparation", "evaluation", "registration", "rescoring", "demo"),
     ("cli", "__main__"),
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

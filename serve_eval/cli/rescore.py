@@ -1,0 +1,88 @@
+"""`serve-eval rescore`: score the answers of a run again, and say what changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from serve_eval.rescoring import Changed, Rescored, Told
+
+SHOWN = 5
+"""Changed samples that are shown per task."""
+TARGET_CHARACTERS = 40
+
+
+def rescore(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="An option that concerns scoring alone: gsm8k.filter=strict-match. Repeatable."),
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", "-o", help="New run folder with the same answers, scored so.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with every changed sample.")] = False,
+) -> None:
+    """Score what a run folder holds again, and say what changed. Nothing is asked; the folder stays as it is.
+
+    Exit codes: 0 also when something changed, 2 usage, folder or data, 5 when there is no answer to score.
+    """
+    from serve_eval.cli._streams import emit, say
+    from serve_eval.report.exit_code import NOTHING_SCORED, PASS
+    from serve_eval.report.text import clean
+    from serve_eval.rescoring import rescore as again
+    from serve_eval.run_folder import pretty_json
+
+    found = again(run, settings or (), to=output_dir)
+    if as_json:
+        emit(pretty_json({"schema_version": 1, "run": str(run), "tasks": found}).decode())
+    else:
+        emit("".join(f"{clean(line)}\n" for one in found for line in _lines(one)))
+    if output_dir is not None:
+        say(f"run folder with these scores: {output_dir}")
+    raise typer.Exit(PASS if any(one.answered for one in found) else NOTHING_SCORED)
+
+
+def _lines(one: Rescored) -> list[str]:
+    lines = []
+    if one.answered < one.planned:
+        lines.append(f"{one.answered} of {one.planned} samples have an answer")
+    lines += [f"{option}: {before} -> {after}" for option, (before, after) in one.options.items()]
+    change = "" if one.before is None or one.after is None else f" ({one.after - one.before:+.3f})"
+    lines.append(f"value {_number(one.before)} -> {_number(one.after)}{change}")
+    if one.changed:
+        only = len(one.changed) - one.moved
+        rest = f"; {only} more changed value or extracted answer alone" if only else ""
+        lines.append(f"{one.moved} of {one.answered} samples changed outcome{rest}")
+    else:
+        lines.append(f"none of {one.answered} samples changed")
+    if one.moves:
+        width = max(6, *(len(old) for old, _, _ in one.moves))
+        to = max(5, *(len(new) for _, new, _ in one.moves))
+        lines.append(f"  {'before':{width}}    {'after':{to}}  samples")
+        lines += [f"  {old:{width}} -> {new:{to}}  {count:>7}" for old, new, count in one.moves]
+    lines += [f"  {_sample(changed)}" for changed in one.changed[:SHOWN]]
+    if len(one.changed) > SHOWN:
+        lines.append(f"  and {len(one.changed) - SHOWN} more: --json lists them all")
+    lines += [f"warning: {note}" for note in one.notes]
+    return [f"{one.task}: {line}" for line in lines]
+
+
+def _sample(changed: Changed) -> str:
+    target = " ".join(changed.target.split())
+    if len(target) > TARGET_CHARACTERS:
+        target = f"...{target[3 - TARGET_CHARACTERS :]}"
+    return f"{changed.id}: {_told(changed.before)} -> {_told(changed.after)}; target {target!r}"
+
+
+def _told(told: Told | None) -> str:
+    if told is None:
+        return "not scored"
+    return f"{told.outcome} {told.value:g}, {'nothing extracted' if told.answer is None else repr(told.answer)}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
