@@ -23,6 +23,8 @@ LAYERS: list[tuple[str, ...]] = [
         "reference_samples",
         "pairing",
         "measured",
+        "history",
+        "charting",
         "plan",
         "validity",
         "report",

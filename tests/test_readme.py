@@ -42,7 +42,13 @@ def test_the_two_commands_stand_at_the_top_and_in_the_makefile() -> None:
 def test_every_flag_that_is_named_exists() -> None:
     known = "".join(
         _help(*command)
-        for command in (["run"], ["power"], *(["references", name] for name in ("import", "register", "show")))
+        for command in (
+            ["run"],
+            ["power"],
+            ["rescore"],
+            ["drift"],
+            *(["references", name] for name in ("import", "register", "show")),
+        )
     )
     for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES)):
         assert re.search(rf"{flag}\b", known), flag

@@ -8,7 +8,7 @@ import sys
 import typer
 
 import serve_eval
-from serve_eval.cli import demo, power, references, rescore, run, verdict
+from serve_eval.cli import demo, drift, power, references, rescore, run, verdict
 from serve_eval.cli import listing as listing_command
 from serve_eval.cli._streams import prepare_streams, say
 from serve_eval.errors import ServeEvalError
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("verdict")(verdict.verdict)
 app.command("rescore")(rescore.rescore)
+app.command("drift")(drift.drift)
 app.command("power")(power.power)
 app.add_typer(references.app, name="references")
 app.command("list")(listing_command.listing)

@@ -1,0 +1,178 @@
+"""`serve-eval drift`: is an endpoint getting slowly worse, over the runs of many days?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from serve_eval.charting import Chart
+    from serve_eval.history import History, Series
+    from serve_eval.report.plots import Panel
+
+NOTES_SHOWN = 20
+MOST_DRAWN = 4
+"""Series in one picture."""
+DATES_SHOWN = 6
+"""Dates below the axis of a picture."""
+
+
+def drift(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder below which the run folders lie.")],
+    task: Annotated[str | None, typer.Option(help="Only the series of this task.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only the series of this model.")] = None,
+    limit: Annotated[
+        float, typer.Option("--h", help="Sum, in standard deviations of a run, beyond which it alarms.")
+    ] = 8.0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw values and sums into this .svg, .png or .pdf (extra: plots).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Chart the finished runs below a folder: a decline too slow for any single verdict. It warns, it never fails.
+
+    Exit codes: 0 also on an alarm, 2 usage, or no finished run.
+    """
+    from serve_eval.charting import chart
+    from serve_eval.cli._streams import emit, say
+    from serve_eval.errors import PlanError
+    from serve_eval.history import find_series
+    from serve_eval.report.plots import check_plot, draw
+    from serve_eval.report.text import clean
+    from serve_eval.run_folder import pretty_json
+
+    if plot is not None:
+        check_plot(plot)
+    history = find_series(folder)
+    charts = [chart(one, limit=limit) for one in _chosen(history, task, model)]
+    if plot is not None and len(charts) > MOST_DRAWN:
+        raise PlanError(
+            f"--plot: {len(charts)} series are more than the {MOST_DRAWN} of a picture",
+            hint="Choose with --task and --model.",
+        )
+    if as_json:
+        content = {"schema_version": 1, "dir": str(folder), "series": list(map(_json, charts)), "notes": history.notes}
+        emit(pretty_json(content).decode())
+    else:
+        lines = [line for one in charts for line in _lines(one, folder)]
+        lines += [f"note: {note}" for note in history.notes[:NOTES_SHOWN]]
+        if len(history.notes) > NOTES_SHOWN:
+            lines.append(f"note: and {len(history.notes) - NOTES_SHOWN} more: --json lists them all")
+        emit("".join(f"{clean(line)}\n" for line in lines))
+    if plot is not None:
+        draw(plot, [panel for one in charts for panel in _panels(one)])
+        say(f"values and sums: {plot}")
+
+
+def _chosen(history: History, task: str | None, model: str | None) -> list[Series]:
+    """The series of that task and model. Raises PlanError where there is none."""
+    from serve_eval.errors import PlanError
+    from serve_eval.folders import nearest
+
+    chosen = list(history.series)
+    for flag, name, field in (("--task", task, "task"), ("--model", model, "model")):
+        if name is not None:
+            known = sorted({getattr(one, field) for one in chosen})
+            chosen = [one for one in chosen if getattr(one, field) == name]
+            if not chosen:
+                raise PlanError(f"{flag} {name}: no finished run has it.{nearest(name, known)}")
+    if not chosen:
+        raise PlanError("no run can be charted", hint="\n".join(history.notes))
+    return chosen
+
+
+def _lines(one: Chart, folder: Path) -> list[str]:
+    from serve_eval.charting import date
+
+    series, nights = one.series, one.series.nights
+    lines = [
+        f"{series.name}: {_runs(len(nights))} of {series.n} samples",
+        f"  x is the {one.measure}; a run's standard deviation is {one.sd:.3f} points, {one.noise.source}",
+        f"  {'began (UTC)':16}  {'value':>9}  {'missing':>7}  {'flips':>6}  {'x':>9}  {'z':>6}  {'S':>6}         run",
+    ]
+    for night, x, flips, point in zip(nights, one.x, one.flips, one.points, strict=True):
+        where = night.run.relative_to(folder) if night.run != folder else night.run.name
+        lines.append(
+            f"  {date(night):16}  {night.value:>9.3f}  {night.missing:>7}  {'-' if flips is None else flips:>6}  "
+            f"{x:>9.3f}  {point.z:>6.2f}  {point.s:>6.2f}  {'ALARM' if point.alarm else '':5}  {where}"
+        )
+    if len(nights) == 1:
+        lines.append("  one run: there is nothing yet to compare it with")
+    return [*lines, *(f"  warning: {warning}" for warning in one.warnings), ""]
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
+def _json(one: Chart) -> dict[str, Any]:
+    from serve_eval.stats.drift import SLACK
+
+    series = one.series
+    return {
+        "task": series.task,
+        "model": series.model,
+        "spec": series.spec,
+        "simulated": series.simulated,
+        "fingerprint": series.fingerprint,
+        "higher_is_better": series.metric.higher_is_better,
+        "n": series.n,
+        "measure": one.measure,
+        "variance": one.noise.variance,
+        "variance_from": one.noise.source,
+        "sd": one.sd,
+        "k": SLACK,
+        "h": one.limit,
+        "alarm": one.points[-1].alarm,
+        "warnings": one.warnings,
+        "runs": [
+            {
+                "run": str(night.run),
+                "started_at": night.started_at.isoformat(),
+                "value": night.value,
+                "missing": night.missing,
+                "flips": flips,
+                "x": x,
+                "z": point.z,
+                "s": point.s,
+                "alarm": point.alarm,
+            }
+            for night, x, flips, point in zip(series.nights, one.x, one.flips, one.points, strict=True)
+        ],
+    }
+
+
+def _panels(one: Chart) -> list[Panel]:
+    """The value of each run, and below it the sum with its limit."""
+    from serve_eval.charting import date
+    from serve_eval.report.plots import Level, Line, Panel
+
+    nights = one.series.nights
+    places = [float(place) for place in range(1, len(nights) + 1)]
+    step = max(1, -(-len(nights) // DATES_SHOWN))
+    ticks = {places[i]: "\n".join(date(nights[i]).split()) for i in range(0, len(nights), step)}
+    values, sums = [night.value for night in nights], [point.s for point in one.points]
+    references = sorted({night.reference.value for night in nights if night.reference is not None})
+    levels = [Level(label=f"reference {value:.3f}", at=value) for value in references]
+    seen = {"marked": one.alarms, "mark_label": "alarm"}
+    return [
+        Panel(
+            title=f"{one.series.name}: {_runs(len(nights))} of {one.series.n} samples",
+            x_label="began (UTC)",
+            y_label=f"{one.series.metric.name} (points)",
+            lines=[Line(label="value of the run", x=places, y=values, dots=True, **seen)],  # type: ignore[arg-type]
+            levels=levels,
+            ticks=ticks,
+        ),
+        Panel(
+            title="decline, as a cumulative sum",
+            x_label="began (UTC)",
+            y_label="S (standard deviations of a run)",
+            lines=[Line(label="S", x=places, y=sums, dots=True, **seen)],  # type: ignore[arg-type]
+            levels=[Level(label=f"alarm beyond h = {one.limit:g}", at=one.limit)],
+            ticks=ticks,
+            y_range=(-0.3, 1.15 * max(one.limit, *sums)),
+        ),
+    ]

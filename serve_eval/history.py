@@ -1,0 +1,212 @@
+"""The finished runs below a folder, sorted into series: one task, model, specification and protocol each, oldest first.
+
+What does not belong together is never mixed, and what is left out is said.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from serve_eval import run_folder
+from serve_eval.errors import RunFolderError
+from serve_eval.reference import spec_text
+from serve_eval.schema import Metric, Reference, Report, TaskReport
+from serve_eval.validity import MAX_MISSING
+
+MOST_DEEP, MOST_FOLDERS = 8, 100_000
+"""How far below the folder, and into how many folders, is looked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """One run of a series. `value` in points over the scored samples; `paired` the mean difference to the reference's
+    runs prompt by prompt, in points and negative where worse (None: it was not compared)."""
+
+    run: Path
+    started_at: datetime
+    value: float
+    missing: int
+    paired: float | None
+    reference: Reference | None
+    address: str
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Runs that can be set beside each other, oldest first. `n` is the number of samples that each asked."""
+
+    task: str
+    model: str
+    spec: str
+    simulated: bool
+    fingerprint: Mapping[str, str]
+    metric: Metric
+    n: int
+    nights: tuple[Night, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.task} of {self.model}, {self.spec}{' (simulated)' if self.simulated else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What was found; `notes` say what was left out or kept apart, and why."""
+
+    series: tuple[Series, ...]
+    notes: tuple[str, ...]
+
+
+def find_series(folder: Path) -> History:
+    """The series below a folder. Raises RunFolderError when there is no finished run."""
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: no such folder", hint="Name the folder that your run folders lie in.")
+    notes: list[str] = []
+    found: dict[tuple[str, str, str, bool, str], list[tuple[bytes, TaskReport, Night]]] = defaultdict(list)
+    finished = unfinished = 0
+    for run in _run_folders(folder, notes):
+        if not (run / run_folder.REPORT_FILE).exists():
+            unfinished += 1
+            continue
+        try:
+            report = _report(run)
+            first, copied = _first_session(run, report)
+        except RunFolderError as error:
+            notes.append(f"left out: {error}")
+            continue
+        finished += 1
+        for task in report.tasks:
+            if why := _unfit(report, task):
+                notes.append(f"left out: {run}: {task.result.task}: {why}")
+                continue
+            plan = report.plan
+            simulated = plan.launcher.name == "simulated"
+            protocol = msgspec.json.encode(task.fingerprint, order="sorted").decode()
+            key = (task.result.task, plan.model or "", spec_text(plan.accuracy_spec), simulated, protocol)
+            found[key].append((copied, task, _night(run, first, report, task)))
+    if unfinished:
+        notes.append(f"{unfinished} unfinished runs were left out: serve-eval run --resume FOLDER ends one")
+    if not finished:
+        raise RunFolderError(
+            f"{folder}: no finished run lies below it{f', and {unfinished} unfinished ones' if unfinished else ''}",
+            hint="A finished run is a folder with a report.json, as serve-eval run -o FOLDER leaves it.",
+        )
+    series = tuple(_series(key, runs, notes) for key, runs in sorted(found.items()))
+    return History(series=series, notes=(*notes, *_kept_apart(series)))
+
+
+def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
+    """Folders of runs, in the order of their names. No link is followed, and nothing is looked for within a run."""
+    for seen, (path, folders, files) in enumerate(os.walk(folder)):
+        if seen >= MOST_FOLDERS:
+            notes.append(f"only the first {MOST_FOLDERS} folders below {folder} were looked at")
+            return
+        if run_folder.PLAN_FILE in files or run_folder.REPORT_FILE in files:
+            folders.clear()
+            yield Path(path)
+        elif len(Path(path).relative_to(folder).parts) >= MOST_DEEP and folders:
+            notes.append(f"not looked at: what lies below {path}, {MOST_DEEP} folders deep")
+            folders.clear()
+        folders.sort()
+
+
+def _report(run: Path) -> Report:
+    file = run / run_folder.REPORT_FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Report)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
+
+
+def _first_session(run: Path, report: Report) -> tuple[datetime, bytes]:
+    """When the run began, and what two copies of one run have in common: the record of its sessions."""
+    try:
+        sessions = run_folder.sessions(run)
+        told = sessions[0]["started_at"] if sessions else report.started_at
+        began = datetime.fromisoformat(told)
+        data = (run / run_folder.ENVIRONMENT_FILE).read_bytes() if sessions else str(run).encode()
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{run}: nothing tells when it began: {error}") from error
+    return began if began.tzinfo else began.replace(tzinfo=UTC), data
+
+
+def _unfit(report: Report, task: TaskReport) -> str | None:
+    """Why a result says too little about the endpoint; None when it may be charted."""
+    result = task.result
+    if report.plan.integration_test:
+        return "an integration test of one sample"
+    if result.value is None or not math.isfinite(result.value):
+        return "no value"
+    if result.failed > MAX_MISSING * result.planned:
+        return f"{result.failed} of {result.planned} answers are missing, more than {MAX_MISSING:.0%}"
+    return None
+
+
+def _night(run: Path, began: datetime, report: Report, task: TaskReport) -> Night:
+    paired, version = task.verdict.paired, report.endpoint.info.get("version")
+    assert task.result.value is not None
+    return Night(
+        run=run,
+        started_at=began,
+        value=task.result.value,
+        missing=task.result.failed,
+        paired=None if paired is None or not math.isfinite(paired.difference) else paired.difference,
+        reference=task.reference,
+        address=report.endpoint.base_url,
+        version=version if isinstance(version, str) else None,
+    )
+
+
+def _series(
+    key: tuple[str, str, str, bool, str], runs: Sequence[tuple[bytes, TaskReport, Night]], notes: list[str]
+) -> Series:
+    task, model, spec, simulated, _ = key
+    result, fingerprint = runs[0][1].result, runs[0][1].fingerprint
+    nights: dict[bytes, Night] = {}
+    for copied, _, night in runs:
+        if copied in nights:
+            notes.append(f"left out: {night.run}: {task}: the same run as {nights[copied].run}")
+        else:
+            nights[copied] = night
+    return Series(
+        task=task,
+        model=model,
+        spec=spec,
+        simulated=simulated,
+        fingerprint=fingerprint,
+        metric=_metric(result.metric, runs),
+        n=result.planned,
+        nights=tuple(sorted(nights.values(), key=lambda night: (night.started_at, str(night.run)))),
+    )
+
+
+def _metric(metric: Metric, runs: Sequence[tuple[bytes, TaskReport, Night]]) -> Metric:
+    """The metric, with the direction that a reference says it has."""
+    told = [r.higher_is_better for _, task, _ in runs if (r := task.reference) and r.higher_is_better is not None]
+    return replace(metric, higher_is_better=told[-1]) if told else metric
+
+
+def _kept_apart(series: Sequence[Series]) -> list[str]:
+    """What differs between series that a reader may take for one."""
+    notes = []
+    alike: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
+    for one in series:
+        alike[one.task, one.model, one.spec].append(one)
+    for group in alike.values():
+        name = group[0].name.removesuffix(" (simulated)")
+        if len({one.simulated for one in group}) > 1:
+            notes.append(f"{name}: simulated runs are kept apart from real ones")
+        prints = [one.fingerprint for one in group]
+        fields = sorted({field for told in prints for field in told if len({p.get(field) for p in prints}) > 1})
+        if fields:
+            notes.append(f"{name}: {len(group)} series, since they were asked differently: {', '.join(fields)}")
+    return notes

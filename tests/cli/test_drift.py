@@ -1,0 +1,280 @@
+"""Histories of run folders, charted. One real run is the model of all: its folder is copied under another date, and
+some of its samples lose or win their point, in the scores and in the report alike."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+N = 400
+FIRST = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
+
+
+def _serve_eval(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "serve_eval", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture(scope="module")
+def base(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("base") / "out"
+    flags = ["run", "--launcher", "simulated", "--model", "org/m", "--tasks", "gsm8k", "--dataset-root", data_root]
+    done = _serve_eval(*flags, "--no-reference", "--limit", str(N), "--set", "launcher.accuracy=0.8", "-o", out)
+    assert done.returncode == 3, done.stderr
+    return out
+
+
+def _json(file: Path) -> Any:
+    return json.loads(file.read_text())
+
+
+class Nights:
+    """Makes runs of one endpoint, a day apart."""
+
+    def __init__(self, base: Path, folder: Path) -> None:
+        self.base, self.folder = base, folder
+        self.made = 0
+        (folder).mkdir(exist_ok=True)
+
+    def add(self, turned: range | tuple[int, ...] = (), *, to: float = 0.0, name: str = "", **report: Any) -> Path:
+        """A run in which the samples at these places score `to`. `report` replaces fields of the task's result."""
+        run = Path(shutil.copytree(self.base, self.folder / (name or f"night{self.made:02}")))
+        lines = [json.loads(line) for line in (run / "scores/gsm8k.jsonl").read_text().splitlines()]
+        lines.sort(key=lambda line: (-line["value"], line["id"]))  # the right ones first
+        for place in turned:
+            lines[place]["value"] = to
+        (run / "scores/gsm8k.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        content = _json(run / "report.json")
+        value = 100 * sum(line["value"] for line in lines) / len(lines)
+        content["tasks"][0]["result"] |= {"value": value, **report}
+        (run / "report.json").write_text(json.dumps(content))
+        sessions = _json(run / "environment.json")
+        sessions[0]["started_at"] = (FIRST + timedelta(days=self.made)).isoformat()
+        (run / "environment.json").write_text(json.dumps(sessions))
+        self.made += 1
+        return run
+
+    def edit(self, run: Path, **task: Any) -> None:
+        """Replaces fields of the report's task."""
+        content = _json(run / "report.json")
+        content["tasks"][0] |= task
+        (run / "report.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def nights(base: Path, tmp_path: Path) -> Nights:
+    return Nights(base, tmp_path / "nights")
+
+
+def _noise(night: int, flips: int = 6) -> tuple[int, ...]:
+    """Places of right samples that are wrong in this night, others in each."""
+    return tuple((37 * night + 11 * i) % 300 for i in range(flips))
+
+
+def _charts(folder: Path, *flags: str) -> dict[str, Any]:
+    done = _serve_eval("drift", folder, "--json", *flags)
+    assert done.returncode == 0, done.stderr
+    content: dict[str, Any] = json.loads(done.stdout)
+    return content
+
+
+def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights) -> None:
+    for night in range(8):
+        nights.add(_noise(night))
+    for night in range(8, 20):
+        nights.add(tuple({*_noise(night), *range(300, 306)}))  # 1.5 points less
+    done = _serve_eval("drift", nights.folder)
+    assert done.returncode == 0, done.stderr
+    assert "gsm8k of org/m, default (simulated): 20 runs of 400 samples" in done.stdout
+    assert "measured on the first 10 runs" in done.stdout
+    assert "warning: ALARM" in done.stdout
+    assert "begin on 2026-03-09" in done.stdout
+    assert "1.500 points worse" in done.stdout
+    [chart] = _charts(nights.folder)["series"]
+    alarms = [place for place, run in enumerate(chart["runs"]) if run["alarm"]]
+    assert alarms == list(range(alarms[0], 20))
+    assert 8 <= alarms[0] < 20
+    assert chart["alarm"] is True
+    assert [run["started_at"][:10] for run in chart["runs"]] == [
+        f"{FIRST + timedelta(days=i):%Y-%m-%d}" for i in range(20)
+    ]
+    [higher] = _charts(nights.folder, "--h", "1000")["series"]
+    assert (higher["alarm"], higher["h"]) == (False, 1000)
+    assert [run["s"] for run in higher["runs"]] == [run["s"] for run in chart["runs"]]
+
+
+def test_the_sum_is_that_of_the_formula(nights: Nights) -> None:
+    runs = [nights.add(_noise(night, flips)) for night, flips in enumerate((4, 6, 10))]
+    [chart] = _charts(nights.folder)["series"]
+    values = [_json(run / "report.json")["tasks"][0]["result"]["value"] for run in runs]
+    pairs = zip(*(_scores(run) for run in runs), strict=True)
+    variances = [sum((v - sum(p) / 3) ** 2 for v in p) / 2 for p in pairs]
+    variance = sum(variances) / N
+    assert chart["variance"] == pytest.approx(variance)
+    sd = 100 * (variance / N) ** 0.5
+    z = [0.0, (values[1] - values[0]) / sd * 0.5**0.5, (values[2] - (values[0] + values[1]) / 2) / sd * (2 / 3) ** 0.5]
+    assert [run["z"] for run in chart["runs"]] == pytest.approx(z)
+    second = max(0.0, -z[1] - 0.5)
+    assert [run["s"] for run in chart["runs"]] == pytest.approx([0.0, second, max(0.0, second - z[2] - 0.5)])
+    assert [run["flips"] for run in chart["runs"]] == [None, 10, 16]
+
+
+def _scores(run: Path) -> list[float]:
+    lines = [json.loads(line) for line in (run / "scores/gsm8k.jsonl").read_text().splitlines()]
+    return [line["value"] for line in sorted(lines, key=lambda line: str(line["id"]))]
+
+
+def test_where_lower_is_better_a_rise_is_a_decline(nights: Nights) -> None:
+    for night in range(12):
+        run = nights.add(_noise(night), to=1.0) if night < 6 else nights.add(range(12))
+        metric = _json(run / "report.json")["tasks"][0]["result"]["metric"]
+        content = _json(run / "report.json")
+        content["tasks"][0]["result"]["metric"] = {**metric, "higher_is_better": False}
+        content["tasks"][0]["result"]["value"] = 20.0 + (2.0 if night >= 6 else 0.0) + 0.1 * (night % 2)
+        (run / "report.json").write_text(json.dumps(content))
+    [chart] = _charts(nights.folder)["series"]
+    assert chart["higher_is_better"] is False
+    assert chart["alarm"] is True
+    assert chart["runs"][0]["x"] == -20.0
+    assert "2.000 points worse" in chart["warnings"][0]
+
+
+def test_a_flip_of_a_deterministic_endpoint_is_named(nights: Nights) -> None:
+    for _ in range(4):
+        nights.add()
+    before = _charts(nights.folder)["series"][0]
+    assert (before["variance"], before["warnings"]) == (0.0, [])
+    assert before["sd"] == pytest.approx(100 / N)  # that of a single flip
+    run = nights.add((3, 5))
+    [chart] = _charts(nights.folder)["series"]
+    lines = [json.loads(line) for line in (run / "scores/gsm8k.jsonl").read_text().splitlines()]
+    assert len(chart["warnings"]) == 1
+    assert f"on 2026-03-05 02:00 2 samples scored another value: {lines[3]['id']}, {lines[5]['id']}" in str(
+        chart["warnings"]
+    )
+
+
+def test_without_scores_on_file_the_noise_is_the_most_that_it_can_be(nights: Nights) -> None:
+    runs = [nights.add(_noise(night)) for night in range(3)]
+    for run in runs:
+        shutil.rmtree(run / "scores")
+    [chart] = _charts(nights.folder)["series"]
+    mean = sum(run["value"] for run in chart["runs"]) / 300
+    assert chart["variance"] == pytest.approx(mean * (1 - mean))
+    assert "not measured" in chart["variance_from"]
+    assert {run["flips"] for run in chart["runs"]} == {None}
+
+
+def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights) -> None:
+    first = nights.add()
+    other = nights.add()
+    nights.edit(other, fingerprint={**_json(other / "report.json")["tasks"][0]["fingerprint"], "max_tokens": "7"})
+    real = nights.add()
+    content = _json(real / "report.json")
+    content["plan"]["launcher"] = {"name": "external", "options": {}}
+    (real / "report.json").write_text(json.dumps(content))
+    many = nights.add(failed=20, scored=N - 20)
+    killed = nights.add()
+    (killed / "report.json").unlink()
+    broken = nights.add()
+    (broken / "report.json").write_text("{")
+    test = nights.add()
+    (test / "report.json").write_text(
+        (test / "report.json").read_text().replace('"integration_test": false', '"integration_test": true')
+    )
+    shutil.copytree(first, nights.folder / "copy")
+    found = _charts(nights.folder)
+    assert sorted((one["simulated"], len(one["runs"])) for one in found["series"]) == [(False, 1), (True, 1), (True, 1)]
+    said = "\n".join(found["notes"])
+    assert "1 unfinished runs were left out" in said
+    assert f"{many}: gsm8k: 20 of 400 answers are missing, more than 2%" in said
+    assert f"{broken / 'report.json'} cannot be read" in said
+    assert "an integration test" in said
+    assert "asked differently: max_tokens" in said
+    assert "simulated runs are kept apart from real ones" in said
+    assert f"the same run as {nights.folder / 'copy'}" in said
+
+
+def test_the_measure_is_one_that_every_run_has(nights: Nights) -> None:
+    reference = {"task": "gsm8k", "model": "org/m", "spec": {}, "value": 81.0, "file": "gsm8k.yaml"}
+    runs = [nights.add(_noise(night)) for night in range(3)]
+    for run in runs:
+        nights.edit(run, reference=reference)
+    [chart] = _charts(nights.folder)["series"]
+    assert chart["measure"] == "value minus reference"
+    assert chart["runs"][0]["x"] == pytest.approx(chart["runs"][0]["value"] - 81.0)
+    nights.edit(runs[2], reference={**reference, "value": 60.0})
+    [replaced] = _charts(nights.folder)["series"]
+    assert replaced["measure"] == "value"
+    assert [run["z"] for run in replaced["runs"]] == pytest.approx([run["z"] for run in chart["runs"]])
+
+
+def test_pairs_and_the_noise_of_a_registered_reference_are_used(data_root: Path, tmp_path: Path) -> None:
+    flags = ["run", "--launcher", "simulated", "--model", "org/m", "--tasks", "gsm8k", "--dataset-root", data_root]
+    options = ["launcher.accuracy=0.8", "launcher.flip_rate=0.1", "gsm8k.num_samples=300"]
+    common = [*flags, *(flag for option in options for flag in ("--set", option))]
+    runs = [tmp_path / "old" / str(i) for i in range(2)]
+    for i, run in enumerate(runs):
+        assert _serve_eval(*common, "--set", f"launcher.run={i}", "--no-reference", "-o", run).returncode == 3
+    assert _serve_eval("references", "register", *runs, "--references-dir", tmp_path / "refs").returncode == 0
+    for i in (2, 3):
+        done = _serve_eval(
+            *common, "--set", f"launcher.run={i}", "--references-dir", tmp_path / "refs", "-o", tmp_path / f"new/{i}"
+        )
+        assert done.returncode == 0, done.stderr
+    [chart] = _charts(tmp_path / "new")["series"]
+    assert chart["measure"] == "paired difference to the reference"
+    assert chart["variance_from"] == "measured on the 2 runs of the reference"
+    first = [_scores(run) for run in runs]
+    assert chart["variance"] == pytest.approx(sum((a - b) ** 2 / 2 for a, b in zip(*first, strict=True)) / 300)
+    paired = [_json(tmp_path / f"new/{i}/report.json")["tasks"][0]["verdict"]["paired"]["difference"] for i in (2, 3)]
+    assert [run["x"] for run in chart["runs"]] == paired
+
+
+def test_series_are_chosen_and_drawn(nights: Nights, tmp_path: Path) -> None:
+    for night in range(5):
+        nights.add(_noise(night))
+    picture = tmp_path / "drift.svg"
+    done = _serve_eval("drift", nights.folder, "--task", "gsm8k", "--model", "org/m", "--plot", picture)
+    assert done.returncode == 0, done.stderr
+    drawn = picture.read_text()
+    for words in ("accuracy (points)", "S (standard deviations of a run)", "alarm beyond h = 8", "2026-03-01", "org/m"):
+        assert words in drawn
+    missing = _serve_eval("drift", nights.folder, "--model", "org/n")
+    assert (missing.returncode, "Did you mean 'org/m'?" in missing.stderr) == (2, True)
+    for place in range(5):
+        odd = nights.add(name=f"odd{place}")
+        nights.edit(odd, fingerprint={"task": "gsm8k", "odd": str(place)})
+    crowded = _serve_eval("drift", nights.folder, "--plot", picture)
+    assert (crowded.returncode, "6 series are more" in crowded.stderr) == (2, True)
+
+
+def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path: Path) -> None:
+    for place, said in ((nights.folder, "no finished run lies below"), (tmp_path / "nowhere", "no such folder")):
+        done = _serve_eval("drift", place)
+        assert (done.returncode, said in done.stderr, done.stdout) == (2, True, ""), done.stderr
+    (nights.add() / "report.json").unlink()
+    done = _serve_eval("drift", nights.folder)
+    assert (done.returncode, "and 1 unfinished" in done.stderr) == (2, True), done.stderr
+    nights.add(failed=N, scored=0, value=None)
+    nothing = _serve_eval("drift", nights.folder)
+    assert (nothing.returncode, "no value" in nothing.stderr) == (2, True), nothing.stderr
+    nights.add()
+    assert _serve_eval("drift", nights.folder, "--h", "0").returncode == 2
+
+
+def test_no_link_is_followed_and_the_depth_is_bounded(nights: Nights) -> None:
+    run = nights.add()
+    (nights.folder / "loop").symlink_to(nights.folder)
+    deep = nights.folder.joinpath(*"abcdefghij")
+    shutil.copytree(run, deep / "run")
+    found = _charts(nights.folder)
+    assert [len(one["runs"]) for one in found["series"]] == [1]
+    assert "8 folders deep" in str(found["notes"])
