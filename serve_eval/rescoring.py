@@ -107,7 +107,7 @@ def rescore(run: Path, settings: Sequence[str] = (), *, to: Path | None = None) 
     other = any(one.options for one in work)  # a reference may have been taken under the old ones
     plan = replace(saved, tasks=tuple(specs), no_reference=saved.no_reference or other)
     if to is not None:
-        _check_new(run, to, plan, work)
+        _check_new(run, to, plan, work, prints)
     try:
         report = _report(run)
         values = {task["result"]["task"]: task["result"]["value"] for task in report.get("tasks", ())}
@@ -137,7 +137,8 @@ def _work(saved: Plan, spec: Spec, p: PreparedTask, prints: Mapping[str, Mapping
         raise DatasetError(
             f"{name}: the data is not what {run} asked: its samples were {stored.get('samples')}, "
             f"now they are {p.fingerprint['samples']}",
-            hint="Put the data back that the run was made with; report.json names its files with their checksums.",
+            hint="Put the data back that the run was made with, and the references if they set the number of samples: "
+            "report.json names the files.",
         )
     differing = run_folder.differences(dict(stored), p.fingerprint)
     notes = (f"the task has changed since the run: {'; '.join(differing)}",) if differing else ()
@@ -260,8 +261,17 @@ def _report(run: Path) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------- a new folder
 
 
-def _check_new(run: Path, to: Path, plan: Plan, work: Sequence[_Work]) -> None:
+def _check_new(run: Path, to: Path, plan: Plan, work: Sequence[_Work], prints: Mapping[str, Mapping[str, str]]) -> None:
     """Raises RunFolderError or PlanError before anything is written."""
+    for one in work:
+        stored, now = prints[one.task.name], one.prepared.fingerprint
+        other = [name for name in stored.keys() & now.keys() if name != "version" and stored[name] != now[name]]
+        if other:
+            raise RunFolderError(
+                f"{one.task.name} asks otherwise than when {run} was made: {', '.join(sorted(other))}; a new folder "
+                "would claim what was not asked",
+                hint="Without -o the values are printed all the same.",
+            )
     if to.resolve().is_relative_to(run.resolve()):
         raise RunFolderError(f"{to} lies within {run}, which stays as it is", hint="Choose another folder with -o.")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 NOTES_SHOWN = 20
 MOST_DRAWN = 4
 """Series in one picture."""
+MOST_DOTS = 100
+"""Runs that are still drawn as dots of their own."""
 DATES_SHOWN = 6
 """Dates below the axis of a picture."""
 
@@ -156,13 +158,13 @@ def _panels(one: Chart) -> list[Panel]:
     values, sums = [night.value for night in nights], [point.s for point in one.points]
     references = sorted({night.reference.value for night in nights if night.reference is not None})
     levels = [Level(label=f"reference {value:.3f}", at=value) for value in references]
-    seen = {"marked": one.alarms, "mark_label": "alarm"}
+    seen = {"marked": one.alarms, "mark_label": "alarm", "dots": len(nights) <= MOST_DOTS}
     return [
         Panel(
             title=f"{one.series.name}: {_runs(len(nights))} of {one.series.n} samples",
             x_label="began (UTC)",
             y_label=f"{one.series.metric.name} (points)",
-            lines=[Line(label="value of the run", x=places, y=values, dots=True, **seen)],  # type: ignore[arg-type]
+            lines=[Line(label="value of the run", x=places, y=values, **seen)],  # type: ignore[arg-type]
             levels=levels,
             ticks=ticks,
         ),
@@ -170,7 +172,7 @@ def _panels(one: Chart) -> list[Panel]:
             title="decline, as a cumulative sum",
             x_label="began (UTC)",
             y_label="S (standard deviations of a run)",
-            lines=[Line(label="S", x=places, y=sums, dots=True, **seen)],  # type: ignore[arg-type]
+            lines=[Line(label="S", x=places, y=sums, **seen)],  # type: ignore[arg-type]
             levels=[Level(label=f"alarm beyond h = {one.limit:g}", at=one.limit)],
             ticks=ticks,
             y_range=(-0.3, 1.15 * max(one.limit, *sums)),

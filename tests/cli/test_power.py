@@ -106,7 +106,8 @@ def test_a_missing_matplotlib_is_named_with_its_extra(tmp_path: Path) -> None:
 
 
 def test_a_picture_needs_no_display_and_says_nothing_of_its_fonts(tmp_path: Path) -> None:
-    bare = {"PATH": "", "HOME": "/nonexistent", "MPLBACKEND": "nonsense", "PYTHONPATH": str(ROOT)}
+    (tmp_path / "home").touch()  # where nobody, root included, can make a folder
+    bare = {"PATH": "", "HOME": str(tmp_path / "home"), "MPLBACKEND": "nonsense", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "serve_eval", "power", "--total", "99", "--plot"]
     done = subprocess.run(
         [*command, str(tmp_path / "p.png")], env=bare, capture_output=True, text=True, timeout=120, check=False

@@ -183,10 +183,16 @@ def test_other_data_and_damaged_files_are_told(run: Path, tmp_path: Path) -> Non
     assert (done.returncode, "a damaged record" in done.stderr) == (2, True), done.stderr
 
 
-def test_a_task_that_was_changed_since_the_run_is_told(run: Path) -> None:
+def test_a_task_that_was_changed_since_the_run_is_told(run: Path, tmp_path: Path) -> None:
     plan = json.loads((run / "plan.json").read_text())
     plan["fingerprints"]["gsm8k"]["version"] = "0"
     (run / "plan.json").write_text(json.dumps(plan))
-    done = _serve_eval("rescore", run)
+    done = _serve_eval("rescore", run, "-o", tmp_path / "new")
     assert done.returncode == 0, done.stderr
     assert 'version: was "0", now "1"' in done.stdout
+    plan["fingerprints"]["gsm8k"]["max_tokens"] = "100"
+    (run / "plan.json").write_text(json.dumps(plan))
+    assert 'max_tokens: was "100", now "256"' in _serve_eval("rescore", run).stdout
+    refused = _serve_eval("rescore", run, "-o", tmp_path / "other")
+    assert (refused.returncode, "claim what was not asked" in refused.stderr) == (2, True), refused.stderr
+    assert not (tmp_path / "other").exists()
