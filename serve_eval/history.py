@@ -146,6 +146,8 @@ def _unfit(report: Report, task: TaskReport) -> str | None:
         return "an integration test of one sample"
     if result.value is None or not math.isfinite(result.value):
         return "no value"
+    if result.spared:
+        return "stopped early, so that its value is partial"
     if result.failed > MAX_MISSING * result.planned:
         return f"{result.failed} of {result.planned} answers are missing, more than {MAX_MISSING:.0%}"
     return None

@@ -111,7 +111,7 @@ def rescore(run: Path, settings: Sequence[str] = (), *, to: Path | None = None) 
     try:
         report = _report(run)
         values = {task["result"]["task"]: task["result"]["value"] for task in report.get("tasks", ())}
-        found = [_rescore(run, one, values.get(one.task.name)) for one in work]
+        found = [_rescore(run, one, values.get(one.task.name), saved.repeats) for one in work]
     except OSError as error:
         raise RunFolderError(f"{error.filename or run}: cannot be read: {error.strerror}") from error
     if to is not None:
@@ -202,11 +202,11 @@ class _Comparison:
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def _rescore(run: Path, work: _Work, reported: float | None) -> Rescored:
+def _rescore(run: Path, work: _Work, reported: float | None, repeats: int) -> Rescored:
     name, scale = work.task.name, work.task.metric.scale
     before = _scores_on_file(run / "scores" / f"{name}.jsonl")
     comparison = _Comparison(before)
-    tally = Tally(work.task, work.prepared.dataset.samples, comparison)
+    tally = Tally(work.task, work.prepared.dataset.samples, comparison, repeats=repeats)
     journal = run / "samples" / f"{name}.jsonl"
     if journal.exists():
         take(read(journal), tally)

@@ -485,7 +485,7 @@ class PairedComparison:
     """
 
     reference_runs: int
-    candidate_runs: int
+    candidate_runs: int = 1
     pairs: int
     missing: int
     method: str

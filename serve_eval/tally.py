@@ -191,16 +191,13 @@ class Tally:
 
 
 def replay(journal: Journal, tally: Tally, *, failures_stand: bool = False) -> int:
-    """Gives the tally what the journal holds; returns how many responses. What failed is asked again, and so counts in
-    the traffic alone, unless `failures_stand`."""
-    if journal.empty:
-        return 0
-    the traffic alone."""
-    return 0 if journal.empty else take(journal.records(), tally)
+    """Gives the tally what the journal holds; returns how many responses."""
+    return 0 if journal.empty else take(journal.records(), tally, failures_stand=failures_stand)
 
 
-def take(records: Iterable[Record], tally: Tally) -> int:
-    """Gives the tally these records, those of other samples left out; returns how many responses."""
+def take(records: Iterable[Record], tally: Tally, *, failures_stand: bool = False) -> int:
+    """Gives the tally these records, those of other samples left out; returns how many responses. What failed is asked
+    again, and so counts in the traffic alone, unless `failures_stand`."""
     index = {sample.id: i for i, sample in enumerate(tally.samples)}
     responses = 0
     for record in records:

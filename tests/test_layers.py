@@ -33,8 +33,7 @@ LAYERS: list[tuple[str, ...]] = [
         "launchers",
     ),
     ("tally", "runner", "tasks", "verdicts"),
-    ("preparation", "early", "evaluation", "registration", "demo"),
-    ("preparation", "evaluation", "registration", "rescoring", "demo"),
+    ("preparation", "early", "evaluation", "registration", "rescoring", "demo"),
     ("cli", "__main__"),
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
