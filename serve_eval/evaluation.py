@@ -60,6 +60,9 @@ LEAST_RETRY_BUDGET = 100
 LAUNCHERS = "launchers"
 VERDICTS = "serve_eval.verdicts"
 
+Launching = Callable[[Plan, Sequence[PreparedTask], Path], AbstractAsyncContextManager[Endpoint]]
+"""Gives the endpoint of a plan for the length of a block, with a folder for its logs."""
+
 
 async def evaluate(
     plan: Plan,
@@ -69,12 +72,14 @@ async def evaluate(
     environ: Mapping[str, str] = os.environ,
     strict: bool = False,
     moved: bool = False,
+    launching: Launching | None = None,
 ) -> Report:
     """Runs a plan in a run folder, or goes on with what is there, and returns the report (also in report.json).
 
     Secrets are taken from `environ` when the connection is opened and kept in memory only. `strict` makes an undecided
-    run fail. `moved` lets a run go on at another base URL. Raises ServeEvalError for what stops the run; what was had
-    by then is in the folder.
+    run fail. `moved` lets a run go on at another base URL. `launching` gives the endpoint when something is to be
+    asked (None: `launch`, for this run alone). Raises ServeEvalError for what stops the run; what was had by then is in
+    the folder.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
@@ -93,7 +98,10 @@ async def evaluate(
         endpoint = _last_endpoint(plan, folder)
         seed = _watch(plan, work, folder)
         if any(w.unfinished for w in work):
-            async with launch(plan, prepared, folder) as endpoint, connect(plan, endpoint, environ) as client:
+            async with (
+                (launching or launch)(plan, prepared, folder) as endpoint,
+                connect(plan, endpoint, environ) as client,
+            ):
                 endpoint = await _preflight(client, endpoint, [w.p for w in work if w.unfinished])
                 run_folder.note_session(folder, _session(plan, endpoint, started_at, seed))
                 await _ask(plan, work, client, folder, progress)

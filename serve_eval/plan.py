@@ -37,7 +37,8 @@ EPS = 0.01
 """Probability with which an early stop may differ from the whole run's verdict, unless one is given."""
 DEFAULT_BASE_URL = "http://localhost:8000/v1"
 
-_SECTIONS: dict[str, type] = {"accuracy_spec": AccuracySpec, "connection": Connection, "limits": Limits}
+SECTIONS: dict[str, type] = {"accuracy_spec": AccuracySpec, "connection": Connection, "limits": Limits}
+"""Keys that hold a mapping of fields."""
 _SCALARS: dict[str, Any] = {
     "model": str,
     "reference_model": str,
@@ -54,7 +55,8 @@ _SCALARS: dict[str, Any] = {
     "output_dir": str,
 }
 _SPECS = ("tasks", "launcher", "verdict")
-_KEYS = (*_SCALARS, *_SECTIONS, *_SPECS)
+KEYS = (*_SCALARS, *SECTIONS, *_SPECS)
+"""Every key of a plan file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ def resolve(
     """
     problems = _Problems(line)
     values = _scalars(file, settings, problems)
-    sections = {name: _section(name, kind, file, settings, problems) for name, kind in _SECTIONS.items()}
+    sections = {name: _section(name, kind, file, settings, problems) for name, kind in SECTIONS.items()}
     tasks = _tasks(file.get("tasks"), settings.get("tasks"), problems)
     launcher = _launcher(file, settings, values, environ, problems)
     verdict = _spec(settings.get("verdict", file.get("verdict", "classic")), VERDICTS, ("verdict",), problems)
@@ -144,7 +146,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
         "repeats": plan.repeats if plan.repeats > 1 else None,
         **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "no_reference", "early_stop")},
     }
-    for name, kind in _SECTIONS.items():
+    for name, kind in SECTIONS.items():
         section = getattr(plan, name)
         content[name] = {f.name: getattr(section, f.name) for f in fields(kind) if getattr(section, f.name) is not None}
     return {key: value for key, value in content.items() if value not in (None, [], {}, False)}
@@ -152,9 +154,9 @@ def to_file(plan: Plan) -> dict[str, Any]:
 
 def _scalars(file: Mapping[str, Any], settings: Mapping[str, Any], problems: _Problems) -> dict[str, Any]:
     for key in file:
-        if key not in _KEYS:
+        if key not in KEYS:
             secret = connection.looks_secret(str(key))
-            problems.add((key,), connection.KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), _KEYS)}")
+            problems.add((key,), connection.KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), KEYS)}")
     values: dict[str, Any] = {}
     for name, kind in _SCALARS.items():
         raw = settings.get(name, file.get(name))

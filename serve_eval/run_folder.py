@@ -107,17 +107,32 @@ def open_folder(
     another process has it, when it belongs to another plan or other data (the differing field is named), or when it
     holds other files than a run's.
     """
+    with held(path, PLAN_FILE):
+        _bind(path, plan, fingerprints, moved=moved)
+        for name in ("samples", "scores", "logs"):
+            (path / name).mkdir(mode=0o700, exist_ok=True)
+        yield path
+
+
+@contextmanager
+def held(path: Path, sign: str) -> Iterator[None]:
+    """The folder, created or found again, locked until the end of the block (also when the process is killed).
+
+    `sign` is the file by which a folder is known as one of ours. Raises RunFolderError when another process has it, or
+    when it holds other files and no such sign.
+    """
     import fcntl
 
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ours = (LOCK_FILE, f"{PLAN_FILE}.partial")  # what a kill before the plan was written leaves behind
-        foreign = not (path / PLAN_FILE).exists() and any(p.name not in ours for p in path.iterdir())
+        ours = (LOCK_FILE, f"{sign}.partial")  # what a kill before the sign was written leaves behind
+        foreign = not (path / sign).exists() and any(p.name not in ours for p in path.iterdir())
         lock = None if foreign else os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be used as a run folder: {error.strerror}") from error
     if lock is None:
-        raise RunFolderError(f"{path} is not empty and holds no run", hint="Choose another folder with -o.")
+        kind = sign.partition(".")[0].replace("plan", "run")
+        raise RunFolderError(f"{path} is not empty and holds no {kind}", hint="Choose another folder with -o.")
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,10 +144,7 @@ def open_folder(
             ) from error
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        _bind(path, plan, fingerprints, moved=moved)
-        for name in ("samples", "scores", "logs"):
-            (path / name).mkdir(mode=0o700, exist_ok=True)
-        yield path
+        yield
     finally:
         os.close(lock)
 

@@ -10,9 +10,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from serve_eval.journal import Journal
-from serve_eval.repeats import Repeated, stability
 from serve_eval.journal import Journal, Record
+from serve_eval.repeats import Repeated, stability
 from serve_eval.schema import Failure, FailureKind, Outcome, Response, Sample, Score, Task, TaskResult, Traffic
 from serve_eval.stats.missing import missing_bounds
 from serve_eval.traffic import TrafficCounter
@@ -48,13 +47,11 @@ class Tally:
     _KINDS: Final = {kind: code for code, kind in enumerate(FailureKind, 1)}
 
     def __init__(
-        self, task: Task, samples: Sequence[Sample], scores: IO[bytes] | None = None, *, repeats: int = 1
+        self, task: Task, samples: Sequence[Sample], scores: Lines | None = None, *, repeats: int = 1
     ) -> None:
         self.task, self.repeats, self._scores = task, repeats, scores
         self.samples = samples = samples if repeats == 1 else Repeated(samples, repeats)
         self._answers = array("q", bytes(8 * len(samples))) if repeats > 1 else None
-    def __init__(self, task: Task, samples: Sequence[Sample], scores: Lines | None = None) -> None:
-        self.task, self.samples, self._scores = task, samples, scores
         self._values = array("d", bytes(8 * len(samples)))
         self._parts: dict[str, array[float]] = {}
         self._outcome = bytearray(len(samples))

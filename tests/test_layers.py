@@ -34,6 +34,7 @@ LAYERS: list[tuple[str, ...]] = [
     ),
     ("tally", "runner", "tasks", "verdicts"),
     ("preparation", "early", "evaluation", "registration", "rescoring", "demo"),
+    ("suite",),
     ("cli", "__main__"),
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

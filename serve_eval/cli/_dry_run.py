@@ -50,7 +50,7 @@ def show(plan: Plan, *, as_json: bool) -> int:
     commands = sys.modules[launcher.__module__].commands(
         LaunchContext(model=plan.model, log_dir=Path("logs")), **options
     )
-    tasks = [_facts(p, plan.repeats) for p in prepared]
+    tasks = [facts(p, plan.repeats) for p in prepared]
     if as_json:
         content = {"plan": to_file(plan), "commands": commands, "tasks": tasks}
         emit(pretty_json(content).decode())
@@ -64,7 +64,8 @@ def show(plan: Plan, *, as_json: bool) -> int:
     return UNDECIDED
 
 
-def _facts(p: PreparedTask, repeats: int) -> dict[str, Any]:
+def facts(p: PreparedTask, repeats: int) -> dict[str, Any]:
+    """What is known of a task before anything is sent."""
     h, found = p.hypothesis, p.reference
     facts: dict[str, Any] = {
         "task": p.task.name,

@@ -10,6 +10,7 @@ import typer
 import serve_eval
 from serve_eval.cli import demo, drift, power, references, rescore, run, verdict
 from serve_eval.cli import listing as listing_command
+from serve_eval.cli import suite as suite_command
 from serve_eval.cli._streams import prepare_streams, say
 from serve_eval.errors import ServeEvalError
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     },
 )
 app.command("run")(run.run)
+app.command("suite")(suite_command.suite)
 app.command("verdict")(verdict.verdict)
 app.command("rescore")(rescore.rescore)
 app.command("drift")(drift.drift)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from serve_eval.schema import Verdict, VerdictOutcome
 
-PASS, FAIL, UNDECIDED, INFRASTRUCTURE, NOTHING_SCORED, INTERRUPTED = 0, 1, 3, 4, 5, 130
+PASS, FAIL, USAGE, UNDECIDED, INFRASTRUCTURE, NOTHING_SCORED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+_RANK = (FAIL, INFRASTRUCTURE, USAGE, UNDECIDED, NOTHING_SCORED, PASS)
 
 _CODES = (
     (VerdictOutcome.FAIL, FAIL),
@@ -21,10 +22,17 @@ def exit_code(verdicts: Sequence[Verdict], *, strict: bool = False) -> int:
 
     `strict` turns 3 into 1. Interruption (130), usage (2) and errors that stop a run have their codes elsewhere.
     """
-    if not verdicts:
+    return worst([code_of(verdict.outcome) for verdict in verdicts], strict=strict)
+
+
+def code_of(outcome: VerdictOutcome) -> int:
+    """The code of a task alone."""
+    return dict(_CODES).get(outcome, PASS)
+
+
+def worst(codes: Sequence[int], *, strict: bool = False) -> int:
+    """The code that stands for all of them; a FAIL first, since it alone says something of the model."""
+    if not codes:
         return NOTHING_SCORED
-    outcomes = {verdict.outcome for verdict in verdicts}
-    for outcome, code in _CODES:
-        if outcome in outcomes:
-            return FAIL if strict and code == UNDECIDED else code
-    return PASS
+    code = min(codes, key=_RANK.index)
+    return FAIL if strict and code == UNDECIDED else code

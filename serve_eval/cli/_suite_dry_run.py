@@ -1,0 +1,92 @@
+"""What a suite would do, without doing it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from serve_eval.cli._dry_run import facts
+from serve_eval.cli._streams import emit, say
+from serve_eval.errors import ServeEvalError
+from serve_eval.preparation import prepare
+from serve_eval.reference import spec_text
+from serve_eval.report.exit_code import UNDECIDED, worst
+from serve_eval.report.text import clean
+from serve_eval.run_folder import pretty_json
+from serve_eval.schema import Suite, SuiteRun
+from serve_eval.suite.shared_server import groups
+
+_SHOWN = ("requests", "reference", "threshold", "theta", "no_reference", "notes")
+
+
+def show(suite: Suite, *, as_json: bool) -> int:
+    """Prints the runs by the server that they share, with requests and thresholds per task.
+
+    Returns the exit code: the one of the worst run that would be refused, else 0.
+    """
+    servers: list[dict[str, Any]] = [
+        {"endpoint": _endpoint(runs[0]), "model": runs[0].plan.model, "runs": [_run(run) for run in runs]}
+        for runs in groups(suite.runs)
+    ]
+    runs = [run for server in servers for run in server["runs"]]
+    total = sum(task["requests"] for run in runs for task in run["tasks"])
+    content = {"name": suite.name, "servers": servers, "requests": total, "waivers": suite.waivers}
+    if as_json:
+        emit(pretty_json(content).decode())
+    else:
+        emit(
+            clean("\n".join([*_lines(suite, servers), f"{len(runs)} runs, {total} requests; nothing was sent"]) + "\n")
+        )
+    refused = [run for run in runs if run["refused"]]
+    for run in refused:
+        say(f"error: the run {run['name']} would be refused: {run['refused']}")
+    return worst([run["exit_code"] for run in runs])
+
+
+def _endpoint(run: SuiteRun) -> str:
+    launcher = run.plan.launcher
+    options = ", ".join(f"{key}={value}" for key, value in launcher.options.items() if key != "base_url")
+    base_url = launcher.options.get("base_url")
+    return " ".join(filter(None, (f"endpoint {base_url}" if base_url else f"launcher {launcher.name}", options)))
+
+
+def _run(run: SuiteRun) -> dict[str, Any]:
+    plan = run.plan
+    told: dict[str, Any] = {
+        "name": run.name,
+        "attributes": run.attributes,
+        "accuracy_spec": spec_text(plan.accuracy_spec),
+        "verdict": plan.verdict.name,
+        "tasks": [],
+        "refused": "",
+        "exit_code": 0,
+    }
+    try:
+        prepared = prepare(replace(plan, no_reference=True))
+    except ServeEvalError as error:
+        return {**told, "refused": str(error), "exit_code": error.exit_code}
+    told["tasks"] = [{"task": p.task.name, **{k: v for k, v in facts(p).items() if k in _SHOWN}} for p in prepared]
+    lacking = [p.task.name for p in prepared if p.reference is None]
+    if lacking and not (plan.model is None or plan.no_reference or plan.integration_test):
+        return {**told, "refused": f"no reference applies to {', '.join(lacking)}", "exit_code": UNDECIDED}
+    return told
+
+
+def _lines(suite: Suite, servers: list[dict[str, Any]]) -> list[str]:
+    lines = [f"suite {suite.name}"]
+    for server in servers:
+        lines.append(f"{server['endpoint']}, model {server['model']}:")
+        for run in server["runs"]:
+            told = [
+                run["accuracy_spec"],
+                f"verdict {run['verdict']}",
+                *(f"{k} {v}" for k, v in run["attributes"].items()),
+            ]
+            lines.append(f"  {run['name']}: {', '.join(told)}")
+            for task in run["tasks"]:
+                reference = task.get("no_reference") or f"threshold {task['threshold']:.3f}"
+                if "reference" in task:
+                    reference = f"reference {task['reference']:g}, {reference}"
+                lines.append(f"    {task['task']}: {task['requests']} requests, {reference}")
+                lines += [f"      note: {note}" for note in task["notes"]]
+    return [*lines, *(f"waiver until {w.until}: {dict(w.match)}: {w.reason}" for w in suite.waivers)]

@@ -1,0 +1,101 @@
+"""`serve-eval suite`: many runs, one verdict."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Suite
+
+
+def suite(
+    file: Annotated[Path | None, typer.Argument(metavar="[SUITE.yaml]", help="A suite file.")] = None,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("--output-dir", "-o", help="Folder of the suite (default outputs/<time>_<name>)."),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the suite in this folder, with its own plans.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show runs, servers, requests and references; send nothing.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 instead of 3.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
+) -> None:
+    """Run a list or a matrix of plans in one folder and say one verdict; each server starts once.
+
+    A suite that is there goes on: finished runs are kept. Exit codes as of run, the first that holds: 1 any FAIL that
+    is not waived, 4 and 2 a run that could not be done, 3 undecided, 0 pass; 130 interrupted.
+    """
+    from serve_eval.errors import PlanError
+
+    if (file is None) == (resume is None):
+        raise PlanError("give a suite file, or --resume with the folder of a suite")
+    if resume is not None and output_dir is not None:
+        raise PlanError("--resume takes the folder of the suite: give no -o with it")
+    known = _suite(file, resume)
+    if dry_run:
+        from serve_eval.cli._suite_dry_run import show
+
+        raise typer.Exit(show(known, as_json=as_json))
+    out_dir = resume or output_dir or _new_folder(known.name)
+    raise typer.Exit(execute(known, out_dir, as_json=as_json, strict=strict))
+
+
+def _suite(file: Path | None, resume: Path | None) -> Suite:
+    from serve_eval.suite.file import read
+    from serve_eval.suite.folder import saved_suite
+
+    if resume is not None:
+        return saved_suite(resume)
+    assert file is not None
+    return read(file, os.environ)
+
+
+def execute(known: Suite, out_dir: Path, *, as_json: bool = False, strict: bool = False) -> int:
+    """Runs a suite with progress on stderr and its verdict on stdout; returns the exit code."""
+    import io
+    import shlex
+    import sys
+
+    from rich.console import Console
+
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._streams import emit, say
+    from serve_eval.report.exit_code import INTERRUPTED
+    from serve_eval.report.suite_table import render
+    from serve_eval.suite.execution import evaluate_suite
+    from serve_eval.suite.folder import SUITE_FILE, SUITE_REPORT_FILE
+
+    say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
+    again = f"serve-eval suite --resume {shlex.quote(str(out_dir))}"
+    shown = progress(PatientConsole(stderr=True, highlight=False))
+    try:
+        report = run_async(evaluate_suite(known, out_dir, progress=shown, told=say, strict=strict))
+    except Interrupted:
+        if (out_dir / SUITE_FILE).exists():
+            say(f"What was had is kept; go on with: {again}")
+        return INTERRUPTED
+    if any(run.error is not None for run in report.runs):
+        say(f"Runs that ended early can be tried again: {again}")
+    if as_json:
+        emit((out_dir / SUITE_REPORT_FILE).read_text(encoding="utf-8"))
+    else:
+        buffer, terminal = io.StringIO(), sys.stdout.isatty()
+        render(report, out_dir, Console(file=buffer, force_terminal=terminal, width=Console().width, highlight=False))
+        emit(buffer.getvalue())
+    return report.exit_code
+
+
+def _new_folder(name: str) -> Path:
+    from datetime import UTC, datetime
+
+    from serve_eval.suite.matrix import slug
+
+    return Path("outputs") / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{slug(name) or 'suite'}"

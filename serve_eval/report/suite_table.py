@@ -1,0 +1,137 @@
+"""The report of a suite for people: a table of its runs and tasks, the reasons, the waivers, one verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from serve_eval.report.text import clean
+from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome, WaiverState, WaiverUse
+
+_STYLES = {VerdictOutcome.PASS: "bold green", VerdictOutcome.FAIL: "bold red", VerdictOutcome.ERROR: "bold red"}
+_TESTED = ("p", "p holm", "q")
+
+
+def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
+    """Prints the suite. Where the table does not fit the terminal, every row is a line of its own."""
+    names = list(dict.fromkeys(key for row in report.rows for key in row.attributes))
+    tested = any(row.p is not None for row in report.rows)
+    columns = ["run", *names, "task", "value", "reference", "threshold", *(_TESTED if tested else ()), "verdict"]
+    cells = [_cells(row, names, tested=tested) for row in report.rows]
+    widths = [max(map(len, column)) + 2 for column in zip(columns, *cells, strict=True)]
+    if sum(widths) <= console.width:
+        console.print(_table(columns, cells, report.rows))
+    else:
+        skipped = ("run", "task", "verdict")
+        for row, line in zip(report.rows, cells, strict=True):
+            named = [f"{n} {cell}" for n, cell in zip(columns, line, strict=True) if n not in skipped and cell != "-"]
+            _say(console, f"{row.run}/{row.task}: {line[-1]}: {', '.join(named)}", _STYLES.get(row.outcome))
+    _explain(report, console)
+    for use in report.waivers:
+        _say(console, _waiver(use))
+    _say(console, f"each run has its own report: {out_dir}/runs/<run>/report.json")
+    _say(console, f"suite folder: {out_dir}")
+    counts = Counter(_verdict(row) for row in report.rows)
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    total = f"{len(report.runs)} runs, {len(report.rows)} tasks"
+    _say(console, f"suite {report.name}: {report.verdict} ({total}: {counted})")
+
+
+def _table(columns: Sequence[str], cells: Sequence[Sequence[str]], rows: Sequence[SuiteRow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    words = columns.index("task")
+    for i, name in enumerate(columns):
+        table.add_column(
+            Text(clean(name)), justify="left" if i <= words or i == len(columns) - 1 else "right", no_wrap=True
+        )
+    for line, row in zip(cells, rows, strict=True):
+        style = "bold yellow" if row.waiver else _STYLES.get(row.outcome, "bold yellow")
+        table.add_row(*map(Text, line[:-1]), Text(line[-1], style=style))
+    return table
+
+
+def _cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> list[str]:
+    tests = [_p(row.p), _p(row.p_holm), _p(row.q_bh)] if tested else []
+    told = [clean(str(row.attributes.get(name, "-"))) for name in attributes]
+    return [
+        row.run,
+        *told,
+        row.task,
+        _value(row),
+        _number(row.reference),
+        _number(row.threshold),
+        *tests,
+        _verdict(row),
+    ]
+
+
+def _verdict(row: SuiteRow) -> str:
+    if row.waiver is not None:
+        return f"{row.own.value} (waived)"
+    if row.outcome is not row.own:
+        return f"{row.outcome.value} (alone: {row.own.value})"
+    return row.outcome.value
+
+
+def _value(row: SuiteRow) -> str:
+    """The value; where answers are missing, the range that they leave it."""
+    if row.failed and row.bounds is not None:
+        return f"{row.bounds[0]:.3f}..{row.bounds[1]:.3f}"
+    return _number(row.evaluated)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else "<.0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def _explain(report: SuiteReport, console: Console) -> None:
+    for run in report.runs:
+        if run.error is not None:
+            _say(console, f"{run.name}: {run.error.kind}: {run.error.message}")
+            if run.error.hint:
+                _say(console, f"  {run.error.hint}")
+    errors = {run.name for run in report.runs if run.error is not None}
+    for row in report.rows:
+        if row.run not in errors:
+            for reason in row.reasons:
+                _say(console, f"{row.run}/{row.task}: {reason}")
+            for warning in row.warnings:
+                if warning.startswith("small"):
+                    _say(console, f"{row.run}/{row.task}: warning: {warning}")
+    if sum(row.p_holm is not None for row in report.rows) > 1:
+        _say(
+            console,
+            f"p holm: at most {report.alpha:g} is a proven drop, with that chance of any false alarm; q: triage",
+        )
+    for warning, count in Counter(warning for run in report.runs for warning in run.warnings).items():
+        _say(console, f"warning: {warning}{f' ({count} runs)' if count > 1 else ''}")
+
+
+def _waiver(use: WaiverUse) -> str:
+    waiver = use.waiver
+    what = ", ".join(f"{key} {value}" for key, value in waiver.match.items())
+    failing = ", ".join(use.failing)
+    said = {
+        WaiverState.APPLIED: f"waived until {waiver.until}: {failing}: {waiver.reason}",
+        WaiverState.EXPIRED: f"warning: the waiver for {what} expired on {waiver.until} ({waiver.reason}); "
+        + (f"it no longer covers {failing}" if failing else "nothing that it names fails: remove it"),
+        WaiverState.NOT_NEEDED: f"the waiver for {what} is no longer needed: everything that it names passes "
+        f"({waiver.reason}, until {waiver.until})",
+        WaiverState.UNDECIDED: f"the waiver for {what} was not needed and may be again: what it names is not decided "
+        f"({waiver.reason}, until {waiver.until})",
+        WaiverState.NO_MATCH: f"warning: the waiver for {what} names no task of this suite ({waiver.reason})",
+    }
+    return said[use.state]
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    console.print(Text(clean(text), style=style or ""), soft_wrap=True)

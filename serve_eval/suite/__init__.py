@@ -1,0 +1,1 @@
+"""Many runs, one verdict: file -> runs (layers, matrix, match) -> execution (folder, shared_server) -> judgement."""

@@ -1,0 +1,266 @@
+"""A suite file to a Suite. Every problem is reported at once, with file and line. Every key is optional but one of
+`plans` and `matrix`:
+
+    name: nightly
+    defaults: {dataset_root: DIR, references_dir: REFS}       # a plan fragment, under every run
+    plans:
+      - plans/llama.yaml                                       # relative to this file
+      - {plan: plans/qwen.yaml, name: qwen-fp8, attributes: {size: 8B}, limits: {concurrency: 16}}
+      - {name: tiny, model: org/tiny, base_url: "host:8000", tasks: [gsm8k]}
+    matrix: {...}                                              # see serve_eval.suite.matrix
+    exclude: [{model: org/large, task: gsm8k}]                 # see serve_eval.suite.match
+    waivers: [{match: {name: qwen-fp8, task: mmlu}, reason: "issue 12", until: 2027-01-31}]
+    max_runs: 200
+
+A plan means what it means to `serve-eval run`, with two exceptions. SERVE_EVAL_* variables and, where the suite names
+an endpoint, OPENAI_BASE_URL are not considered: one variable must not turn the runs of a matrix into one and the same.
+And the suite has one folder, so that a plan file's `output_dir` is left aside.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from serve_eval import connection
+from serve_eval.errors import PlanError
+from serve_eval.folders import nearest
+from serve_eval.plan import resolve
+from serve_eval.schema import Scalar, Spec, Suite, SuiteRun, Waiver
+from serve_eval.suite import match, matrix
+from serve_eval.suite.layers import ADDRESSES, Layer, attributes, line, merge, places
+from serve_eval.yaml_file import Document
+from serve_eval.yaml_file import read as read_yaml
+
+KEYS = ("name", "defaults", "plans", "matrix", "exclude", "waivers", "max_runs")
+WAIVER_KEYS = ("match", "reason", "until")
+MOST_RUNS = 200
+"""Runs that a suite may have where it does not say otherwise: more are probably a mistake in a matrix."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
+
+
+def read(path: Path, environ: Mapping[str, str]) -> Suite:
+    """The suite of a file, with every run's plan resolved. Raises PlanError with every problem."""
+    document = read_yaml(path, PlanError)
+    if not isinstance(document.value, dict):
+        raise PlanError(f"{path}: expected a mapping with plans or a matrix")
+    return _Reader(document, environ).suite()
+
+
+class _Entry(typing.NamedTuple):
+    """A run before its plan is made: its name and whether the user gave it, its layers, its place in the file."""
+
+    name: str
+    given: bool
+    layers: list[Layer]
+    path: tuple[str | int, ...]
+
+
+class _Reader:
+    """Collects what is wrong with a file while it reads it."""
+
+    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+        self._document, self._environ = document, environ
+        self._content: dict[str, Any] = document.value
+        self._problems: list[str] = []
+        self._hint = ""
+
+    def suite(self) -> Suite:
+        for key in self._content:
+            if key not in KEYS:
+                secret = connection.looks_secret(str(key))
+                self._add((key,), connection.KEY_ADVICE if secret else f"unknown key.{nearest(str(key), KEYS)}")
+        name = self._content.get("name") or Path(self._document.name).stem
+        if not isinstance(name, str):
+            self._add(("name",), "expected a text")
+        lowest = self._defaults()
+        entries = [*self._plans(lowest), *self._matrix(lowest)]
+        self._check_names(entries)
+        runs = self._excluded(self._runs(entries))
+        waivers = tuple(self._waivers())
+        if not self._problems and not runs:
+            everything = "everything is excluded" if entries else "name plans, or a matrix"
+            self._add((), f"the suite has no run: {everything}")
+        self._check_count(len(runs))
+        if self._problems:
+            raise PlanError(list(dict.fromkeys(self._problems)), hint=self._hint)
+        return Suite(name=str(name), runs=tuple(runs), waivers=waivers)
+
+    def _add(self, path: Sequence[Any], message: str) -> None:
+        shown = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
+        place = f"{self._document.name}:{self._document.line(*path)}: "
+        self._problems.append(f"{place}{shown}: {message}" if shown else f"{place}{message}")
+
+    def _section(self, key: str, kind: type) -> Any:
+        value = self._content.get(key)
+        if value is not None and not isinstance(value, kind):
+            self._add((key,), f"expected a {'list' if kind is list else 'mapping'}")
+            value = None
+        return kind() if value is None else value
+
+    # ------------------------------------------------------------------------------------------------ the runs
+
+    def _defaults(self) -> Layer:
+        given = self._section("defaults", dict)
+        content = {key: value for key, value in given.items() if key != "attributes"}
+        told = self._attributes(given, ("defaults",))
+        return Layer(content=content, place=places(self._document, "defaults"), attributes=told)
+
+    def _attributes(self, raw: Mapping[str, Any], path: Sequence[str | int]) -> dict[str, Scalar]:
+        given = raw.get("attributes")
+        if given is not None and not isinstance(given, Mapping):
+            self._add((*path, "attributes"), "expected a mapping")
+            given = None
+        return dict(given or {})
+
+    def _plans(self, lowest: Layer) -> Iterable[_Entry]:
+        for i, raw in enumerate(self._section("plans", list)):
+            raw = {"plan": raw} if isinstance(raw, str) else raw
+            path = ("plans", i)
+            if not isinstance(raw, dict) or not raw:
+                self._add(path, "expected a plan, or the path of a plan file")
+                continue
+            own = {key: value for key, value in raw.items() if key not in ("plan", "name", "attributes")}
+            told = self._attributes(raw, path)
+            layers = [Layer(content=own, place=places(self._document, *path), attributes=told)]
+            name = matrix.label({key: own[key] for key in ("model", "accuracy_spec") if key in own})
+            if (file := raw.get("plan")) is not None:
+                if (below := self._plan_file(file, (*path, "plan"))) is None:
+                    continue
+                layers.insert(0, below)
+                name = matrix.slug(Path(file).stem) or name
+            if "name" in raw and not (isinstance(raw["name"], str) and _NAME.fullmatch(raw["name"])):
+                self._add((*path, "name"), "expected letters, digits, dots, dashes and underscores: it names a folder")
+                continue
+            yield _Entry(raw.get("name", name), "name" in raw, [lowest, *layers], path)
+
+    def _plan_file(self, file: Any, path: tuple[str | int, ...]) -> Layer | None:
+        if not isinstance(file, str):
+            self._add(path, "expected the path of a plan file")
+            return None
+        try:
+            document = read_yaml(Path(self._document.name).parent / Path(file).expanduser(), PlanError)
+        except PlanError as error:
+            for problem in error.problems:
+                self._add(path, problem)
+            self._hint = self._hint or error.hint
+            return None
+        if not isinstance(document.value, dict):
+            self._add(path, f"{file}: expected a mapping of keys such as model and tasks")
+            return None
+        content = {key: value for key, value in document.value.items() if key != "output_dir"}
+        return Layer(content=content, place=places(document))
+
+    def _matrix(self, lowest: Layer) -> Iterable[_Entry]:
+        content = self._section("matrix", dict)
+        found, problems = matrix.axes(content, self._document) if content else ({}, [])
+        for path, message in problems:
+            self._add(("matrix", *path), message)
+        if found and not problems:
+            for name, layers in matrix.combinations(found):
+                yield _Entry(name, False, [lowest, *layers], ("matrix",))
+
+    def _check_names(self, entries: Sequence[_Entry]) -> None:
+        seen: set[str] = set()
+        for entry in (entry for entry in entries if entry.given):
+            if entry.name.lower() in seen:
+                self._add((*entry.path, "name"), f"two runs are called {entry.name!r}")
+            seen.add(entry.name.lower())
+
+    def _runs(self, entries: Sequence[_Entry]) -> list[SuiteRun]:
+        given = [entry.name for entry in entries if entry.given]
+        derived = iter(matrix.unique([entry.name for entry in entries if not entry.given], given))
+        runs = []
+        for entry in entries:
+            run = self._run(entry, entry.name if entry.given else next(derived))
+            if run is not None:
+                runs.append(run)
+        return runs
+
+    def _run(self, entry: _Entry, name: str) -> SuiteRun | None:
+        content, told = merge(entry.layers), attributes(entry.layers)
+        where = line(entry.layers, lambda: f"{self._document.name}:{self._document.line(*entry.path)}: ")
+        problems = [
+            f"{where()}attributes.{key}: expected a plain value"
+            for key, value in told.items()
+            if not isinstance(key, str) or not isinstance(value, typing.get_args(Scalar))
+        ]
+        if "output_dir" in content:
+            problems.append(f"{where('output_dir')}output_dir: the folder is the suite's: give it with -o")
+        addressed = any(content.get(key) is not None for key in ADDRESSES)
+        inherited = {k: v for k, v in self._environ.items() if not (addressed and k == "OPENAI_BASE_URL")}
+        try:
+            plan = resolve(content, {}, inherited, where).plan
+        except PlanError as error:
+            problems += error.problems
+        self._problems += problems
+        return None if problems else SuiteRun(name=name, plan=plan, attributes=told)
+
+    def _excluded(self, runs: list[SuiteRun]) -> list[SuiteRun]:
+        """The runs that are left, and their tasks."""
+        for i, pattern in enumerate(self._section("exclude", list)):
+            wrong = list(match.problems(pattern))
+            for path, message in wrong:
+                self._add(("exclude", i, *path), message)
+            if wrong or self._problems:
+                continue
+            left = [kept for run in runs if (kept := _without(pattern, run)) is not None]
+            if left == runs:
+                self._add(("exclude", i), "excludes nothing: no run is like this")
+            runs = left
+        return runs
+
+    def _check_count(self, count: int) -> None:
+        most = self._content.get("max_runs", MOST_RUNS)
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            self._add(("max_runs",), "expected a number, 1 or more")
+        elif count > most:
+            key = "matrix" if "matrix" in self._content else "plans"
+            self._add((key,), f"{count} runs, more than the {most} of max_runs: exclude some, or set max_runs: {count}")
+
+    # --------------------------------------------------------------------------------------------- the waivers
+
+    def _waivers(self) -> Iterable[Waiver]:
+        for i, raw in enumerate(self._section("waivers", list)):
+            path = ("waivers", i)
+            if not isinstance(raw, dict):
+                self._add(path, f"expected a mapping with {', '.join(WAIVER_KEYS)}")
+                continue
+            before = len(self._problems)
+            for key in raw:
+                if key not in WAIVER_KEYS:
+                    self._add((*path, key), f"unknown key.{nearest(str(key), WAIVER_KEYS)}")
+            for inner, message in match.problems(raw.get("match")):
+                self._add((*path, "match", *inner), message)
+            if not isinstance(raw.get("reason"), str) or not raw["reason"].strip():
+                self._add((*path, "reason"), "expected a reason, such as the number of an issue")
+            until = _day(raw.get("until"))
+            if until is None:
+                self._add((*path, "until"), "expected the last day on which it holds, such as 2027-01-31")
+            elif len(self._problems) == before:
+                yield Waiver(match=raw["match"], reason=raw["reason"].strip(), until=until)
+
+
+def _without(pattern: Mapping[str, Any], run: SuiteRun) -> SuiteRun | None:
+    """The run without the tasks that a pattern names; None when nothing of it is left."""
+
+    def named(task: Spec) -> bool:
+        return match.matches(pattern, run, task.name)
+
+    tasks = tuple(task for task in run.plan.tasks if not named(task))
+    if tasks == run.plan.tasks:
+        return run
+    return replace(run, plan=replace(run.plan, tasks=tasks)) if tasks else None
+
+
+def _day(value: Any) -> date | None:
+    try:
+        return date.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

@@ -1,0 +1,93 @@
+"""A suite's folder: locked while it is used, bound to one suite.
+
+suite.json            the runs with their plans, and the waivers
+runs/<name>/          an ordinary run folder each
+servers/<number>/     logs of the servers that several runs shared
+suite_report.json     the report, once every run was tried
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval import run_folder
+from serve_eval.errors import RunFolderError
+from serve_eval.run_folder import FREE_FIELDS, REPORT_FILE, differences, pretty_json, write_private
+from serve_eval.schema import Plan, Report, Suite, SuiteRun
+
+SUITE_FILE, SUITE_REPORT_FILE, RUNS, SERVERS = "suite.json", "suite_report.json", "runs", "servers"
+SCHEMA_VERSION = 1
+
+
+@contextmanager
+def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
+    """The folder, created or found again, locked until the end of the block.
+
+    Names, waivers and attributes may differ from the last time: they change nothing that is asked. Raises
+    RunFolderError when another process has the folder, or when it holds other files or other runs (it says which).
+    """
+    with run_folder.held(path, SUITE_FILE):
+        if (path / SUITE_FILE).exists():
+            _check_same(path, saved_suite(path), suite)
+        (path / SUITE_REPORT_FILE).unlink(missing_ok=True)  # it tells of an earlier state
+        write_private(path / SUITE_FILE, pretty_json({"schema_version": SCHEMA_VERSION, "suite": suite}))
+        try:
+            for folder in (RUNS, SERVERS):
+                (path / folder).mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"{error.filename}: cannot be used as a folder: {error.strerror}") from error
+        yield path
+
+
+def saved_suite(path: Path) -> Suite:
+    """The suite of a folder. Raises RunFolderError when there is none."""
+    file = path / SUITE_FILE
+    try:
+        return msgspec.convert(msgspec.json.decode(file.read_bytes())["suite"], Suite)
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{path} holds no suite: there is no {SUITE_FILE}") from error
+    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
+
+
+def kept_report(path: Path, run: SuiteRun) -> Report | None:
+    """The report of a run that is finished: of the same plan, and with an answer to every sample. None: go on with it.
+
+    The address of a running endpoint may be another one, for a run that was finished by hand elsewhere.
+    """
+    try:
+        report = msgspec.json.decode((path / RUNS / run.name / REPORT_FILE).read_bytes(), type=Report)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    model = run.plan.model or report.plan.model  # found at the endpoint where the plan names none
+    same = _asked(report.plan) == _asked(replace(run.plan, model=model))
+    return report if same and not any(task.result.failed for task in report.tasks) else None
+
+
+def _check_same(path: Path, old: Suite, new: Suite) -> None:
+    found, wanted = ({run.name: _asked(run.plan, address=True) for run in suite.runs} for suite in (old, new))
+    lines = [f"the run {name} is not in this suite" for name in found if name not in wanted]
+    lines += [f"the run {name} is not in the folder's" for name in wanted if name not in found]
+    lines += [line for name in found if name in wanted for line in differences(found[name], wanted[name], name)]
+    if lines:
+        shown = "\n".join(f"  {line}" for line in [*lines[:20], *(["..."] if len(lines) > 20 else [])])
+        raise RunFolderError(
+            f"{path} holds another suite:\n{shown}",
+            hint="Use another folder with -o, or go on with what that suite was: --resume.",
+        )
+
+
+def _asked(plan: Plan, *, address: bool = False) -> Any:
+    """What a plan asks, as JSON values: without how fast, how reached and where the data lies."""
+    content = msgspec.json.decode(msgspec.json.encode(plan))
+    for field in FREE_FIELDS:
+        del content[field]
+    if not address and plan.launcher.name == "external":
+        content["launcher"]["options"].pop("base_url", None)
+    return content

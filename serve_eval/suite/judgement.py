@@ -1,0 +1,167 @@
+"""The verdict of a suite out of its runs': corrected for many tests, waivers applied. Nothing is asked or read here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+from serve_eval.report.exit_code import FAIL, INFRASTRUCTURE, PASS, UNDECIDED, USAGE, code_of, worst
+from serve_eval.schema import (
+    Report,
+    RunError,
+    SuiteRow,
+    SuiteRun,
+    TaskReport,
+    VerdictOutcome,
+    Waiver,
+    WaiverState,
+    WaiverUse,
+)
+from serve_eval.stats.multiplicity import benjamini_hochberg, holm
+from serve_eval.suite.match import matches
+
+ALPHA = 0.05
+"""Chance of any false alarm among all the paired gates of a suite."""
+GATE = "paired"
+"""The rule whose proof of a drop is corrected; the classic threshold and noninferiority are judged as they are."""
+
+_WORDS = {FAIL: "FAIL", INFRASTRUCTURE: "ERROR", USAGE: "ERROR", UNDECIDED: "INCONCLUSIVE", PASS: "PASS"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A run with its report, or with what ended it without one. `kept`: the report was there already."""
+
+    run: SuiteRun
+    report: Report | None = None
+    error: RunError | None = None
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What is said of the whole suite: the exit code, and the verdict as its word."""
+
+    rows: tuple[SuiteRow, ...]
+    waivers: tuple[WaiverUse, ...]
+    exit_code: int
+    verdict: str
+
+
+def judge(ended: Sequence[Ended], waivers: Sequence[Waiver], today: date, *, strict: bool = False) -> Judgement:
+    """The verdict of a suite. `today` is a day in UTC; `strict` makes what is undecided fail."""
+    runs = {one.run.name: _with_model(one) for one in ended}
+    found = corrected([row for one in ended for row in rows(one)])
+    uses = [_use(waiver, found, runs, today) for waiver in waivers]
+    valid = [use.waiver for use in uses if use.state is WaiverState.APPLIED]
+    found = [_waived(row, valid, runs) for row in found]
+    errors = {one.run.name: one.error.exit_code for one in ended if one.error is not None}
+    codes = [PASS if row.waiver else errors.get(row.run, code_of(row.outcome)) for row in found]
+    code = worst(codes, strict=strict)
+    unjudged = all(row.outcome is VerdictOutcome.NOT_JUDGED for row in found)
+    word = VerdictOutcome.NOT_JUDGED.value if unjudged else _WORDS.get(code, "ERROR")
+    return Judgement(rows=tuple(found), waivers=tuple(uses), exit_code=code, verdict=word)
+
+
+def rows(one: Ended) -> list[SuiteRow]:
+    """One row per task: as the run alone judged it, or ERROR for every planned task of a run that has no report."""
+    run = one.run
+    if one.report is not None:
+        return [_row(run, one.report.plan.model, task) for task in one.report.tasks]
+    assert one.error is not None
+    return [
+        SuiteRow(
+            run=run.name,
+            task=task.name,
+            model=run.plan.model,
+            attributes=run.attributes,
+            rule=run.plan.verdict.name,
+            own=VerdictOutcome.ERROR,
+            outcome=VerdictOutcome.ERROR,
+            reasons=(one.error.message,),
+        )
+        for task in run.plan.tasks
+    ]
+
+
+def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
+    verdict, paired = task.verdict, task.verdict.paired
+    return SuiteRow(
+        run=run.name,
+        task=task.result.task,
+        model=model,
+        attributes=run.attributes,
+        rule=verdict.rule,
+        own=verdict.outcome,
+        outcome=verdict.outcome,
+        failed=task.result.failed,
+        evaluated=verdict.evaluated,
+        bounds=verdict.bounds,
+        reference=verdict.reference,
+        threshold=verdict.threshold,
+        p=None if paired is None else paired.p,
+        finding=None if paired is None else paired.finding,
+        reasons=verdict.reasons,
+        warnings=verdict.warnings,
+    )
+
+
+def corrected(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteRow]:
+    """The rows with p_holm, q_bh and what follows from them.
+
+    Holm's correction is over the tests that the paired rule judged by, and touches only "a drop is proven": where that
+    no longer holds, FAIL becomes INCONCLUSIVE (a drop of the margin is not excluded either) and SMALL_DROP becomes
+    PASS. Nothing becomes worse. q is over every test that there is, whatever the rule, since it judges nothing.
+    """
+    tested = [i for i, row in enumerate(found) if row.p is not None]
+    gates = [i for i in tested if found[i].rule == GATE]
+    q = dict(zip(tested, benjamini_hochberg([row.p for row in found if row.p is not None]), strict=True))
+    adjusted = dict(zip(gates, holm([p for i in gates if (p := found[i].p) is not None]), strict=True))
+    result = [replace(row, q_bh=q.get(i), p_holm=adjusted.get(i)) for i, row in enumerate(found)]
+    return [_unproven(row) if row.p_holm is not None and row.p_holm > alpha else row for row in result]
+
+
+def _unproven(row: SuiteRow) -> SuiteRow:
+    """A row of the paired rule when no drop is proven."""
+    why = f"not proven among the suite's tests: p {row.p:.4f} is {row.p_holm:.4f} after Holm's correction"
+    if row.finding == "FAIL":
+        reasons = (*row.reasons, f"margin_not_excluded: {why}")
+        return replace(row, outcome=VerdictOutcome.INCONCLUSIVE, finding="INCONCLUSIVE", reasons=reasons)
+    if row.finding == "SMALL_DROP":
+        others = tuple(warning for warning in row.warnings if not warning.startswith("small_drop"))
+        return replace(row, finding="PASS", warnings=(*others, f"small drop {why}"))
+    return row
+
+
+def _with_model(one: Ended) -> SuiteRun:
+    """The run with the model that was found at the endpoint, where the plan names none."""
+    return one.run if one.report is None else replace(one.run, plan=one.report.plan)
+
+
+def _named(waiver: Waiver, row: SuiteRow, runs: dict[str, SuiteRun]) -> bool:
+    return matches(waiver.match, runs[row.run], row.task)
+
+
+def _waived(row: SuiteRow, valid: Sequence[Waiver], runs: dict[str, SuiteRun]) -> SuiteRow:
+    """A FAIL of the run may be waived, also where the correction made it INCONCLUSIVE; nothing else may: what was not
+    decided is not known, and an error is no property of a model."""
+    if row.own is not VerdictOutcome.FAIL:
+        return row
+    return replace(row, waiver=next((waiver for waiver in valid if _named(waiver, row, runs)), None))
+
+
+def _use(waiver: Waiver, found: Sequence[SuiteRow], runs: dict[str, SuiteRun], today: date) -> WaiverUse:
+    named = [row for row in found if _named(waiver, row, runs)]
+    failing = [row for row in named if row.own is VerdictOutcome.FAIL]
+    if not named:
+        state = WaiverState.NO_MATCH
+    elif today > waiver.until:
+        state = WaiverState.EXPIRED
+    elif failing:
+        state = WaiverState.APPLIED
+    elif all(row.own is VerdictOutcome.PASS for row in named):
+        state = WaiverState.NOT_NEEDED
+    else:
+        state = WaiverState.UNDECIDED
+    return WaiverUse(waiver=waiver, state=state, failing=tuple(f"{row.run}/{row.task}" for row in failing))

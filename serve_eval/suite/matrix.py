@@ -1,0 +1,155 @@
+"""The matrix of a suite: every combination of the values of its axes.
+
+An axis is named like a key of a plan, or `endpoint` (a base URL or a launcher), and lists values of that key. A mapping
+with `attributes`, `label` or keys of a plan in it is a plan fragment instead, so that several keys can change together:
+
+    matrix:
+      model: [org/small, {model: org/large, limits: {concurrency: 16}, attributes: {size: 70B}}]
+      accuracy_spec: [{}, {quant_algo: FP8}]
+      tasks: [mmlu, gsm8k]                       # one task each; [mmlu, gsm8k] in a list of its own: both in one run
+
+An axis with a name of its own holds fragments only, and its labels become the attribute of that name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from serve_eval.folders import nearest
+from serve_eval.plan import KEYS
+from serve_eval.suite.layers import Layer, places
+from serve_eval.yaml_file import Document
+
+ENDPOINT, LABEL, ATTRIBUTES = "endpoint", "label", "attributes"
+MOST_COMBINATIONS = 10_000
+"""Combinations that are looked at, before any is excluded."""
+PART_LENGTH = 60
+"""Characters of one part of a run's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A value of an axis: the part that it gives to a run's name, and the plan fragment that it stands for."""
+
+    label: str
+    layer: Layer
+
+
+Problem = tuple[tuple[str | int, ...], str]
+
+
+def axes(matrix: Mapping[str, Any], document: Document) -> tuple[dict[str, list[Choice]], list[Problem]]:
+    """The axes in their order, and what is wrong with them as (path below `matrix`, message)."""
+    found: dict[str, list[Choice]] = {}
+    problems: list[Problem] = []
+    for axis, values in matrix.items():
+        if not isinstance(values, list) or not values:
+            problems.append(((axis,), "expected a list of one or more values"))
+            continue
+        read = [_choice(axis, i, value, document) for i, value in enumerate(values)]
+        problems += [problem for one in read if isinstance(one, list) for problem in one]
+        found[axis] = _distinct(axis, [one for one in read if isinstance(one, Choice)])
+    count = math.prod(map(len, found.values()))
+    if count > MOST_COMBINATIONS:
+        problems.append(((), f"gives {count} combinations, and at most {MOST_COMBINATIONS} are looked at"))
+    return found, problems
+
+
+def combinations(found: Mapping[str, Sequence[Choice]]) -> Iterator[tuple[str, list[Layer]]]:
+    """Name and layers of every combination. A later axis lies over an earlier one; an axis with a single value does not
+    show in the name."""
+    several = [axis for axis, choices in found.items() if len(choices) > 1] or list(found)
+    for chosen in product(*found.values()):
+        by_axis = dict(zip(found, chosen, strict=True))
+        yield "_".join(by_axis[axis].label for axis in several), [choice.layer for choice in chosen]
+
+
+def _choice(axis: str, i: int, value: Any, document: Document) -> Choice | list[Problem]:
+    is_fragment = isinstance(value, Mapping) and "name" not in value and _keys(value)
+    if is_fragment or axis not in (*KEYS, ENDPOINT):
+        return _fragment(axis, i, value, document)
+    if axis == ENDPOINT and not isinstance(value, str | Mapping):
+        return [((axis, i), "expected a base URL, a launcher, or a plan fragment")]
+    key = axis if axis != ENDPOINT else "base_url" if isinstance(value, str) else "launcher"
+    content = {key: [value] if key == "tasks" and not isinstance(value, list) else value}
+    place = places(document, "matrix", axis, i, skip=1)
+    return Choice(label=label(content), layer=Layer(content=content, place=place))
+
+
+def _keys(value: Mapping[str, Any]) -> bool:
+    return any(key in value for key in (*KEYS, LABEL, ATTRIBUTES))
+
+
+def _fragment(axis: str, i: int, value: Any, document: Document) -> Choice | list[Problem]:
+    own = axis not in (*KEYS, ENDPOINT)
+    if not isinstance(value, Mapping) or not _keys(value):
+        if own:
+            known = nearest(axis, (*KEYS, ENDPOINT))
+            return [((axis, i), f"{axis} is no key of a plan, so its values are plan fragments.{known}")]
+        return [((axis, i), "expected a plan fragment")]
+    given = value.get(LABEL)
+    if given is not None and not isinstance(given, str | int | float):
+        return [((axis, i, LABEL), "expected a word")]
+    content = {key: inner for key, inner in value.items() if key not in (LABEL, ATTRIBUTES)}
+    attributes = value.get(ATTRIBUTES) or {}
+    if not isinstance(attributes, Mapping):
+        return [((axis, i, ATTRIBUTES), "expected a mapping")]
+    name = slug(str(given)) if given is not None else label(content)
+    if own and axis not in attributes:
+        attributes = {axis: name if given is None else given, **attributes}
+    layer = Layer(content=content, place=places(document, "matrix", axis, i), attributes=attributes)
+    return Choice(label=name, layer=layer)
+
+
+def _distinct(axis: str, choices: Sequence[Choice]) -> list[Choice]:
+    """The choices with different labels."""
+    names = unique([choice.label for choice in choices])
+    return [replace(choice, label=name) for choice, name in zip(choices, names, strict=True)]
+
+
+def unique(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
+    """The names, later ones with -2, -3, ... where they would repeat an earlier one or one that is taken.
+
+    Case is left aside: some file systems do not see it.
+    """
+    seen = {name.lower() for name in taken}
+    found = []
+    for name in names:
+        number, free = 1, name
+        while free.lower() in seen:
+            number += 1
+            free = f"{name}-{number}"
+        seen.add(free.lower())
+        found.append(free)
+    return found
+
+
+def label(content: Mapping[str, Any]) -> str:
+    """A short name for a plan fragment, safe as a part of a file name."""
+    parts = [slug(_word(key, value)) for key, value in content.items() if value is not None]
+    return "_".join(part for part in parts if part)[:PART_LENGTH].rstrip("-._") or "default"
+
+
+def _word(key: str, value: Any) -> str:
+    if key == "model":
+        return str(value).rstrip("/").rsplit("/", 1)[-1]
+    if key == "base_url":
+        return re.sub(r"^\w+://|/v1/?$|/$", "", str(value))
+    if key == "tasks" and isinstance(value, list):
+        return "-".join(next(iter(task), "") if isinstance(task, Mapping) else str(task) for task in value)
+    if isinstance(value, Mapping):
+        if key in ("launcher", "verdict"):
+            return str(value.get("name", next(iter(value), key)))
+        words = value.values() if key == "accuracy_spec" else (f"{k}-{v}" for k, v in value.items())
+        return "-".join(dict.fromkeys(str(word) for word in words if word is not None)) or "default"
+    return str(value) if key in ("launcher", "verdict") else f"{key}-{value}"
+
+
+def slug(text: str) -> str:
+    """Letters, digits, dots, dashes and underscores, beginning with a letter or a digit."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:PART_LENGTH].rstrip("-._")

@@ -1,0 +1,85 @@
+"""One server for the runs of a suite that want the same one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from serve_eval import evaluation
+from serve_eval.errors import LaunchError, ServeEvalError
+from serve_eval.fingerprint import canonical
+from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.schema import Endpoint, Plan, SuiteRun
+
+
+def groups(runs: Sequence[SuiteRun]) -> list[list[SuiteRun]]:
+    """The runs by the server that they need, in the order of their first appearance. A running endpoint is one too, so
+    that its runs follow each other."""
+    found: dict[str, list[SuiteRun]] = {}
+    for run in runs:
+        plan = run.plan
+        found.setdefault(canonical((plan.model, plan.launcher.name, plan.launcher.options)), []).append(run)
+    return list(found.values())
+
+
+class SharedServer:
+    """Starts the server when the first of the runs has something to ask, and stops it at the end of the block.
+
+    A server that could not be started is not tried again: every further run gets the same LaunchError. One that broke
+    while it was used is started anew for the next run, after `stop`.
+    """
+
+    def __init__(self, runs: Sequence[SuiteRun], folder: Path, launching: evaluation.Launching | None = None) -> None:
+        self._plans, self._folder = [run.plan for run in runs], folder
+        self._launching = launching or evaluation.launch
+        self._endpoint: Endpoint | None = None
+        self._refused: LaunchError | None = None
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> SharedServer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stops the server, if there is one."""
+        self._endpoint = None
+        await self._stack.aclose()
+
+    @asynccontextmanager
+    async def launching(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+        """The endpoint, started if need be: what `evaluate` takes as its own `launching`."""
+        if self._refused is not None:
+            raise self._refused
+        if self._endpoint is None:
+            self._endpoint = await self._start(plan, prepared)
+        yield self._endpoint
+
+    async def _start(self, plan: Plan, prepared: Sequence[PreparedTask]) -> Endpoint:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        everything = [*prepared, *await asyncio.to_thread(self._others, plan, prepared)]
+        try:
+            return await self._stack.enter_async_context(self._launching(plan, everything, self._folder))
+        except LaunchError as error:
+            self._refused = error
+            raise
+
+    def _others(self, first: Plan, prepared: Sequence[PreparedTask]) -> list[PreparedTask]:
+        """The tasks of the other runs as far as they ask other prompts: a simulated model has to know them all."""
+        known = {(p.task.name, p.fingerprint["samples"]) for p in prepared}
+        found: list[PreparedTask] = []
+        for plan in self._plans:
+            if plan == first:
+                continue
+            with suppress(ServeEvalError):  # told by that run itself
+                for p in prepare(plan):
+                    if (key := (p.task.name, p.fingerprint["samples"])) not in known:
+                        known.add(key)
+                        found.append(p)
+        return found
