@@ -12,6 +12,7 @@ import pytest
 from serve_eval import folders
 from serve_eval.errors import PlanError
 from serve_eval.plan import resolve
+from serve_eval.suite.file import read as read_suite
 from serve_eval.yaml_file import parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,6 +45,7 @@ def test_every_flag_that_is_named_exists() -> None:
         _help(*command)
         for command in (
             ["run"],
+            ["suite"],
             ["power"],
             ["rescore"],
             ["drift"],
@@ -75,6 +77,20 @@ def test_the_plan_file_of_the_readme_is_a_plan() -> None:
     assert text is not None
     plan = resolve(parse(text.group(1), "README.md", PlanError).value, {}, {}).plan
     assert [task.name for task in plan.tasks] == ["mmlu", "gsm8k"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/suites.md"])
+def test_the_suite_files_of_the_pages_are_suites(page: str, tmp_path: Path) -> None:
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "my-references").mkdir()
+    for name in ("nightly-fp8", "llama"):
+        (tmp_path / f"plans/{name}.yaml").write_text("model: org/m\ntasks: [gsm8k]\n")
+    found = re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    suites = [text for text in found if re.search(r"^(matrix|plans):", text, re.MULTILINE)]
+    assert suites
+    for text in suites:
+        (tmp_path / "suite.yaml").write_text(text.replace("my-references", str(tmp_path / "my-references")))
+        assert len(read_suite(tmp_path / "suite.yaml", {}).runs) > 1
 
 
 def test_the_table_of_tasks_has_a_row_for_each() -> None:

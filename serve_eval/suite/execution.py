@@ -51,10 +51,10 @@ async def evaluate_suite(
                 for run in left:
                     told(f"run {len(ended) + 1} of {len(suite.runs)}: {run.name}")
                     ended[run.name] = await _run(run, folder, server, progress, environ, strict=strict)
-                    if error := ended[run.name].error:
-                        told(f"{run.name}: {error.kind}: {error.message}")
-                        if error.exit_code == INFRASTRUCTURE:
-                            await server.stop()  # whatever became of it, the next run gets a fresh one
+                    error = ended[run.name].error
+                    await server.used(error)
+                    if error is not None:
+                        told(f"{run.name}: {error.kind}: {error.message.partition(chr(10))[0]}")
         in_order = [ended[run.name] for run in suite.runs]
         judged = judge(in_order, suite.waivers, today or datetime.now(UTC).date(), strict=strict)
         report = SuiteReport(

@@ -22,7 +22,7 @@ from typing import Any
 
 from serve_eval.folders import nearest
 from serve_eval.plan import KEYS
-from serve_eval.suite.layers import Layer, places
+from serve_eval.suite.layers import ADDRESSES, Layer, places
 from serve_eval.yaml_file import Document
 
 ENDPOINT, LABEL, ATTRIBUTES = "endpoint", "label", "attributes"
@@ -99,7 +99,8 @@ def _fragment(axis: str, i: int, value: Any, document: Document) -> Choice | lis
     attributes = value.get(ATTRIBUTES) or {}
     if not isinstance(attributes, Mapping):
         return [((axis, i, ATTRIBUTES), "expected a mapping")]
-    name = slug(str(given)) if given is not None else label(content)
+    telling = {key: content[key] for key in (ADDRESSES if axis == ENDPOINT else (axis,)) if key in content}
+    name = slug("" if given is None else str(given)) or label(telling or content)
     if own and axis not in attributes:
         attributes = {axis: name if given is None else given, **attributes}
     layer = Layer(content=content, place=places(document, "matrix", axis, i), attributes=attributes)

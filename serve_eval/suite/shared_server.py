@@ -7,12 +7,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from serve_eval import evaluation
-from serve_eval.errors import LaunchError, ServeEvalError
+from serve_eval.errors import EndpointError, LaunchError, ServeEvalError
 from serve_eval.fingerprint import canonical
 from serve_eval.preparation import PreparedTask, prepare
-from serve_eval.schema import Endpoint, Plan, SuiteRun
+from serve_eval.schema import Endpoint, Plan, RunError, SuiteRun
+
+PROBE_S = 2.0
+"""How long a server may take to accept a connection before it is left to the run to find out what is wrong."""
 
 
 def groups(runs: Sequence[SuiteRun]) -> list[list[SuiteRun]]:
@@ -28,8 +32,9 @@ def groups(runs: Sequence[SuiteRun]) -> list[list[SuiteRun]]:
 class SharedServer:
     """Starts the server when the first of the runs has something to ask, and stops it at the end of the block.
 
-    A server that could not be started is not tried again: every further run gets the same LaunchError. One that broke
-    while it was used is started anew for the next run, after `stop`.
+    A server that could not be started is not tried again: every further run gets the same LaunchError. For the next
+    run, one is started anew that has ended, or that served a run and then failed one. A server that has only ever
+    failed stays: the cause is probably in what is asked, and a start may take long.
     """
 
     def __init__(self, runs: Sequence[SuiteRun], folder: Path, launching: evaluation.Launching | None = None) -> None:
@@ -38,6 +43,7 @@ class SharedServer:
         self._endpoint: Endpoint | None = None
         self._refused: LaunchError | None = None
         self._stack = AsyncExitStack()
+        self._worked = False
 
     async def __aenter__(self) -> SharedServer:
         return self
@@ -49,23 +55,33 @@ class SharedServer:
 
     async def stop(self) -> None:
         """Stops the server, if there is one."""
-        self._endpoint = None
+        self._endpoint, self._worked = None, False
         await self._stack.aclose()
+
+    async def used(self, error: RunError | None) -> None:
+        """To be told how each run ended."""
+        if error is None:
+            self._worked = self._endpoint is not None
+        elif error.kind == EndpointError.__name__ and self._worked:
+            await self.stop()
 
     @asynccontextmanager
     async def launching(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
         """The endpoint, started if need be: what `evaluate` takes as its own `launching`."""
         if self._refused is not None:
             raise self._refused
+        if self._endpoint is not None and await _gone(self._endpoint.base_url):
+            await self.stop()
         if self._endpoint is None:
             self._endpoint = await self._start(plan, prepared)
         yield self._endpoint
 
     async def _start(self, plan: Plan, prepared: Sequence[PreparedTask]) -> Endpoint:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        everything = [*prepared, *await asyncio.to_thread(self._others, plan, prepared)]
+        if plan.launcher.name != "external":
+            prepared = [*prepared, *await asyncio.to_thread(self._others, plan, prepared)]
         try:
-            return await self._stack.enter_async_context(self._launching(plan, everything, self._folder))
+            return await self._stack.enter_async_context(self._launching(plan, prepared, self._folder))
         except LaunchError as error:
             self._refused = error
             raise
@@ -83,3 +99,20 @@ class SharedServer:
                         known.add(key)
                         found.append(p)
         return found
+
+
+async def _gone(base_url: str) -> bool:
+    """Whether nobody listens any more where a server was."""
+    parts = urlsplit(base_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(PROBE_S):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return False

@@ -1,0 +1,202 @@
+"""Suites as users run them: real processes, real servers, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEY = "sk-test-0123456789abcdef"
+
+
+def _environ(**more: str) -> dict[str, str]:
+    ours = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM", "INTEG")
+    return {**{k: v for k, v in os.environ.items() if not k.startswith(ours)}, "COLUMNS": "200", **more}
+
+
+def _run(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "serve_eval", *map(str, arguments)],
+        env=_environ(**environ),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def suite(data_root: Path, tmp_path: Path) -> Path:
+    """A sound and a damaged endpoint, a small and a large number of questions, and a known failure."""
+    (tmp_path / "references").mkdir()
+    (tmp_path / "references/gsm8k.yaml").write_text("simulated:\n  - accuracy: 90.0\n    source: declared\n")
+    file = tmp_path / "nightly.yaml"
+    file.write_text(f"""\
+defaults: {{dataset_root: {data_root}, references_dir: {tmp_path / "references"}, model: simulated}}
+matrix:
+  endpoint:
+    - {{name: simulated, accuracy: 0.9}}
+    - {{label: damaged, launcher: {{name: simulated, accuracy: 0.9, damage: 0.6}}, attributes: {{state: broken}}}}
+  tasks: [{{gsm8k: {{num_samples: 60}}}}, {{gsm8k: {{num_samples: 90}}}}]
+plans:
+  - {{name: lost, model: unknown, tasks: [gsm8k], launcher: {{name: simulated}}}}
+waivers:
+  - {{match: {{attributes: {{state: broken}}}}, reason: "issue 12, broken on purpose", until: 2999-01-01}}
+  - {{match: {{name: simulated_gsm8k}}, reason: "mended long ago", until: 2999-01-01}}
+""")
+    return file
+
+
+def _report(out: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((out / "suite_report.json").read_text())
+    return report
+
+
+def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = _run("suite", suite, "-o", out, OPENAI_API_KEY=KEY)
+    assert done.returncode == 3, done.stdout + done.stderr
+    table = [line.split() for line in done.stdout.splitlines()]
+    assert table[0] == ["run", "state", "task", "value", "reference", "threshold", "verdict"]
+    assert [(line[0], line[1], line[-1]) for line in table[1:6]] == [
+        ("lost", "-", "ERROR"),
+        ("simulated_gsm8k", "-", "PASS"),
+        ("simulated_gsm8k-2", "-", "PASS"),
+        ("damaged_gsm8k", "broken", "(waived)"),
+        ("damaged_gsm8k-2", "broken", "(waived)"),
+    ]
+    for said in (
+        "lost: NotComparableError: gsm8k: gsm8k.yaml has no model 'unknown'",
+        "waived until 2999-01-01: damaged_gsm8k/gsm8k, damaged_gsm8k-2/gsm8k: issue 12, broken on purpose",
+        "the waiver for name simulated_gsm8k is no longer needed",
+        "warning: the endpoint was simulated: its verdicts say nothing about any model (4 runs)",
+        "suite nightly: INCONCLUSIVE (5 runs, 5 tasks: 1 ERROR, 2 PASS, 2 FAIL (waived))",
+    ):
+        assert said in done.stdout, done.stdout
+    assert "run 5 of 5: damaged_gsm8k-2" in done.stderr
+    assert len(list((out / "servers").glob("*/logs/simulated.log"))) == 2
+    for path in (out, *out.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+        assert not path.is_file() or KEY.encode() not in path.read_bytes()
+    again = _run("suite", "--resume", out, "--json", "--strict", SERVE_EVAL_MODEL="other")
+    assert again.returncode == json.loads(again.stdout)["exit_code"] == 1
+    assert "4 of 5 runs are finished already" in again.stderr
+    assert _report(out)["rows"][1:] == json.loads(again.stdout)["rows"][1:]
+    suite.write_text(suite.read_text().replace("2999-01-01}\n  - {match: {name", "2001-01-01}\n  - {match: {name"))
+    expired = _run("suite", suite, "-o", out)
+    assert expired.returncode == 1, expired.stdout
+    assert "expired on 2001-01-01 (issue 12, broken on purpose); it no longer covers damaged_gsm8k" in expired.stdout
+    suite.write_text(suite.read_text().replace("num_samples: 90", "num_samples: 95"))
+    other = _run("suite", suite, "-o", out)
+    assert other.returncode == 2
+    assert "simulated_gsm8k-2.tasks[0].options.num_samples: was 90, now 95" in other.stderr
+
+
+def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(suite: Path, tmp_path: Path) -> None:
+    done = _run("suite", suite, "-o", tmp_path / "out", "--dry-run")
+    assert done.returncode == 3
+    for said in (
+        "launcher simulated accuracy=0.9, damage=0.6, model simulated:",
+        "  damaged_gsm8k-2: default, verdict classic, state broken",
+        "    gsm8k: 90 requests, reference 90, threshold ",
+        "waiver until 2999-01-01",
+        "5 runs, 1619 requests; nothing was sent",
+    ):
+        assert said in done.stdout, done.stdout
+    assert "error: the run lost would be refused: no reference applies to gsm8k" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give a suite file, or --resume"),
+        (["--resume", "{tmp}", "-o", "{tmp}"], "give no -o with it"),
+        (["--resume", "{tmp}"], "holds no suite: there is no suite.json"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(suite: Path, tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = _run("suite", *(part.format(suite=suite, tmp=tmp_path) for part in arguments))
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _interrupted(suite: Path, out: Path, number: signal.Signals) -> tuple[int, str]:
+    """A suite that is ended while its second run is under way."""
+    text = "".join(line for line in suite.read_text().splitlines(keepends=True) if "label: damaged" not in line)
+    text = text.replace("accuracy: 0.9}", "accuracy: 0.9, latency_s: 0.2}").replace("simulated_gsm8k,", "gsm8k,")
+    suite.write_text(text.replace("model: simulated}", "model: simulated, limits: {concurrency: 30}}"))
+    command = [sys.executable, "-m", "serve_eval", "suite", str(suite), "-o", str(out)]
+    with subprocess.Popen(command, env=_environ(), stderr=subprocess.PIPE, text=True) as process:
+        journal, deadline = out / "runs/gsm8k-2/samples/gsm8k.jsonl", time.monotonic() + 60
+        while time.monotonic() < deadline and (not journal.exists() or not journal.stat().st_size):
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    return process.returncode, said
+
+
+def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, said = _interrupted(suite, out, signal.SIGINT)
+    assert code == 130
+    assert f"go on with: serve-eval suite --resume {out}" in said
+    had = (out / "runs/gsm8k-2/samples/gsm8k.jsonl").read_bytes()
+    assert not (out / "suite_report.json").exists()
+    done = _run("suite", "--resume", out)
+    assert done.returncode == 3, done.stderr
+    assert "1 of 3 runs are finished already" in done.stderr
+    assert (out / "runs/gsm8k-2/samples/gsm8k.jsonl").read_bytes().startswith(had)
+    assert [row["outcome"] for row in _report(out)["rows"]] == ["ERROR", "PASS", "PASS"]
+
+
+@pytest.mark.slow
+def test_a_killed_suite_ends_as_one_that_was_not(suite: Path, tmp_path: Path) -> None:
+    code, _ = _interrupted(suite, tmp_path / "killed", signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    assert _run("suite", suite, "-o", tmp_path / "killed").returncode == 3
+    assert _run("suite", suite, "-o", tmp_path / "whole").returncode == 3
+    assert _report(tmp_path / "killed")["rows"] == _report(tmp_path / "whole")["rows"]
+
+
+@pytest.mark.slow
+def test_a_drop_that_one_run_proves_is_not_proven_among_many(data_root: Path, tmp_path: Path) -> None:
+    base = f"""\
+defaults:
+  dataset_root: {data_root}
+  model: my-org/my-model
+  tasks: [mmlu]
+  LAST
+matrix:
+  RUNS
+"""
+    first = base.replace("LAST", "no_reference: true").replace("RUNS", "endpoint: [{name: simulated, seed: 3, SIM}]")
+    sim = "accuracy: 0.8, flip_rate: 0.034"
+    (tmp_path / "first.yaml").write_text(first.replace("SIM", sim))
+    assert _run("suite", tmp_path / "first.yaml", "-o", tmp_path / "first").returncode == 3
+    registered = _run(
+        "references", "register", tmp_path / "first/runs/simulated", "--references-dir", tmp_path / "refs"
+    )
+    assert registered.returncode == 0, registered.stderr
+    gates = base.replace("LAST", f"references_dir: {tmp_path / 'refs'}\n  verdict: {{paired: {{margin: 0.3}}}}")
+    damages = ", ".join(
+        f"{{name: simulated, seed: 3, {sim}, run: {i}, damage: {0.006 * (i == 1)}}}" for i in range(1, 9)
+    )
+    (tmp_path / "gates.yaml").write_text(gates.replace("RUNS", f"endpoint: [{damages}]"))
+    done = _run("suite", tmp_path / "gates.yaml", "-o", tmp_path / "gates")
+    rows = _report(tmp_path / "gates")["rows"]
+    alone = [row for row in rows if row["own"] == "FAIL"]
+    assert alone, done.stdout
+    for row in rows:
+        assert row["p"] <= row["q_bh"] <= row["p_holm"]
+        proven = row["p"] <= 0.05
+        assert (row["own"] == "FAIL") == (proven and row["finding"] in ("FAIL", "INCONCLUSIVE")), row
+        assert row["outcome"] == ("INCONCLUSIVE" if proven and row["p_holm"] > 0.05 else row["own"])
+    assert "p holm: at most 0.05 is a proven drop" in done.stdout

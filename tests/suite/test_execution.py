@@ -1,0 +1,257 @@
+"""Suites against real simulated servers, with the starts and stops of these counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from launchers._simulator import SimulatorConfig, serve
+from serve_eval import evaluation
+from serve_eval.errors import LaunchError, RunFolderError
+from serve_eval.preparation import PreparedTask
+from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.schema import (
+    AccuracySpec,
+    Connection,
+    Endpoint,
+    Plan,
+    Spec,
+    Suite,
+    SuiteReport,
+    SuiteRun,
+    VerdictOutcome,
+)
+from serve_eval.suite.execution import evaluate_suite
+from serve_eval.suite.folder import open_folder
+from serve_eval.suite.shared_server import groups
+
+TODAY = date(2026, 11, 21)
+
+
+class Servers:
+    """Simulated servers on sockets of this process, counted. A plan's launcher options are those of the simulator."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    @asynccontextmanager
+    async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+        options = dict(plan.launcher.options)
+        accuracy, damage = options.pop("accuracy"), options.get("damage", 0.0)
+        self.events.append(f"start {damage}")
+        with (folder / "answers.jsonl").open("wb") as file:
+            for p in prepared:
+                for sample in p.dataset.samples:
+                    right, wrong = p.task.answers(sample)
+                    entry = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong}
+                    file.write(msgspec.json.encode({**entry, "probability": accuracy}) + b"\n")
+        async with serve(SimulatorConfig(answers=folder / "answers.jsonl", **options)) as url:
+            yield Endpoint(base_url=url, model=plan.model, info={"started": len(self.events)})
+        self.events.append(f"stop {damage}")
+
+
+class Processes(Servers):
+    """The usual servers, counted, and known by the numbers of their processes."""
+
+    pids: list[int]
+
+    @asynccontextmanager
+    async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+        self.events.append("start")
+        async with evaluation.launch(plan, prepared, folder) as endpoint:
+            self.pids = [endpoint.info["pid"]]
+            yield endpoint
+        self.events.append("stop")
+
+
+@pytest.fixture
+def plan(data_root: Path, tmp_path: Path) -> Plan:
+    """Sixty questions to an endpoint that its reference describes."""
+    (tmp_path / "references").mkdir()
+    (tmp_path / "references/gsm8k.yaml").write_text("simulated:\n  - accuracy: 90.0\n    source: declared\n")
+    return Plan(
+        model="simulated",
+        launcher=Spec(name="simulated", options={"accuracy": 0.9}),
+        tasks=(Spec(name="gsm8k", options={"num_samples": 60}),),
+        dataset_roots=(str(data_root),),
+        references_dir=str(tmp_path / "references"),
+    )
+
+
+def _damaged(plan: Plan, **options: object) -> Plan:
+    return replace(plan, launcher=Spec(name="simulated", options={**plan.launcher.options, **options}))
+
+
+def _suite(**plans: Plan) -> Suite:
+    return Suite(name="tests", runs=tuple(SuiteRun(name=name, plan=plan) for name, plan in plans.items()))
+
+
+def _evaluate(suite: Suite, out: Path, servers: Servers, **more: Any) -> SuiteReport:
+    return asyncio.run(evaluate_suite(suite, out, **{"environ": {}, **more}, today=TODAY, launching=servers.launch))
+
+
+def _outcomes(report: SuiteReport) -> dict[str, str]:
+    return {row.run: row.outcome.value for row in report.rows}
+
+
+def test_runs_are_grouped_by_what_they_start_and_the_model_alone(plan: Plan) -> None:
+    other_task = replace(plan, tasks=(Spec(name="mmlu"),), accuracy_spec=AccuracySpec(quant_algo="FP8"), seed=4)
+    damaged, other_model = _damaged(plan, damage=0.1), replace(plan, model="other")
+    suite = _suite(a=plan, b=damaged, c=other_task, d=other_model, e=damaged)
+    assert [[run.name for run in group] for group in groups(suite.runs)] == [["a", "c"], ["b", "e"], ["d"]]
+
+
+def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(plan: Plan, tmp_path: Path) -> None:
+    servers, damaged = Servers(), _damaged(plan, damage=0.6)
+    mmlu = replace(plan, tasks=(Spec(name="mmlu"),), limit=40, no_reference=True)
+    few_shots = replace(
+        plan,
+        tasks=(Spec(name="gsm8k", options={"num_samples": 50, "num_fewshot": 2}),),
+        allow_mismatch=("num_fewshot",),
+    )
+    out = tmp_path / "out"
+    report = _evaluate(
+        _suite(a=plan, bad=damaged, mmlu=mmlu, few=few_shots, bad2=replace(damaged, seed=1)), out, servers
+    )
+    assert servers.events == ["start 0.0", "stop 0.0", "start 0.6", "stop 0.6"]
+    assert [row.run for row in report.rows] == ["a", "bad", "mmlu", "few", "bad2"]
+    assert _outcomes(report) == {"a": "PASS", "bad": "FAIL", "mmlu": "NO REFERENCE", "few": "PASS", "bad2": "FAIL"}
+    assert report.rows[2].evaluated > 70  # it would be 0 of prompts that the server does not know
+    assert report.exit_code == 1
+    sessions = {name: json.loads((out / f"runs/{name}/environment.json").read_text()) for name in ("a", "few")}
+    assert sessions["a"][0]["endpoint"]["info"]["started"] == sessions["few"][0]["endpoint"]["info"]["started"]
+    assert json.loads((out / "suite_report.json").read_text())["rows"][1]["outcome"] == "FAIL"
+
+
+def test_a_finished_suite_is_told_again_without_a_server_and_an_unfinished_run_goes_on(
+    plan: Plan, tmp_path: Path
+) -> None:
+    servers, out = Servers(), tmp_path / "out"
+    suite = _suite(a=plan, b=replace(plan, seed=1), c=_damaged(plan, damage=0.6))
+    first = _evaluate(suite, out, servers)
+    servers.events.clear()
+    again = _evaluate(suite, out, servers)
+    assert servers.events == []
+    assert (again.rows, again.exit_code) == (first.rows, first.exit_code)
+    assert all(run.kept for run in again.runs)
+    samples = out / "runs/b/samples/gsm8k.jsonl"
+    samples.write_bytes(b"".join(samples.read_bytes().splitlines(keepends=True)[:20]))
+    (out / "runs/b/report.json").unlink()
+    third = _evaluate(suite, out, servers)
+    assert servers.events == ["start 0.0", "stop 0.0"]
+    assert [run.kept for run in third.runs] == [True, False, True]
+    assert third.rows == first.rows
+    assert len(samples.read_bytes().splitlines()) == 60
+
+
+def test_what_failed_is_asked_again_as_in_a_run(plan: Plan, tmp_path: Path) -> None:
+    servers, out = Servers(), tmp_path / "out"
+    flaky = _damaged(plan, failure_rate=0.05, failure_kind="wrapped_400", seed=3)
+    first = _evaluate(_suite(a=flaky), out, servers)
+    assert 0 < first.rows[0].failed < 6
+    _evaluate(_suite(a=flaky), out, servers)
+    assert servers.events.count("start 0.0") == 2
+
+
+def test_another_suite_in_the_folder_is_refused_naming_what_differs(plan: Plan, tmp_path: Path) -> None:
+    servers, out = Servers(), tmp_path / "out"
+    suite = _suite(a=plan, b=replace(plan, seed=1))
+    _evaluate(suite, out, servers)
+    told = replace(suite, name="renamed", runs=tuple(replace(run, attributes={"size": "8B"}) for run in suite.runs))
+    assert _evaluate(told, out, servers).rows[0].attributes == {"size": "8B"}
+    for other, said in (
+        (_suite(a=plan, c=plan), "the run b is not in this suite\n  the run c is not in the folder's"),
+        (_suite(a=replace(plan, limit=5), b=replace(plan, seed=1)), "a.limit: was null, now 5"),
+    ):
+        with pytest.raises(RunFolderError, match="holds another suite") as caught:
+            _evaluate(other, out, servers)
+        assert said in str(caught.value)
+    with pytest.raises(RunFolderError, match="not empty and holds no suite"):
+        _evaluate(suite, tmp_path, servers)
+    with open_folder(out, suite), pytest.raises(RunFolderError, match=f"in use by another run .process {os.getpid()}"):
+        _evaluate(suite, out, servers)
+
+
+def test_a_run_that_cannot_be_done_stops_no_other(plan: Plan, tmp_path: Path) -> None:
+    servers, lines = Servers(), []
+    suite = _suite(
+        nodata=replace(plan, dataset_roots=("/nowhere",)),
+        noref=replace(plan, accuracy_spec=AccuracySpec(quant_algo="FP8")),
+        locked=_damaged(plan, api_key="another"),
+        good=plan,
+    )
+    report = _evaluate(suite, tmp_path / "out", servers, told=lines.append)
+    assert _outcomes(report) == {"nodata": "ERROR", "noref": "ERROR", "locked": "ERROR", "good": "PASS"}
+    kinds = {run.name: (run.error.kind, run.error.exit_code) for run in report.runs if run.error is not None}
+    assert kinds == {"nodata": ("DatasetError", 2), "noref": ("NotComparableError", 3), "locked": ("EndpointError", 4)}
+    assert (report.exit_code, report.verdict) == (4, "ERROR")
+    assert lines[0] == "run 1 of 4: nodata"
+    assert lines[1].startswith("nodata: DatasetError: the data set GSM8K was not found")
+
+
+def test_a_server_that_ended_is_started_anew_for_the_next_run(plan: Plan, tmp_path: Path) -> None:
+    servers = Processes()
+
+    def told(line: str) -> None:
+        if line.endswith(": b"):
+            os.kill(servers.pids[0], signal.SIGKILL)
+
+    report = _evaluate(_suite(a=plan, b=replace(plan, seed=1)), tmp_path / "out", servers, told=told)
+    assert servers.events == ["start", "stop", "start", "stop"]
+    assert set(_outcomes(report).values()) == {"PASS"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "starts"),
+    [(("GOOD", "BAD", "GOOD"), 2), (("BAD", "BAD", "GOOD"), 1), (("GOOD", "BAD", "BAD"), 2)],
+)
+def test_a_server_that_failed_a_run_is_started_anew_if_it_had_served_one(
+    plan: Plan, tmp_path: Path, keys: tuple[str, ...], starts: int
+) -> None:
+    servers, locked = Servers(), _damaged(plan, api_key="right")
+    plans = {f"r{i}": replace(locked, seed=i, connection=Connection(api_key_env=key)) for i, key in enumerate(keys)}
+    report = _evaluate(_suite(**plans), tmp_path / "out", servers, environ={"GOOD": "right", "BAD": "wrong"})
+    assert servers.events.count("start 0.0") == starts
+    assert list(_outcomes(report).values()) == ["PASS" if key == "GOOD" else "ERROR" for key in keys]
+
+
+def test_a_server_that_does_not_start_is_tried_once(plan: Plan, tmp_path: Path) -> None:
+    class Broken(Servers):
+        @asynccontextmanager
+        async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+            self.events.append("start")
+            raise LaunchError("no GPU is free")
+            yield
+
+    servers = Broken()
+    report = _evaluate(_suite(a=plan, b=replace(plan, seed=1)), tmp_path / "out", servers)
+    assert servers.events == ["start"]
+    assert [run.error.message for run in report.runs if run.error] == ["no GPU is free"] * 2
+    assert report.exit_code == 4
+
+
+def test_a_defect_in_one_run_is_told_and_costs_no_other(plan: Plan, tmp_path: Path) -> None:
+    class Odd(Servers):
+        @asynccontextmanager
+        async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+            if plan.launcher.options.get("damage"):
+                raise ZeroDivisionError("oops")
+            async with super().launch(plan, prepared, folder) as endpoint:
+                yield endpoint
+
+    report = _evaluate(_suite(odd=_damaged(plan, damage=0.1), good=plan), tmp_path / "out", Odd())
+    assert _outcomes(report) == {"odd": VerdictOutcome.ERROR, "good": VerdictOutcome.PASS}
+    error = report.runs[0].error
+    assert error is not None
+    assert (error.kind, error.message, error.exit_code) == ("ZeroDivisionError", "unexpected: oops", 4)

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from serve_eval.errors import PlanError
+from serve_eval.plan import resolve
+from serve_eval.schema import Suite
+from serve_eval.suite.file import read
+from serve_eval.yaml_file import parse
+
+PLAN = """\
+model: org/from-file
+base_url: filed:1
+tasks: [gsm8k]
+limits: {concurrency: 8, max_attempts: 2}
+output_dir: elsewhere
+"""
+
+
+def _read(tmp_path: Path, text: str, **environ: str) -> Suite:
+    (tmp_path / "plans").mkdir(exist_ok=True)
+    (tmp_path / "plans/filed.yaml").write_text(PLAN)
+    (tmp_path / "suite.yaml").write_text(text)
+    return read(tmp_path / "suite.yaml", environ)
+
+
+def _problems(tmp_path: Path, text: str) -> str:
+    with pytest.raises(PlanError) as caught:
+        _read(tmp_path, text)
+    return str(caught.value).replace(f"{tmp_path}/", "")
+
+
+def _names(suite: Suite) -> list[str]:
+    return [run.name for run in suite.runs]
+
+
+def test_a_plan_in_a_suite_is_what_it_is_alone(tmp_path: Path) -> None:
+    suite = _read(tmp_path, "plans: [plans/filed.yaml]\n")
+    assert _names(suite) == ["filed"]
+    assert suite.name == "suite"
+    assert suite.runs[0].plan == resolve(parse(PLAN, "p", PlanError).value, {}, {}).plan
+
+
+def test_defaults_lie_below_plan_files_and_these_below_what_the_suite_says(tmp_path: Path) -> None:
+    suite = _read(
+        tmp_path,
+        """\
+defaults: {limits: {concurrency: 4, rate_limit: 9}, launcher: {name: simulated}, seed: 3, attributes: {a: 1, b: 1}}
+plans:
+  - {plan: plans/filed.yaml, name: one, limits: {max_attempts: 7}, attributes: {b: 2}}
+  - {model: org/inline, tasks: [mmlu], accuracy_spec: {quant_algo: FP8}}
+""",
+    )
+    filed, inline = suite.runs
+    assert (filed.name, inline.name) == ("one", "inline_FP8")
+    limits = filed.plan.limits
+    assert (limits.concurrency, limits.rate_limit, limits.max_attempts) == (8, 9, 7)
+    assert (filed.plan.launcher.name, filed.plan.launcher.options["base_url"]) == ("external", "http://filed:1/v1")
+    assert (inline.plan.launcher.name, inline.plan.limits.concurrency) == ("simulated", 4)
+    assert (filed.plan.seed, inline.plan.seed) == (3, 3)
+    assert (filed.attributes, inline.attributes) == ({"a": 1, "b": 2}, {"a": 1, "b": 1})
+
+
+def test_a_matrix_gives_every_combination_a_readable_name(tmp_path: Path) -> None:
+    suite = _read(
+        tmp_path,
+        """\
+matrix:
+  model: [org/small, {model: org/large, limits: {concurrency: 16}, attributes: {size: 70B}}]
+  accuracy_spec: [{}, {quant_algo: FP8, kv_cache_quant_algo: FP8}]
+  tasks: [mmlu, {gsm8k: {num_fewshot: 3}}, [mmlu, gsm8k]]
+  endpoint: ["host:8000"]
+""",
+    )
+    assert _names(suite) == [
+        f"{model}_{spec}_{tasks}"
+        for model in ("small", "large")
+        for spec in ("default", "FP8")
+        for tasks in ("mmlu", "gsm8k", "mmlu-gsm8k")
+    ]
+    last = suite.runs[-1]
+    assert last.attributes == {"size": "70B"}
+    assert (last.plan.model, last.plan.limits.concurrency, last.plan.accuracy_spec.quant_algo) == (
+        "org/large",
+        16,
+        "FP8",
+    )
+    assert [task.name for task in last.plan.tasks] == ["mmlu", "gsm8k"]
+    assert suite.runs[1].plan.tasks[0].options == {"num_fewshot": 3}
+    assert {run.plan.launcher.options["base_url"] for run in suite.runs} == {"http://host:8000/v1"}
+
+
+def test_an_axis_of_ones_own_changes_several_keys_and_becomes_an_attribute(tmp_path: Path) -> None:
+    suite = _read(
+        tmp_path,
+        """\
+defaults: {model: m, tasks: [gsm8k]}
+matrix:
+  quantisation:
+    - {label: fp8, base_url: "a:1", accuracy_spec: {quant_algo: FP8}}
+    - {label: none, base_url: "b:1"}
+""",
+    )
+    assert _names(suite) == ["fp8", "none"]
+    assert [run.attributes for run in suite.runs] == [{"quantisation": "fp8"}, {"quantisation": "none"}]
+    assert [run.plan.accuracy_spec.quant_algo for run in suite.runs] == ["FP8", None]
+
+
+def test_a_launcher_is_a_value_of_the_axis_endpoint_in_all_its_forms(tmp_path: Path) -> None:
+    suite = _read(
+        tmp_path,
+        """\
+defaults: {model: m, tasks: [gsm8k], base_url: "other:1"}
+matrix:
+  endpoint:
+    - host:8000
+    - {name: external, base_url: "late:1", ready_timeout_s: 5}
+    - {name: simulated, accuracy: 0.5}
+    - {simulated: {accuracy: 0.6}}
+    - {launcher: {name: simulated}, label: third}
+""",
+    )
+    assert _names(suite) == ["host-8000", "external", "simulated", "simulated-2", "third"]
+    assert [dict(run.plan.launcher.options) for run in suite.runs] == [
+        {"base_url": "http://host:8000/v1"},
+        {"base_url": "http://late:1/v1", "ready_timeout_s": 5},
+        {"accuracy": 0.5},
+        {"accuracy": 0.6},
+        {},
+    ]
+
+
+def test_exclude_takes_runs_away_and_tasks_out_of_runs(tmp_path: Path) -> None:
+    suite = _read(
+        tmp_path,
+        """\
+defaults: {base_url: "h:1"}
+matrix:
+  model: [org/a, org/b]
+  accuracy_spec: [{}, {quant_algo: FP8}]
+  tasks: [[mmlu, gsm8k]]
+exclude:
+  - {model: org/a, accuracy_spec: {quant_algo: FP8}}
+  - {model: [org/b, org/c], task: mmlu, accuracy_spec: {quant_algo: null}}
+""",
+    )
+    assert {run.name: [task.name for task in run.plan.tasks] for run in suite.runs} == {
+        "a_default": ["mmlu", "gsm8k"],
+        "b_default": ["gsm8k"],
+        "b_FP8": ["mmlu", "gsm8k"],
+    }
+
+
+def test_names_are_unique_whatever_repeats(tmp_path: Path) -> None:
+    suite = _read(
+        tmp_path,
+        """\
+plans:
+  - {model: org/M, base_url: "h:1", tasks: [gsm8k]}
+  - {model: other/m, base_url: "h:1", tasks: [gsm8k]}
+  - {name: M-2, model: x, base_url: "h:1", tasks: [gsm8k]}
+  - {model: ../../.., base_url: "h:1", tasks: [gsm8k]}
+  - {model: 模型, base_url: "h:1", tasks: [gsm8k]}
+""",
+    )
+    assert _names(suite) == ["M", "m-3", "M-2", "default", "default-2"]
+
+
+def test_an_inherited_address_replaces_none_that_the_suite_names(tmp_path: Path) -> None:
+    text = "plans: [{name: a, model: m, tasks: [gsm8k], base_url: 'named:1'}, {name: b, model: m, tasks: [gsm8k]}]\n"
+    suite = _read(tmp_path, text, OPENAI_BASE_URL="http://inherited:1", SERVE_EVAL_MODEL="other")
+    found = [run.plan.launcher.options["base_url"] for run in suite.runs]
+    assert found == ["http://named:1/v1", "http://inherited:1/v1"]
+    assert {run.plan.model for run in suite.runs} == {"m"}
+
+
+def test_waivers_are_read_with_their_day(tmp_path: Path) -> None:
+    suite = _read(
+        tmp_path,
+        "plans: [plans/filed.yaml]\nwaivers: [{match: {task: gsm8k}, reason: ' issue 12 ', until: 2027-01-31}]\n",
+    )
+    (waiver,) = suite.waivers
+    assert (dict(waiver.match), waiver.reason, waiver.until) == ({"task": "gsm8k"}, "issue 12", date(2027, 1, 31))
+
+
+def test_every_problem_is_said_at_once_with_file_and_line(tmp_path: Path) -> None:
+    found = _problems(
+        tmp_path,
+        """\
+nam: x
+defaults:
+  limits: {speed: 9}
+plans:
+  - plans/filed.yaml
+  - plans/gone.yaml
+  - {name: a/b, model: m, tasks: [gsm8k]}
+  - {name: same, model: m, tasks: [gsm8], api_key: sk-abcdefgh}
+  - {name: SAME, model: m, tasks: [gsm8k], output_dir: x, attributes: {size: [1]}}
+matrix:
+  modle: [a, b]
+  tasks: []
+  accuracy_spec: [{quant_alg: FP8}]
+exclude:
+  - {modell: m}
+waivers:
+  - {match: {}, reason: "", until: someday, by: me}
+  - {match: {attributes: 3, accuracy_spec: {quant: FP8}}, reason: r, until: 2027-01-01}
+max_runs: many
+""",
+    )
+    for part in (
+        "suite.yaml:1: nam: unknown key. Did you mean 'name'?",
+        "suite.yaml:3: limits.speed: unknown key.",
+        "suite.yaml:6: plans[1].plan: plans/gone.yaml: cannot be read",
+        "suite.yaml:7: plans[2].name: expected letters",
+        "suite.yaml:8: tasks[0].gsm8: unknown task 'gsm8'. Did you mean 'gsm8k'?",
+        "suite.yaml:8: api_key: keys are read from the environment only",
+        "suite.yaml:9: plans[4].name: two runs are called 'SAME'",
+        "suite.yaml:9: output_dir: the folder is the suite's",
+        "suite.yaml:9: attributes.size: expected a plain value",
+        "suite.yaml:11: matrix.modle[0]: modle is no key of a plan, so its values are plan fragments.",
+        "suite.yaml:12: matrix.tasks: expected a list of one or more values",
+        "suite.yaml:15: exclude[0].modell: unknown key. Did you mean 'model'?",
+        "suite.yaml:17: waivers[0].match: expected a mapping with at least one of name, task",
+        "suite.yaml:17: waivers[0].reason: expected a reason",
+        "suite.yaml:17: waivers[0].until: expected the last day",
+        "suite.yaml:17: waivers[0].by: unknown key.",
+        "suite.yaml:18: waivers[1].match.attributes: expected a mapping",
+        "suite.yaml:18: waivers[1].match.accuracy_spec.quant: unknown key.",
+        "suite.yaml:19: max_runs: expected a number",
+    ):
+        assert part in found
+    assert found.count("limits.speed") == 1
+    assert "sk-abcdefgh" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]\n", "expected a mapping with plans or a matrix"),
+        ("name: empty\n", "the suite has no run: name plans, or a matrix"),
+        ("plans: plans/filed.yaml\n", "suite.yaml:1: plans: expected a list"),
+        ("plans: [3]\n", "plans[0]: expected a plan, or the path of a plan file"),
+        ("plans: [plans/filed.yaml]\nexclude: [{model: org/other}]\n", "2: exclude[0]: excludes nothing"),
+        ("plans: [plans/filed.yaml]\nexclude: [{task: gsm8k}]\n", "everything is excluded"),
+        ("plans: [{plan: 3}]\n", "expected the path of a plan file"),
+        ("plans: [plans/filed.yaml, {tasks: [gsm8k], attributes: fast}]\n", "plans[1].attributes: expected a mapping"),
+        ("matrix: {model: [a, b, c], tasks: [gsm8k]}\nmax_runs: 2\n", "1: matrix: 3 runs, more than the 2 of max_runs"),
+        (
+            "matrix: {model: [a], accuracy_spec: [{quant_alg: F}], tasks: [mmlu]}\n",
+            "1: accuracy_spec.quant_alg: unknown",
+        ),
+        ("matrix: {endpoint: [3]}\n", "matrix.endpoint[0]: expected a base URL, a launcher, or a plan fragment"),
+        ("matrix: {model: [{label: [], model: m}]}\n", "matrix.model[0].label: expected a word"),
+        ("matrix: {output_dir: [a], tasks: [mmlu]}\n", "output_dir: the folder is the suite's"),
+    ],
+)
+def test_a_bad_suite_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+    assert message in _problems(tmp_path, text)
+
+
+def test_a_matrix_that_explodes_is_refused_by_its_number_before_it_is_expanded(tmp_path: Path) -> None:
+    axes = "".join(f"  {name}: [{', '.join(map(str, range(1, 101)))}]\n" for name in ("seed", "limit", "model"))
+    assert "suite.yaml:1: matrix: gives 1000000 combinations, and at most 10000" in _problems(
+        tmp_path, f"matrix:\n{axes}"
+    )
+    forty = "".join(f"  {name}: [{', '.join(map(str, range(1, 21)))}]\n" for name in ("seed", "limit"))
+    found = _problems(tmp_path, f"defaults: {{model: m, tasks: [gsm8k]}}\nmatrix:\n{forty}")
+    assert "400 runs, more than the 200 of max_runs: exclude some, or set max_runs: 400" in found

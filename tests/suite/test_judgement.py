@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.schema import (
+    Endpoint,
+    Metric,
+    PairedComparison,
+    Plan,
+    Report,
+    RunError,
+    Spec,
+    SuiteRow,
+    SuiteRun,
+    TaskReport,
+    TaskResult,
+    Traffic,
+    Verdict,
+    VerdictOutcome,
+    Waiver,
+    WaiverState,
+)
+from serve_eval.stats.finding import finding
+from serve_eval.suite.judgement import Ended, Judgement, corrected, judge
+
+TODAY = date(2026, 11, 21)
+PASS, FAIL, ERROR = VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.ERROR
+INCONCLUSIVE, NO_REFERENCE = VerdictOutcome.INCONCLUSIVE, VerdictOutcome.NO_REFERENCE
+OUTCOMES = {"PASS": PASS, "SMALL_DROP": PASS, "FAIL": FAIL, "INCONCLUSIVE": INCONCLUSIVE}
+
+
+def _paired(p: float | None, excluded: bool, alpha: float = 0.05) -> PairedComparison:
+    """What a run alone says: the finding follows from p and from whether a drop of a point is excluded."""
+    lower = -0.5 if excluded else -1.5
+    found = "INCONCLUSIVE" if p is None else finding(p, alpha, lower, 1.0).value
+    counts = {"reference_runs": 1, "pairs": 1000, "missing": 0, "down": 1, "up": 1}
+    numbers = {"difference": 0.0, "se": 0.1, "df": None, "flip_rate": 0.1, "p_exact": p, "upper": 1.0}
+    return PairedComparison(
+        **counts,
+        **numbers,
+        method="mcnemar_midp",
+        p=p,
+        alpha=alpha,
+        margin=1.0,
+        lower=lower,
+        noninferior=excluded,
+        equivalent=False,
+        finding=found,
+    )
+
+
+def _verdict(task: str, outcome: VerdictOutcome = PASS, rule: str = "classic", **more: object) -> Verdict:
+    return replace(Verdict(task=task, outcome=outcome, rule=rule, evaluated=70.0, reference=71.0), **more)
+
+
+def _gate(task: str, p: float | None, excluded: bool, rule: str = "paired", alpha: float = 0.05) -> Verdict:
+    told = _paired(p, excluded, alpha)
+    warnings = ("small_drop: the drop is real",) if told.finding == "SMALL_DROP" else ()
+    return _verdict(task, OUTCOMES[told.finding], rule, paired=told, warnings=warnings)
+
+
+def _plan(*tasks: str) -> Plan:
+    launcher = Spec(name="external", options={"base_url": "http://h:1/v1"})
+    return Plan(model="org/m", launcher=launcher, tasks=tuple(Spec(name=task) for task in tasks))
+
+
+def _task(verdict: Verdict) -> TaskReport:
+    none: dict[str, int] = {}
+    result = TaskResult(
+        task=verdict.task,
+        metric=Metric(),
+        **dict.fromkeys(("planned", "scored"), 1000),
+        **dict.fromkeys(("failed", "truncated", "stopped_in_reasoning"), 0),
+        **dict.fromkeys(("outcomes", "failures", "parts", "breakdown"), none),
+        value=verdict.evaluated,
+        bounds=None,
+    )
+    times = {"latency_s": {}, "ttft_s": {}, "tpot_s": {}, "prompt_tokens": 0, "completion_tokens": 0}
+    return TaskReport(
+        spec=Spec(name=verdict.task),
+        version=1,
+        dataset={},
+        fingerprint={},
+        result=result,
+        traffic=Traffic(attempts=1000, retries={}, not_streamed=0, **times),
+        reference=None,
+        verdict=verdict,
+    )
+
+
+def _ended(name: str, *verdicts: Verdict, **attributes: str) -> Ended:
+    plan = _plan(*(verdict.task for verdict in verdicts))
+    report = Report(
+        schema_version=2,
+        plan=plan,
+        endpoint=Endpoint(base_url="http://h:1/v1"),
+        environment={},
+        tasks=tuple(map(_task, verdicts)),
+        loads=(),
+        exit_code=0,
+        started_at="",
+        wall_s=1.0,
+    )
+    return Ended(run=SuiteRun(name=name, plan=plan, attributes=attributes), report=report)
+
+
+def _stopped(name: str, code: int, *tasks: str) -> Ended:
+    error = RunError(kind="EndpointError", message="gone", hint="", exit_code=code)
+    return Ended(run=SuiteRun(name=name, plan=_plan(*tasks)), error=error)
+
+
+def _waiver(until: date = TODAY, **match: object) -> Waiver:
+    return Waiver(match=match, reason="issue 12", until=until)
+
+
+def _judge(ended: Sequence[Ended], *waivers: Waiver, strict: bool = False) -> Judgement:
+    return judge(ended, waivers, TODAY, strict=strict)
+
+
+# ---------------------------------------------------------------------------------------------- many tests
+
+
+def _row(place: int, p: float | None, excluded: bool, rule: str) -> SuiteRow:
+    return judge([_ended(f"r{place}", _gate("mmlu", p, excluded, rule))], [], TODAY).rows[0]
+
+
+def test_one_paired_gate_is_judged_as_it_is_alone() -> None:
+    for p, excluded in ((0.04, False), (0.04, True), (0.2, False), (0.2, True), (None, False)):
+        row = _row(0, p, excluded, "paired")
+        assert (row.outcome, row.p_holm, row.q_bh) == (row.own, p, p)
+
+
+def test_a_drop_that_only_many_tests_prove_fails_no_suite() -> None:
+    many = [_ended(f"r{i}", _gate("mmlu", 0.5, True)) for i in range(9)]
+    judged = _judge([_ended("odd", _gate("mmlu", 0.02, False)), *many])
+    odd = judged.rows[0]
+    assert (odd.own, odd.outcome, odd.finding) == (FAIL, INCONCLUSIVE, "INCONCLUSIVE")
+    assert (odd.p, odd.p_holm) == (0.02, pytest.approx(0.2))
+    assert odd.q_bh == pytest.approx(0.2)
+    assert "p 0.0200 is 0.2000 after Holm's correction" in odd.reasons[-1]
+    assert (judged.exit_code, judged.verdict) == (3, "INCONCLUSIVE")
+    clear = _judge([_ended("odd", _gate("mmlu", 0.004, False)), *many])
+    assert (clear.rows[0].outcome, clear.exit_code, clear.verdict) == (FAIL, 1, "FAIL")
+
+
+def test_a_small_drop_that_only_many_tests_prove_is_a_plain_pass() -> None:
+    many = [_ended(f"r{i}", _gate("mmlu", 0.5, True)) for i in range(9)]
+    row = _judge([_ended("odd", _gate("mmlu", 0.02, True)), *many]).rows[0]
+    assert (row.own, row.outcome, row.finding) == (PASS, PASS, "PASS")
+    assert not any(warning.startswith("small_drop") for warning in row.warnings)
+
+
+def test_the_classic_gate_and_noninferiority_are_never_corrected() -> None:
+    rules = [
+        _ended(f"{rule}{i}", _gate("mmlu", 0.02, False, rule)) for rule in ("classic", "noninferiority") for i in (1, 2)
+    ]
+    rows = _judge([*rules, _ended("gate", _gate("mmlu", 0.04, False))]).rows
+    assert [row.outcome for row in rows] == [FAIL] * 5
+    assert [row.p_holm for row in rows] == [None] * 4 + [0.04]
+    assert all(row.q_bh == pytest.approx(0.025) for row in rows[:4])
+
+
+P = st.one_of(st.none(), st.floats(0, 1))
+ROWS = st.lists(st.tuples(P, st.booleans(), st.sampled_from(["paired", "classic", "noninferiority"])), max_size=12)
+
+
+@given(ROWS)
+def test_the_correction_only_ever_takes_a_proof_away(given_rows: list[tuple[float | None, bool, str]]) -> None:
+    before = [_row(i, *one) for i, one in enumerate(given_rows)]
+    after = corrected([replace(row, p_holm=None, q_bh=None) for row in before])
+    for old, new, (p, excluded, rule) in zip(before, after, given_rows, strict=True):
+        assert (new.p_holm is None) == (rule != "paired" or p is None)
+        assert (new.q_bh is None) == (p is None)
+        if new.p_holm is None or p is None:
+            assert (new.outcome, new.finding) == (old.own, old.finding)
+        else:
+            assert new.p_holm >= p
+            expected = finding(new.p_holm, 0.05, -0.5 if excluded else -1.5, 1.0).value
+            assert (new.finding, new.outcome) == (expected, OUTCOMES[expected])
+            assert new.outcome is old.own or (old.own, new.outcome) == (FAIL, INCONCLUSIVE)
+
+
+def test_a_stricter_alpha_of_a_reference_stays() -> None:
+    assert _row(0, 0.01, False, "paired").outcome is FAIL
+    strict = judge([_ended("r", _gate("mmlu", 0.01, False, alpha=0.002))], [], TODAY).rows[0]
+    assert strict.outcome is INCONCLUSIVE
+
+
+# ------------------------------------------------------------------------------------------- the exit code
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "strict_code", "word"),
+    [
+        ([_ended("a", _verdict("mmlu"), _verdict("gsm8k"))], 0, 0, "PASS"),
+        ([_ended("a", _verdict("mmlu", FAIL)), _stopped("b", 4, "mmlu")], 1, 1, "FAIL"),
+        ([_ended("a", _verdict("mmlu")), _stopped("b", 4, "mmlu"), _stopped("c", 2, "mmlu")], 4, 4, "ERROR"),
+        ([_ended("a", _verdict("mmlu", INCONCLUSIVE)), _stopped("b", 2, "mmlu")], 2, 2, "ERROR"),
+        ([_ended("a", _verdict("mmlu", ERROR)), _stopped("b", 2, "mmlu")], 4, 4, "ERROR"),
+        ([_ended("a", _verdict("mmlu")), _stopped("b", 3, "mmlu")], 3, 1, "INCONCLUSIVE"),
+        ([_ended("a", _verdict("mmlu", NO_REFERENCE))], 3, 1, "INCONCLUSIVE"),
+        ([_ended("a", _verdict("mmlu", VerdictOutcome.NOT_JUDGED))], 0, 0, "INTEGRATION TEST"),
+    ],
+)
+def test_the_worst_of_all_runs_is_the_suites(ended: list[Ended], code: int, strict_code: int, word: str) -> None:
+    judged = _judge(ended)
+    assert (judged.exit_code, judged.verdict) == (code, word)
+    assert _judge(ended, strict=True).exit_code == strict_code
+
+
+def test_a_run_that_was_stopped_has_a_row_for_each_of_its_tasks() -> None:
+    rows = _judge([_stopped("b", 4, "mmlu", "gsm8k")]).rows
+    assert [(row.task, row.outcome, row.reasons) for row in rows] == [(t, ERROR, ("gone",)) for t in ("mmlu", "gsm8k")]
+
+
+# --------------------------------------------------------------------------------------------- the waivers
+
+
+@pytest.mark.parametrize(("days", "code", "state"), [(1, 0, "applied"), (0, 0, "applied"), (-1, 1, "expired")])
+def test_a_waiver_holds_up_to_and_including_its_day(days: int, code: int, state: str) -> None:
+    waiver = _waiver(TODAY + timedelta(days=days), name="a", task="mmlu")
+    judged = _judge([_ended("a", _verdict("mmlu", FAIL), _verdict("gsm8k"))], waiver)
+    assert (judged.exit_code, judged.waivers[0].state) == (code, state)
+    assert judged.waivers[0].failing == ("a/mmlu",)
+    assert judged.rows[0].outcome is FAIL
+    assert judged.rows[0].waiver == (waiver if code == 0 else None)
+    assert judged.rows[1].waiver is None
+
+
+def test_a_waiver_covers_no_other_fail() -> None:
+    judged = _judge([_ended("a", _verdict("mmlu", FAIL), _verdict("gsm8k", FAIL))], _waiver(task="mmlu"))
+    assert (judged.exit_code, [row.waiver is None for row in judged.rows]) == (1, [False, True])
+
+
+@pytest.mark.parametrize("outcome", [INCONCLUSIVE, NO_REFERENCE, ERROR])
+def test_only_a_fail_can_be_waived(outcome: VerdictOutcome) -> None:
+    judged = _judge([_ended("a", _verdict("mmlu", outcome))], _waiver(name="a"))
+    assert judged.exit_code != 0
+    assert judged.waivers[0].state is WaiverState.UNDECIDED
+    assert _judge([_stopped("a", 4, "mmlu")], _waiver(name="a")).exit_code == 4
+
+
+def test_a_known_fail_that_the_correction_made_inconclusive_is_still_waived() -> None:
+    many = [_ended(f"r{i}", _gate("mmlu", 0.5, True)) for i in range(9)]
+    judged = _judge([_ended("odd", _gate("mmlu", 0.02, False)), *many], _waiver(name="odd"))
+    assert (judged.rows[0].outcome, judged.exit_code) == (INCONCLUSIVE, 0)
+
+
+def test_a_waiver_that_is_not_needed_or_names_nothing_is_said() -> None:
+    ended = [_ended("a", _verdict("mmlu"), size="8B"), _ended("b", _verdict("mmlu", FAIL), size="70B")]
+    patterns: list[dict[str, object]] = [{"attributes": {"size": "8B"}}, {"task": "gpqa"}, {"model": "org/m"}]
+    states = [use.state for use in _judge(ended, *(_waiver(**pattern) for pattern in patterns)).waivers]
+    assert states == [WaiverState.NOT_NEEDED, WaiverState.NO_MATCH, WaiverState.APPLIED]
+
+
+def test_the_first_waiver_that_holds_is_the_one_that_is_shown() -> None:
+    old, first, second = _waiver(date(2020, 1, 1), name="a"), _waiver(task="mmlu"), _waiver(name="a")
+    (row,) = _judge([_ended("a", _verdict("mmlu", FAIL))], old, first, second).rows
+    assert row.waiver is first

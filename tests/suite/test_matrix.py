@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.suite.layers import Layer, merge
+from serve_eval.suite.matrix import label, slug, unique
+
+VALUES = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
+FRAGMENTS = st.dictionaries(st.sampled_from(["model", "base_url", "seed", "reference_model"]), VALUES)
+
+
+@given(FRAGMENTS)
+def test_a_label_is_safe_as_a_part_of_a_file_name(content: dict[str, Any]) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}", label(content))
+    assert label(content)[-1] not in ".-_"
+
+
+@given(st.text())
+def test_a_slug_of_a_slug_is_the_same(text: str) -> None:
+    assert slug(slug(text)) == slug(text)
+
+
+@given(st.lists(st.sampled_from(["a", "A", "a-2", "b", "b-2", "b-3"])), st.lists(st.sampled_from(["a", "B-2"])))
+def test_unique_names_differ_in_more_than_case_and_from_what_is_taken(names: list[str], taken: list[str]) -> None:
+    found = unique(names, taken)
+    assert len({name.lower() for name in found} | {name.lower() for name in taken}) == len(found) + len(set(taken))
+    assert all(new == old or new.startswith(f"{old}-") for old, new in zip(names, found, strict=True))
+    assert unique(found) == found
+
+
+def test_labels_say_what_the_value_is() -> None:
+    for content, expected in (
+        ({"model": "meta-llama/Llama-3.1-8B-Instruct"}, "Llama-3.1-8B-Instruct"),
+        ({"base_url": "http://host:8000/v1"}, "host-8000"),
+        ({"launcher": {"name": "simulated", "accuracy": 0.7}}, "simulated"),
+        ({"accuracy_spec": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}, "FP8"),
+        ({"accuracy_spec": {}}, "default"),
+        ({"tasks": ["mmlu", {"gsm8k": {"num_fewshot": 3}}]}, "mmlu-gsm8k"),
+        ({"verdict": {"paired": {"margin": 1}}}, "paired"),
+        ({"limits": {"concurrency": 8}}, "concurrency-8"),
+        ({"limit": 200}, "limit-200"),
+    ):
+        assert label(content) == expected
+
+
+def _merged(*contents: dict[str, Any]) -> dict[str, Any]:
+    return merge([Layer(content=content, place=lambda *path: "") for content in contents])
+
+
+def test_a_section_is_merged_by_field_and_everything_else_replaced() -> None:
+    lower = {
+        "limits": {"concurrency": 4, "stream": True},
+        "tasks": ["mmlu"],
+        "launcher": {"name": "simulated", "run": 1},
+    }
+    upper = {"limits": {"concurrency": 8}, "tasks": ["gsm8k"], "launcher": {"name": "simulated"}}
+    assert _merged(lower, upper) == {**upper, "limits": {"concurrency": 8, "stream": True}}
+
+
+def test_an_address_of_a_higher_layer_replaces_a_launcher_and_the_other_way_round() -> None:
+    url, launcher = {"base_url": "h:1"}, {"launcher": {"name": "simulated"}}
+    assert _merged(url, launcher) == launcher
+    assert _merged(launcher, url) == url
+    assert _merged(launcher, {"base_url": None}) == {**launcher, "base_url": None}
