@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def suite(
-    file: Annotated[Path | None, typer.Argument(metavar="[SUITE.yaml]", help="A suite file.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="SUITE.yaml", help="A suite file.")] = None,
     output_dir: Annotated[
         Path | None,
         typer.Option("--output-dir", "-o", help="Folder of the suite (default outputs/<time>_<name>)."),
@@ -29,8 +29,8 @@ def suite(
 ) -> None:
     """Run a list or a matrix of plans in one folder and say one verdict; each server starts once.
 
-    A suite that is there goes on: finished runs are kept. Exit codes as of run, the first that holds: 1 any FAIL that
-    is not waived, 4 and 2 a run that could not be done, 3 undecided, 0 pass; 130 interrupted.
+    A suite that is there goes on: finished runs are kept. Exit codes, the first that holds: 1 any FAIL that is not
+    waived, 4 endpoint or infrastructure, 2 a plan or its data, 3 undecided or no reference, 0 pass; 130 interrupted.
     """
     from serve_eval.errors import PlanError
 

@@ -82,7 +82,10 @@ class _Reader:
         lowest = self._defaults()
         entries = [*self._plans(lowest), *self._matrix(lowest)]
         self._check_names(entries)
-        runs = self._excluded(self._runs(entries))
+        if not self._content.get("exclude"):
+            self._check_count(len(entries))
+        # Far too many runs are not made into plans first, to be refused then.
+        runs = self._excluded(self._runs(entries[: 2 * MOST_RUNS] if self._problems else entries))
         waivers = tuple(self._waivers())
         if not self._problems and not runs:
             everything = "everything is excluded" if entries else "name plans, or a matrix"

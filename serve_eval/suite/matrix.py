@@ -30,6 +30,8 @@ MOST_COMBINATIONS = 10_000
 """Combinations that are looked at, before any is excluded."""
 PART_LENGTH = 60
 """Characters of one part of a run's name."""
+NAME_LENGTH = 150
+"""Characters of a run's name, which is that of a folder; where a longer one was cut, a number tells them apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,8 @@ def combinations(found: Mapping[str, Sequence[Choice]]) -> Iterator[tuple[str, l
     several = [axis for axis, choices in found.items() if len(choices) > 1] or list(found)
     for chosen in product(*found.values()):
         by_axis = dict(zip(found, chosen, strict=True))
-        yield "_".join(by_axis[axis].label for axis in several), [choice.layer for choice in chosen]
+        name = "_".join(by_axis[axis].label for axis in several)[:NAME_LENGTH].rstrip("-._")
+        yield name, [choice.layer for choice in chosen]
 
 
 def _choice(axis: str, i: int, value: Any, document: Document) -> Choice | list[Problem]:

@@ -33,7 +33,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.suite.execution import evaluate_suite
-from serve_eval.suite.folder import open_folder
+from serve_eval.suite.folder import kept_report, open_folder
 from serve_eval.suite.shared_server import groups
 
 TODAY = date(2026, 11, 21)
@@ -153,6 +153,23 @@ def test_a_finished_suite_is_told_again_without_a_server_and_an_unfinished_run_g
     assert [run.kept for run in third.runs] == [True, False, True]
     assert third.rows == first.rows
     assert len(samples.read_bytes().splitlines()) == 60
+
+
+def test_a_run_that_was_finished_by_hand_at_another_address_is_kept_and_another_plan_is_not(
+    plan: Plan, tmp_path: Path
+) -> None:
+    _evaluate(_suite(a=plan), tmp_path / "out", Servers())
+    file = tmp_path / "out/runs/a/report.json"
+    report = json.loads(file.read_text())
+    report["plan"]["launcher"] = {"name": "external", "options": {"base_url": "http://new:1/v1"}}
+    file.write_text(json.dumps(report))
+    old = replace(plan, launcher=Spec(name="external", options={"base_url": "http://old:1/v1"}))
+    (run,) = _suite(a=old).runs
+    assert kept_report(tmp_path / "out", run) is not None
+    assert kept_report(tmp_path / "out", replace(run, plan=replace(old, model=None))) is not None
+    assert kept_report(tmp_path / "out", replace(run, plan=replace(old, seed=1))) is None
+    file.write_text("{")
+    assert kept_report(tmp_path / "out", run) is None
 
 
 def test_what_failed_is_asked_again_as_in_a_run(plan: Plan, tmp_path: Path) -> None:

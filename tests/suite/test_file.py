@@ -262,6 +262,14 @@ def test_a_bad_suite_says_what_is_wrong(tmp_path: Path, text: str, message: str)
     assert message in _problems(tmp_path, text)
 
 
+def test_a_name_stays_short_enough_for_a_folder_and_unique(tmp_path: Path) -> None:
+    long = "".join(f"  axis{i}: [{{label: {'a' * 80}, seed: 1}}, {{label: {'b' * 80}, seed: 2}}]\n" for i in range(4))
+    suite = _read(tmp_path, f"defaults: {{model: m, tasks: [gsm8k]}}\nmatrix:\n{long}")
+    names = _names(suite)
+    assert len(set(names)) == 16
+    assert max(map(len, names)) < 160
+
+
 def test_a_matrix_that_explodes_is_refused_by_its_number_before_it_is_expanded(tmp_path: Path) -> None:
     axes = "".join(f"  {name}: [{', '.join(map(str, range(1, 101)))}]\n" for name in ("seed", "limit", "model"))
     assert "suite.yaml:1: matrix: gives 1000000 combinations, and at most 10000" in _problems(
