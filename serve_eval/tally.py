@@ -46,9 +46,7 @@ class Tally:
     _OUTCOMES: Final = {outcome: code for code, outcome in enumerate(Outcome, 1)}
     _KINDS: Final = {kind: code for code, kind in enumerate(FailureKind, 1)}
 
-    def __init__(
-        self, task: Task, samples: Sequence[Sample], scores: Lines | None = None, *, repeats: int = 1
-    ) -> None:
+    def __init__(self, task: Task, samples: Sequence[Sample], scores: Lines | None = None, *, repeats: int = 1) -> None:
         self.task, self.repeats, self._scores = task, repeats, scores
         self.samples = samples = samples if repeats == 1 else Repeated(samples, repeats)
         self._answers = array("q", bytes(8 * len(samples))) if repeats > 1 else None

@@ -65,7 +65,9 @@ def _run(run: SuiteRun) -> dict[str, Any]:
         prepared = prepare(replace(plan, no_reference=True))
     except ServeEvalError as error:
         return {**told, "refused": str(error), "exit_code": error.exit_code}
-    told["tasks"] = [{"task": p.task.name, **{k: v for k, v in facts(p).items() if k in _SHOWN}} for p in prepared]
+    told["tasks"] = [
+        {"task": p.task.name, **{k: v for k, v in facts(p, plan.repeats).items() if k in _SHOWN}} for p in prepared
+    ]
     lacking = [p.task.name for p in prepared if p.reference is None]
     if lacking and not (plan.model is None or plan.no_reference or plan.integration_test):
         return {**told, "refused": f"no reference applies to {', '.join(lacking)}", "exit_code": UNDECIDED}

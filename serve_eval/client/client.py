@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -25,12 +26,13 @@ from serve_eval.client.rate import StartRate
 from serve_eval.client.reply import BadHttp, Disconnected, Reply
 from serve_eval.client.tunnel import ProxyRefused
 from serve_eval.client.wire import Said
-from serve_eval.errors import EndpointError
+from serve_eval.errors import EndpointError, PlanError
 from serve_eval.schema import Attempt, Endpoint, Failure, FailureKind, Limits, Request, Response
 
 REQUEST_ID = "X-Request-ID"
 GET_S = 30.0
 """How long what an endpoint says of itself may take."""
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 
 UNREACHABLE_HINT = "Is the server up, on that host and port? A server that still loads its model refuses connections."
 
@@ -91,9 +93,10 @@ class Client:
             route: self._pool.head("POST", self._path + route, self._headers) + f"{REQUEST_ID}: ".encode()
             for route in (wire.COMPLETIONS, wire.CHAT_COMPLETIONS)
         }
-        secrets_known = [api_key, *masked, self._pool.proxy.password if self._pool.proxy else None]
+        proxy_secrets = [self._pool.proxy.password, self._pool.proxy.basic] if self._pool.proxy else []
+        secrets_known = [api_key, *masked, *proxy_secrets]
         longest_first = sorted({secret for secret in secrets_known if secret}, key=len, reverse=True)
-        self._secrets = tuple(secret.encode() for secret in longest_first)
+        self._secrets = tuple(longest_first)
         self._echoes = Echoes()
         self._rng = random.Random()
         self._epoch = time.time() - time.monotonic()
@@ -189,6 +192,7 @@ class Client:
         start, line = time.monotonic(), None
         failure: FailureKind | None = FailureKind.TIMEOUT  # what it is when the sample's time limit cuts us off
         reply: Reply | None = None
+        status: int | None = None
         try:
             line = self._pool.idle() or await self._open()
             wait.reply = reply = self._reply()
@@ -201,16 +205,16 @@ class Client:
                     FailureKind.INVALID_RESPONSE,
                     "the connection gave the answer to an earlier request once more",
                 )
-            failure = None
+            status, failure = reply.status, None
         except asyncio.CancelledError:
+            status = _status(reply)
             if not wait.cut_off(STALL):
                 raise
             message = f"no byte for {self.limits.stall_timeout_s:g} s"
-            raise _Missed(FailureKind.TIMEOUT, message, status=_status(reply)) from None
+            raise _Missed(FailureKind.TIMEOUT, message, status=status) from None
         except _Missed as missed:
             failure = missed.kind
-            if missed.status is None:
-                missed.status = _status(reply)
+            status = missed.status = missed.status or _status(reply)
             raise
         finally:
             end, wait.reply = time.monotonic(), None
@@ -221,12 +225,14 @@ class Client:
                     self._pool.keep(line, end)
                 else:
                     line.abort()
+            if failure is not None and reply is not None:
+                reply.settle()
             attempts.append(
                 Attempt(
                     start_s=microseconds(self._epoch + start),
                     end_s=microseconds(self._epoch + end),
                     failure=failure,
-                    status=_status(reply),
+                    status=status,
                     request_id=request_id,
                     streamed=stream,
                 )
@@ -252,7 +258,8 @@ class Client:
         except TimeoutError as error:
             raise _Missed(FailureKind.TIMEOUT, f"no connection within {self.limits.connect_timeout_s:g} s") from error
         except CannotConnect as error:
-            self.door.refused(error.host, error.port)
+            if error.refused:
+                self.door.refused(error.address.host, error.address.port)
             raise _Missed(FailureKind.DISCONNECTED, self._brief(str(error)), retryable=error.may_pass) from error
         except ProxyRefused as error:
             raise _Missed(
@@ -262,17 +269,17 @@ class Client:
                 retryable=retry.worth_retrying(error.status, ""),
             ) from error
         except (BadHttp, Disconnected) as error:
-            raise _missed(error) from error
+            raise _missed(error, self._brief(str(error))) from error
 
     def _said(self, reply: Reply) -> Said:
         """What a reply says. Raises _Missed when that is no answer."""
         status = reply.status
         if reply.error is not None:
-            raise _missed(reply.error, self._brief(str(reply.error)))
+            raise self._error(reply.error)
         if 300 <= status < 400:
             raise _Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", retryable=False)
         if status >= 400:
-            message = wire.describe(self._mask(reply.content, shortest=1))
+            message = wire.describe(reply.content, self._masked)
             raise _Missed(
                 FailureKind.HTTP_ERROR,
                 f"HTTP {status}: {message}",
@@ -280,27 +287,25 @@ class Client:
                 retry_after=reply.retry_after,
             )
         try:
-            if reply.stream is None:
-                return wire.decode(self._mask(reply.content, shortest=8), reply.content_type)
-            said = reply.stream.said()
+            said = wire.decode(reply.content, reply.content_type) if reply.stream is None else reply.stream.said()
         except wire.InvalidResponse as error:
-            raise _missed(error, self._brief(str(error))) from error
+            raise self._error(error) from error
         if self._secrets:
             for name in ("text", "reasoning", "refusal", "finish_reason", "stop_reason"):
                 if told := getattr(said, name):
-                    setattr(said, name, self._masked(told, shortest=8))
+                    setattr(said, name, self._masked(told, 8))
         return said
 
-    def _mask(self, text: bytes, *, shortest: int) -> bytes:
+    def _error(self, error: Exception) -> _Missed:
+        """What an attempt that ended so amounts to."""
+        told = error.told(self._masked) if isinstance(error, wire.InvalidResponse) else str(error)
+        return _missed(error, self._brief(told))
+
+    def _masked(self, text: str, shortest: int = 1) -> str:
         for secret in self._secrets:
             if len(secret) >= shortest and secret in text:
-                text = text.replace(secret, b"***")
+                text = text.replace(secret, "***")
         return text
-
-    def _masked(self, text: str, *, shortest: int = 1) -> str:
-        if not self._secrets:
-            return text
-        return self._mask(text.encode("utf-8", "surrogatepass"), shortest=shortest).decode("utf-8", "surrogatepass")
 
     def _brief(self, text: str) -> str:
         """A message without what must not be shown, and not longer than one may be."""
@@ -312,7 +317,7 @@ class Client:
         Raises EndpointError when nothing answers at all.
         """
         try:
-            return wire.model_ids(await self._get(self._path + "/models"))
+            return [self._masked(name, 8) for name in wire.model_ids(await self._get(self._path + "/models"))]
         except _Missed as error:
             raise EndpointError(f"{self.endpoint.base_url} does not answer: {error}", hint=UNREACHABLE_HINT) from error
 
@@ -324,7 +329,7 @@ class Client:
         with suppress(_Missed):
             version = wire.version(await self._get(self._path.removesuffix("/v1") + "/version"))
             if version is not None:
-                told["version"] = version
+                told["version"] = self._masked(version, 8)
         return told
 
     async def _get(self, path: str) -> bytes:
@@ -342,12 +347,13 @@ class Client:
             if line is not None:
                 line.abort()
         if reply.error is not None:
-            raise _missed(reply.error, self._brief(str(reply.error)))
-        return self._mask(reply.content, shortest=8) if reply.status == 200 else b""
+            raise self._error(reply.error)
+        return reply.content if reply.status == 200 else b""
 
 
 def _headers(api_key: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """What every request says beside what is its own; what is given comes before what is usual."""
+    """What every request says beside what is its own; what is given comes before what is usual. Raises PlanError for
+    what cannot be sent."""
     headers = {
         "User-Agent": f"serve-eval/{serve_eval.__version__}",
         "Accept": "*/*",
@@ -356,6 +362,9 @@ def _headers(api_key: str | None, given: Mapping[str, str]) -> dict[str, str]:
     }
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
+    for name, value in given.items():
+        if not _TOKEN.fullmatch(name) or not value.isascii() or not value.isprintable():
+            raise PlanError(f"header {name!r}: its name or its value has a character that cannot be sent in a header")
     replaced = {name.lower() for name in given}
     own = {"content-length", "transfer-encoding", REQUEST_ID.lower()}
     return {

@@ -59,6 +59,6 @@ async def _listens(host: str, port: int) -> bool:
                         pass  # an address that this machine cannot reach says nothing
                     else:
                         return True
-    except OSError:
+    except (OSError, UnicodeError):
         return True
     return not refused

@@ -7,6 +7,7 @@ and twice as much per event of a stream as this (make bench).
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import cast
 
@@ -50,7 +51,7 @@ class Line(asyncio.Protocol):
         self._head: dict[bytes, str] = {}
         self._head_size = 0
         self._informational = False
-        self.usable, self.used_at = False, 0.0
+        self.usable, self.used_at = True, 0.0
         self.last_id: str | None = None
         self.last_text = 0
 
@@ -75,16 +76,20 @@ class Line(asyncio.Protocol):
     # ------------------------------------------------------------------------------------- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport, self.usable = cast("asyncio.Transport", transport), True  # uvloop's own class is none
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is none
         self._lines.add(self)
+        if not self.usable:  # something came before anything was asked
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         reply = self._reply
         if reply is None:
             self.abort()
             return
-        reply.heard_at = time.monotonic()
+        if reply.heard_at != math.inf:
+            reply.heard_at = time.monotonic()
         reply.received += len(data)
+        reply.idle += len(data)
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
@@ -94,16 +99,22 @@ class Line(asyncio.Protocol):
         if not reply.whole:
             if not reply.status and reply.received > MAX_HEAD:
                 self._refuse(reply, f"a head of more than {MAX_HEAD} bytes")
+            elif reply.status and reply.idle > MAX_HEAD + len(data):
+                self._refuse(reply, f"more than {MAX_HEAD} bytes that belong to no body")
             elif reply.received > reply.most:
                 reply.too_large()
             elif reply.stream is not None:
                 reply.hurry()
 
+    def eof_received(self) -> None:
+        """The server will say no more: what it has not read is not waited for."""
+        self.abort()
+
     def connection_lost(self, error: Exception | None) -> None:
         self.usable, self._transport = False, None
         self._lines.discard(self)
         self._idle.pop(self, None)
-        reply = self._reply
+        reply, self._reply = self._reply, None
         if reply is None or reply.ended.done():
             return
         if error is None and reply.until_close:
@@ -132,8 +143,10 @@ class Line(asyncio.Protocol):
         reply, head, status = self._reply, self._head, self._parser.get_status_code()
         if reply is None or reply.whole:
             return
-        self._informational = status < 200
-        if self._head_size > MAX_HEAD:
+        self._informational = 100 <= status < 200
+        if status < 100:
+            self._refuse(reply, f"the status {status}")
+        elif self._head_size > MAX_HEAD:
             self._refuse(reply, f"a head of more than {MAX_HEAD} bytes")
         elif not self._informational:
             reply.until_close = not (
@@ -148,7 +161,7 @@ class Line(asyncio.Protocol):
 
     def on_body(self, piece: bytes) -> None:
         reply = self._reply
-        if reply is not None and not reply.whole:
+        if reply is not None and not reply.whole and not self._informational:
             reply.take(piece)
 
     def on_message_complete(self) -> None:

@@ -28,15 +28,6 @@ TURNS_TO_CLOSE = 10
 """Turns of the event loop that aborted connections may take to be gone."""
 
 
-class CannotConnect(Exception):
-    """No connection to `host`:`port` could be made. `may_pass`: another attempt may succeed."""
-
-    def __init__(self, host: str, port: int, why: Exception) -> None:
-        said = getattr(why, "strerror", None) or str(why) or type(why).__name__
-        super().__init__(f"cannot connect to {host}:{port}: {said}")
-        self.host, self.port, self.may_pass = host, port, not isinstance(why, UnicodeError)
-
-
 class Address:
     """Where `url` is, as far as connections go. Raises ValueError for what is no http or https URL of a host."""
 
@@ -50,7 +41,8 @@ class Address:
         name = self.host if self.host.isascii() else self.host.encode("idna").decode()
         self.name = f"[{name}]" if ":" in name else name
         self.default_port = self.port == (443 if self.tls else 80)
-        self.user, self.password = unquote(parts.username or ""), unquote(parts.password or "")
+        user, self.password = unquote(parts.username or ""), unquote(parts.password or "")
+        self.basic = b64encode(f"{user}:{self.password}".encode()).decode() if user or self.password else ""
 
     @property
     def authority(self) -> str:
@@ -58,22 +50,39 @@ class Address:
         return self.name if self.default_port else f"{self.name}:{self.port}"
 
 
-class Pool:
-    """Connections to `url`, or through `proxy`. A connection that was made takes `connect_timeout_s` at most.
+class CannotConnect(Exception):
+    """No connection to `address` could be made. `may_pass`: another attempt may succeed. `refused`: nobody may be
+    listening there."""
 
-    A proxy gets whole URLs for http and a CONNECT for https. Raises PlanError, without its address, when `proxy` is
-    none, and for a `ca_bundle` that cannot be used.
+    def __init__(self, address: Address, why: Exception, *, may_pass: bool = True) -> None:
+        said = getattr(why, "strerror", None) or str(why) or type(why).__name__
+        super().__init__(f"cannot connect to {address.host}:{address.port}: {said}")
+        self.address = address
+        self.may_pass = may_pass and not isinstance(why, UnicodeError | ssl.SSLCertVerificationError)
+        self.refused = self.may_pass and isinstance(why, OSError) and not isinstance(why, ssl.SSLError)
+
+
+class Pool:
+    """Connections to `url`, or through `proxy`. Making one takes `connect_timeout_s` at most, from the look-up of its
+    name to TLS.
+
+    A proxy gets whole URLs for http and a CONNECT for https. Raises PlanError when `url` is none of a host, when
+    `proxy` is none (without its address), and for a `ca_bundle` that cannot be used.
     """
 
     def __init__(self, url: str, *, proxy: str | None, ca_bundle: str | None, connect_timeout_s: float) -> None:
-        self.target = Address(url)
+        try:
+            self.target = Address(url)
+        except ValueError:
+            raise PlanError(f"base_url: {url} is not the address of a host") from None
         self.proxy = _proxy(proxy) if proxy is not None else None
         self._connect_timeout_s = connect_timeout_s
         tls = self.target.tls or ca_bundle is not None or (self.proxy is not None and self.proxy.tls)
         self._ssl = _ssl_context(ca_bundle) if tls else None
         self._addresses: Sequence[aiohappyeyeballs.AddrInfoType] = ()
-        self._resolved_at = 0.0
-        self._resolving = asyncio.Lock()
+        self._resolved_at, self._turn = 0.0, 0
+        self._lookup: asyncio.Task[None] | None = None
+        self._closed = False
         self._idle: dict[Line, None] = {}
         self.lines: set[Line] = set()
 
@@ -83,7 +92,8 @@ class Pool:
         place = quote(path, safe="/%:@!$&'()*+,;=~")
         if absolute:
             place = f"http://{target.authority}{place}"
-        lines = {"Host": target.authority, **headers}
+        own = {} if "host" in map(str.lower, headers) else {"Host": target.authority}
+        lines = {**own, **headers}
         if absolute and self.proxy is not None:
             lines.update(_credentials(self.proxy))
         return "".join(
@@ -105,7 +115,7 @@ class Pool:
 
     def keep(self, line: Line, now: float) -> None:
         """Takes back a connection whose reply was had whole."""
-        if line.usable:
+        if line.usable and not self._closed:
             line.rest(now)
             self._idle[line] = None
         else:
@@ -114,18 +124,21 @@ class Pool:
     async def open(self) -> Line:
         """A new connection. Raises CannotConnect, TimeoutError, and what Tunnel.ask does."""
         first = self.proxy or self.target
+        if self._closed:
+            raise CannotConnect(first, ConnectionAbortedError("the client was closed"), may_pass=False)
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 return await self._connect(first)
         except TimeoutError:
             self._resolved_at = 0.0
             raise
-        except (OSError, UnicodeError) as error:
+        except (OSError, UnicodeError, RuntimeError) as error:  # uvloop raises the last for some sockets
             self._resolved_at = 0.0
-            raise CannotConnect(first.host, first.port, error) from error
+            raise CannotConnect(first, error) from error
 
     async def close(self) -> None:
-        """Ends all connections, and returns when they are gone."""
+        """Ends all connections; what waits for one of them ends, and no new one is made."""
+        self._closed = True
         for line in tuple(self.lines):
             line.abort()
         for _ in range(TURNS_TO_CLOSE):
@@ -138,17 +151,35 @@ class Pool:
         sock = await aiohappyeyeballs.start_connection(
             addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=loop
         )
-        tls = self._ssl if first.tls else None
-        name = first.host if first.tls else None
+        tls, name, patience = (self._ssl, first.host, self._connect_timeout_s) if first.tls else (None, None, None)
         if self.proxy is None or not self.target.tls:
-            _, line = await loop.create_connection(self._line, sock=sock, ssl=tls, server_hostname=name)
+            line = self._line()
+            try:
+                await loop.create_connection(
+                    lambda: line, sock=sock, ssl=tls, server_hostname=name, ssl_handshake_timeout=patience
+                )
+            except BaseException:
+                line.abort()
+                self.lines.discard(line)  # uvloop tells a protocol nothing of a transport whose making was cancelled
+                raise
             return line
-        _, tunnel = await loop.create_connection(Tunnel, sock=sock, ssl=tls, server_hostname=name)
+        _, tunnel = await loop.create_connection(
+            Tunnel, sock=sock, ssl=tls, server_hostname=name, ssl_handshake_timeout=patience
+        )
         target, line = self.target, self._line()
         transport = await tunnel.ask(f"{target.name}:{target.port}", _credentials(self.proxy))
         assert self._ssl is not None
         try:
-            inner = await loop.start_tls(transport, line, self._ssl, server_hostname=target.host)
+            inner = await loop.start_tls(
+                transport,
+                line,
+                self._ssl,
+                server_hostname=target.host,
+                ssl_handshake_timeout=self._connect_timeout_s,
+            )
+        except ssl.SSLError as error:
+            transport.abort()
+            raise CannotConnect(target, error) from error
         except BaseException:
             transport.abort()
             raise
@@ -161,20 +192,33 @@ class Pool:
         return Line(self.lines, self._idle)
 
     async def _resolve(self, address: Address) -> Sequence[aiohappyeyeballs.AddrInfoType]:
-        async with self._resolving:
-            now = time.monotonic()
-            if not self._resolved_at or now - self._resolved_at > ADDRESSES_S:
-                loop = asyncio.get_running_loop()
-                self._addresses = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-                self._resolved_at = now
-        return self._addresses
+        """The addresses of a name, each connection's beginning with another; one look-up serves all who wait."""
+        if not self._resolved_at or time.monotonic() - self._resolved_at > ADDRESSES_S:
+            if self._lookup is None:
+                self._lookup = asyncio.create_task(self._look_up(address))
+                self._lookup.add_done_callback(_retrieve)
+            await asyncio.shield(self._lookup)
+        self._turn += 1
+        first = self._turn % len(self._addresses)
+        return [*self._addresses[first:], *self._addresses[:first]]
+
+    async def _look_up(self, address: Address) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self._addresses = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            self._resolved_at = time.monotonic()
+        finally:
+            self._lookup = None
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Takes note of an error for which nobody waits any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _credentials(proxy: Address) -> dict[str, str]:
-    if not proxy.user and not proxy.password:
-        return {}
-    told = b64encode(f"{proxy.user}:{proxy.password}".encode()).decode()
-    return {"Proxy-Authorization": f"Basic {told}"}
+    return {"Proxy-Authorization": f"Basic {proxy.basic}"} if proxy.basic else {}
 
 
 def _proxy(url: str) -> Address:

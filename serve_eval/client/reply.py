@@ -36,14 +36,14 @@ class Reply:
     whole reply, None when there is one.
 
     `status` is 0 until the head has come. `content` holds the body, but that of an event stream is fed to `stream` as
-    it comes. `received` counts bytes with their framing, of which `most` may come. `heard_at` is when the last byte
-    came (monotonic clock; infinity: none is expected any more). `whole`: the message ended, so that its connection can
-    be used again.
+    it comes. `received` counts bytes with their framing, of which `most` may come, and `idle` those since the last of
+    the body. `heard_at` is when the last byte came (monotonic clock; infinity: none is expected any more). `whole`: the
+    message ended, so that its connection can be used again.
     """
 
     __slots__ = (
+        "_body",
         "_limit",
-        "_pieces",
         "_size",
         "_timer",
         "_unpack",
@@ -51,6 +51,7 @@ class Reply:
         "ended",
         "error",
         "heard_at",
+        "idle",
         "most",
         "received",
         "retry_after",
@@ -64,18 +65,18 @@ class Reply:
         self.ended, self._limit, self.heard_at = ended, limit, now
         self.most = FRAMING * limit + MIN_FRAMING
         self.error: Exception | None = None
-        self.status = self.received = self._size = 0
+        self.status = self.received = self.idle = self._size = 0
         self.content_type = ""
         self.retry_after: str | None = None
         self.until_close = self.whole = False
         self.stream: StreamedAnswer | None = None
-        self._pieces: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._unpack: _Unpacked | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def content(self) -> bytes:
-        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        return bytes(self._body)
 
     def begin(self, status: int, content_type: str, retry_after: str | None, encoding: str) -> None:
         """The head has come."""
@@ -84,7 +85,7 @@ class Reply:
             try:
                 self._unpack = _Unpacked(encoding)
             except ValueError:
-                self.fail(InvalidResponse(f"a body in the encoding {encoding[:80]!r}, which was not asked for"))
+                self.fail(InvalidResponse(f"a body in the encoding {encoding!r}, which was not asked for"))
         if status < 300 and content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM:
             self.stream = StreamedAnswer()
 
@@ -92,6 +93,7 @@ class Reply:
         """A piece of the body has come."""
         if self.ended.done():
             return
+        self.idle = 0
         stream = self.stream
         if self._unpack is not None:
             try:
@@ -103,7 +105,12 @@ class Reply:
         if self._size > self._limit:
             self.too_large()
         elif stream is None:
-            self._pieces.append(piece)
+            if not self._body:
+                self._body = piece
+            elif isinstance(self._body, bytearray):
+                self._body += piece
+            else:
+                self._body = bytearray(self._body) + piece
         elif not stream.done:
             try:
                 stream.feed(piece, self.heard_at)
@@ -120,7 +127,7 @@ class Reply:
     def hurry(self) -> None:
         """Bounds the time in which an event stream that holds the whole answer may come to its end."""
         stream = self.stream
-        if stream is None or not stream.complete or self.ended.done():
+        if stream is None or not (stream.complete or stream.done) or self.ended.done():
             return
         if stream.done and self.heard_at != math.inf:
             self.heard_at = math.inf
@@ -131,7 +138,8 @@ class Reply:
     def finish(self) -> None:
         """The message has ended."""
         self.whole = True
-        if self._unpack is not None and not self._unpack.whole and self._size:
+        complete = self.stream is not None and self.stream.complete
+        if self._unpack is not None and not self._unpack.at_end and self._size and not complete:
             self.fail(InvalidResponse("the packed body is cut"))
         else:
             self.settle()
@@ -164,10 +172,14 @@ class _Unpacked:
         if encoding not in ("gzip", "x-gzip", "deflate"):
             raise ValueError(encoding)
         self._unpack = zlib.decompressobj(zlib.MAX_WBITS + 32)  # finds out which of the two it is
-        self.whole = False
+        self.at_end = False
 
     def feed(self, piece: bytes, at_most: int) -> bytes:
-        """What a piece holds, no more than `at_most` bytes of it. Raises zlib.error."""
+        """What a piece holds, no more than `at_most` bytes of it. Raises zlib.error, also for what follows the end."""
+        if self.at_end:
+            raise zlib.error("bytes behind its end")
         unpacked = self._unpack.decompress(piece, at_most)
-        self.whole = self._unpack.eof
+        self.at_end = self._unpack.eof
+        if self._unpack.unused_data:
+            raise zlib.error("bytes behind its end")
         return unpacked

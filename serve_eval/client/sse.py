@@ -11,7 +11,7 @@ class EventLines:
     """Feeds on bytes and gives the payloads of the `data:` lines that they complete."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
+        self._rest = bytearray()
         self._carriage_return = False
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -21,7 +21,7 @@ class EventLines:
             and data.find(b"\n") == len(data) - 2
             and data[-1:] == b"\n"
             and b"\r" not in data
-            and not self._pieces
+            and not self._rest
             and not self._carriage_return
         ):
             return [data[6:-2].strip(), b""]  # one whole event, as nearly every piece is
@@ -29,17 +29,19 @@ class EventLines:
             data = self._unix(data)
         end = data.rfind(b"\n")
         if end < 0:
-            self._pieces.append(data)
+            self._rest += data
             return []
         head, rest = data[:end], data[end + 1 :]
-        if self._pieces:
-            head = b"".join((*self._pieces, head))
-        self._pieces = [rest] if rest else []
+        if self._rest:
+            head = bytes(self._rest) + head
+            self._rest.clear()
+        self._rest += rest
         return [payload for line in head.split(b"\n") if (payload := _payload(line)) is not None]
 
     def close(self) -> list[bytes]:
         """What stands behind the last line end: a stream may end without one."""
-        line, self._pieces = b"".join(self._pieces), []
+        line = bytes(self._rest)
+        self._rest.clear()
         payload = _payload(line) if line else None
         return [] if payload is None else [payload]
 

@@ -49,7 +49,7 @@ class StreamedAnswer:
             if not self.done:
                 self._take(payload, self.last_at or 0.0)
         if self._unfinished:
-            raise InvalidResponse(f"not an OpenAI stream: {wire.describe(self._unfinished)}")
+            raise InvalidResponse("not an OpenAI stream", self._unfinished)
         if not self._finish:
             if self.done and not self._chunks:
                 raise LostStream("the stream held [DONE] and no answer")
@@ -68,7 +68,7 @@ class StreamedAnswer:
         """One data line: a chunk, a part of one, or the end. An empty one ends an event."""
         if self._unfinished:
             if not payload:
-                raise InvalidResponse(f"not an OpenAI stream: {wire.describe(self._unfinished)}")
+                raise InvalidResponse("not an OpenAI stream", self._unfinished)
             payload = self._unfinished + b"\n" + payload
         elif not payload:
             return
@@ -80,7 +80,7 @@ class StreamedAnswer:
         except wire.UNREADABLE as error:
             self._lines_of_it += 1
             if payload[:1] != b"{" or self._lines_of_it > MAX_LINES:
-                raise InvalidResponse(f"not an OpenAI stream: {wire.describe(payload)}") from error
+                raise InvalidResponse("not an OpenAI stream", payload) from error
             self._unfinished = payload
             return
         self._unfinished, self._lines_of_it = b"", 0

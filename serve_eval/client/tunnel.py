@@ -37,11 +37,13 @@ class Tunnel(asyncio.Protocol):
         try:
             self._transport.write("\r\n".join(lines).encode("latin-1"))
             await self._answered
+            if not self._head:
+                raise Disconnected("the proxy closed the connection")
             told = _STATUS_LINE.match(self._head)
+            if told is not None and not 200 <= int(told[1]) < 300:
+                raise ProxyRefused(int(told[1]))
             if told is None or not self._head.endswith(b"\r\n\r\n"):
                 raise BadHttp("no HTTP answer of the proxy")
-            if not 200 <= int(told[1]) < 300:
-                raise ProxyRefused(int(told[1]))
         except BaseException:
             self._transport.abort()
             raise
@@ -57,4 +59,4 @@ class Tunnel(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._answered.done():
-            self._answered.set_exception(Disconnected("the proxy closed the connection"))
+            self._answered.set_result(None)

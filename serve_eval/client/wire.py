@@ -7,6 +7,7 @@ without one is an `InvalidResponse`, never an empty text.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,12 +20,25 @@ EVENT_STREAM = "text/event-stream"
 FINISHED = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call", "eos_token", "stop_sequence"})
 """Reasons for which a generation ends with an answer. Others (cancelled, timeout, abort, not_finished, error) end it
 without one."""
+Mask = Callable[[str], str]
+"""Takes out of a text what must not be shown."""
 MAX_MESSAGE = 600
 """Characters kept of a server's error message."""
 
 
 class InvalidResponse(Exception):
-    """A 2xx body that holds no answer."""
+    """A 2xx body that holds no answer: why, and what it holds instead."""
+
+    def __init__(self, why: str, body: bytes | None = None) -> None:
+        super().__init__(why, body)
+        self._why, self._body = why, body
+
+    def told(self, mask: Mask = str) -> str:
+        """The message, with `mask` over what came from elsewhere before any of it is cut."""
+        return mask(self._why) if self._body is None else f"{mask(self._why)}: {describe(self._body, mask)}"
+
+    def __str__(self) -> str:
+        return self.told()
 
 
 class LostStream(InvalidResponse):
@@ -115,17 +129,15 @@ def decode(body: bytes, content_type: str) -> Said:
     try:
         parsed = read_body(body)
     except UNREADABLE as error:
-        raise InvalidResponse(
-            f"not an OpenAI answer ({content_type or 'no content type'}): {describe(body)}"
-        ) from error
+        raise InvalidResponse(f"not an OpenAI answer ({content_type or 'no content type'})", body) from error
     refuse_error(parsed, body)
     if not parsed.choices:
-        raise InvalidResponse(f"no choices in the answer: {describe(body)}")
+        raise InvalidResponse("no choices in the answer", body)
     choice = parsed.choices[0]
     message = choice.message
     text = choice.text if message is None else message.content
     if not choice.finish_reason and not text:
-        raise InvalidResponse(f"neither a text nor a finish_reason: {describe(body)}")
+        raise InvalidResponse("neither a text nor a finish_reason", body)
     said = Said(
         id=answer_id(parsed.id),
         text=text or "",
@@ -141,13 +153,13 @@ def decode(body: bytes, content_type: str) -> Said:
 def refuse_error(parsed: Body, body: bytes) -> None:
     """Raises InvalidResponse for an error object that came with a 200."""
     if parsed.error is not None or parsed.object == "error":
-        raise InvalidResponse(f"an error object in a successful answer: {describe(body)}")
+        raise InvalidResponse("an error object in a successful answer", body)
 
 
 def finished(reason: str | None) -> str | None:
     """A finish_reason. Raises InvalidResponse for one that stands for no answer."""
     if reason and reason not in FINISHED:
-        raise InvalidResponse(f"the generation ended without an answer: finish_reason {reason[:80]!r}")
+        raise InvalidResponse(f"the generation ended without an answer: finish_reason {reason!r}")
     return reason or None
 
 
@@ -178,8 +190,8 @@ def _count(value: object) -> int:
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
-def describe(body: bytes) -> str:
-    """The message of an error body in any of the shapes that servers use, at most MAX_MESSAGE characters.
+def describe(body: bytes, mask: Mask = str) -> str:
+    """The message of an error body in any of the shapes that servers use, masked, at most MAX_MESSAGE characters.
 
     Known shapes: {"message": str}, {"error": str}, {"error": {"message": str}}, {"detail": str or list}, plain text,
     an HTML page, nothing at all.
@@ -194,7 +206,7 @@ def describe(body: bytes) -> str:
         if text[:1] == "<":
             title = _TITLE.search(text)
             found = f"an HTML page{f' titled {title.group(1).strip()!r}' if title else ''}"
-    return (found or text)[:MAX_MESSAGE]
+    return mask(found or text)[:MAX_MESSAGE]
 
 
 def _message(value: object) -> str | None:

@@ -86,7 +86,7 @@ def _check_same(path: Path, old: Suite, new: Suite) -> None:
 def _asked(plan: Plan, *, address: bool = False) -> Any:
     """What a plan asks, as JSON values: without how fast, how reached and where the data lies."""
     content = msgspec.json.decode(msgspec.json.encode(plan))
-    for field in FREE_FIELDS:
+    for field in {*FREE_FIELDS} - {"early_stop", "repeats"}:  # a finished run of a suite is not gone on with
         del content[field]
     if not address and plan.launcher.name == "external":
         content["launcher"]["options"].pop("base_url", None)

@@ -493,6 +493,23 @@ async def silent_after_done(turn: Turn) -> None:
     await asyncio.sleep(60)
 
 
+async def pings_after_done(turn: Turn) -> None:
+    """Every event, and a comment now and then instead of the end of the body."""
+    await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request)))
+    while True:
+        await asyncio.sleep(0.05)
+        await turn.write(chunked(b": ping\n\n"))
+
+
+async def loses_the_stream_and_stays(turn: Turn) -> None:
+    """[DONE] alone where a stream was asked for, and no end of it."""
+    if turn.request.body.get("stream"):
+        await turn.write(STREAM_HEAD + chunked(DONE))
+        await asyncio.sleep(60)
+    else:
+        await sound(turn)
+
+
 async def loses_the_stream(turn: Turn) -> None:
     """[DONE] alone where a stream was asked for, as trtllm-serve's orchestrator does, and else the right answer."""
     if turn.request.body.get("stream"):

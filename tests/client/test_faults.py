@@ -11,9 +11,10 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
+import uvloop
 
 from serve_eval.client import retry
 from serve_eval.client.client import Client
@@ -124,11 +125,13 @@ def _right(number: int = 1) -> str:
 
 
 def _with(script: Script, limits: Limits, body: Callable[[Client, FaultyServer], Awaitable[T]]) -> T:
+    """On the event loop that runs use."""
+
     async def main() -> T:
         async with FaultyServer(script) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
             return await body(client, server)
 
-    return asyncio.run(main())
+    return uvloop.run(main())
 
 
 def _send(script: Script, limits: Limits, requests: int = 1) -> tuple[list[Response | Failure], list[Received]]:
@@ -463,6 +466,60 @@ def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most
     results = _with([act.replies(body)], _limits(False), all_of_them)
     assert all(isinstance(result, Response) for result in results)
     assert len(list(_attempts(results))) <= 41
+
+
+def test_a_stream_that_goes_on_after_its_end_is_not_listened_to_for_long() -> None:
+    (result,), _ = _send([act.pings_after_done], _limits(True, sample_timeout_s=5.0))
+    assert isinstance(result, Response)
+    assert result.text == _right()
+    assert result.latency_s < 2.0
+
+
+def test_a_lost_stream_that_stays_open_is_asked_again_at_once() -> None:
+    (result,), _ = _send([act.loses_the_stream_and_stays], _limits(True, max_attempts=1, retry_budget=0))
+    assert isinstance(result, Response)
+    assert [(attempt.streamed, attempt.failure) for attempt in result.attempts] == [(True, INVALID), (False, None)]
+    assert result.attempts[0].end_s - result.attempts[0].start_s < 2.0
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str) -> None:
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        cast("asyncio.ReadTransport", writer.transport).pause_reading()
+        writer.write_eof()
+        await over.wait()
+        writer.transport.abort()
+        heard.set()
+
+    over, heard = asyncio.Event(), asyncio.Event()
+
+    async def main() -> Response | Failure:
+        async with await asyncio.start_server(deaf, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+            async with Client(Endpoint(base_url=url), _limits(False, max_attempts=1)) as client:
+                big = Request(sample_id="1", prompt="x" * 20_000_000, sampling=SamplingParams(max_tokens=2))
+                result = await client.send(big)
+                over.set()
+                await heard.wait()
+                return result
+
+    result = pytest.importorskip(loop).run(main())
+    assert isinstance(result, Failure)
+    assert (result.kind, result.attempts[0].end_s - result.attempts[0].start_s < 2.0) == (GONE, True)
+
+
+def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
+    async def main() -> list[Response | Failure]:
+        async with FaultyServer([act.silent]) as server:
+            async with Client(Endpoint(base_url=server.base_url), _limits(False)) as client:
+                sends = [asyncio.create_task(client.send(_request(number))) for number in range(3)]
+                await asyncio.sleep(0.5)
+                assert len(server.received) == 3
+            results = await asyncio.wait_for(asyncio.gather(*sends), 5.0)
+            assert server.connections == 3
+            return results
+
+    assert [result.kind for result in asyncio.run(main()) if isinstance(result, Failure)] == [GONE] * 3
 
 
 def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_are_left() -> None:

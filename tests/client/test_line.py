@@ -146,6 +146,12 @@ def test_no_bytes_raise_and_an_end_is_always_found(pieces: list[bytes]) -> None:
         (HEAD + b"Content-Encoding: br\r\n" + LENGTH % 3 + b"abc", InvalidResponse, "'br', which was not asked for"),
         (HEAD + b"Content-Encoding: gzip\r\n" + LENGTH % 3 + b"abc", InvalidResponse, "cannot be unpacked"),
         (HEAD + b"Content-Encoding: gzip\r\n" + LENGTH % 20 + gzip.compress(BODY)[:20], InvalidResponse, "is cut"),
+        (
+            HEAD + b"Content-Encoding: gzip\r\n" + _sized(gzip.compress(BODY) + b"more"),
+            InvalidResponse,
+            "behind its end",
+        ),
+        (b"HTTP/1.1 099 What\r\n" + _sized(BODY), BadHttp, "no HTTP answer"),
         (HEAD + LENGTH % 10_001 + b"x" * 10_001, TooLarge, "larger than 10000 bytes"),
         (
             HEAD
@@ -167,6 +173,24 @@ def test_what_is_no_answer_is_said(data: bytes, error: type[Exception], said: st
 def test_an_endless_row_of_informational_answers_is_given_up() -> None:
     _, reply = _receive(*[b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"] * 2000)
     assert isinstance(reply.error, BadHttp)
+
+
+def test_a_trailer_without_end_is_given_up() -> None:
+    _, reply = _receive(HEAD + CHUNKED + b"1\r\na\r\n0\r\nX: ", *[b"y" * 1400] * 100)
+    assert isinstance(reply.error, BadHttp)
+    assert "belong to no body" in str(reply.error)
+
+
+def test_an_informational_answer_has_no_body() -> None:
+    _, reply = _receive(b"HTTP/1.1 199 Hm\r\nContent-Length: 5\r\n\r\nhello" + SOUND["length"])
+    assert reply.error is not None or reply.content == BODY
+
+
+def test_a_connection_that_is_gone_holds_no_answer() -> None:
+    line, reply = _receive(HEAD + b"Connection: close\r\n" + _sized(BODY))
+    line.connection_lost(None)
+    assert line._reply is None
+    assert reply.content == BODY
 
 
 def test_framing_without_end_counts_as_size() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +18,7 @@ import pytest
 from serve_eval.client import pool
 from serve_eval.client.client import Client
 from serve_eval.client.pool import Address
+from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer
@@ -29,17 +33,14 @@ LOOPS = ["asyncio", "uvloop"]
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answers every request of a connection."""
     number = 0
-    try:
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
-            number += 1
-            body = ANSWER % number
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
-            writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
-            await writer.drain()
-    except (asyncio.IncompleteReadError, OSError):
-        writer.close()
+    while True:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        number += 1
+        body = ANSWER % number
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
 
 
 class Proxy:
@@ -53,7 +54,6 @@ class Proxy:
         host, _, port = self.asked[-1].split(b" ")[1].decode().rpartition(":")
         writer.write(self.answer)
         if b" 200 " not in self.answer:
-            writer.close()
             return
         there, here = await asyncio.open_connection(host, int(port))
         await asyncio.gather(_pipe(reader, here), _pipe(there, writer))
@@ -70,9 +70,31 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-def _port(server: asyncio.Server) -> int:
-    port: int = server.sockets[0].getsockname()[1]
-    return port
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def _serving(handler: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A server's port, for the length of a block behind which none of its connections is left."""
+    handling: set[asyncio.Task[None] | None] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handling.add(asyncio.current_task())
+        with suppress(OSError, asyncio.IncompleteReadError):
+            try:
+                await handler(reader, writer)
+            finally:
+                writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context) as server:
+        yield server.sockets[0].getsockname()[1]
+    for _ in range(10):
+        await asyncio.sleep(0.01)  # handshakes that were broken off are noticed
+    tasks = [task for task in handling if task is not None]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0.01)
 
 
 def _through(
@@ -84,15 +106,13 @@ def _through(
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         async with (
-            await asyncio.start_server(_answer, "127.0.0.1", 0, ssl=context) as server,
-            await asyncio.start_server(proxy, "127.0.0.1", 0, ssl=context if tls_proxy else None) as between,
+            _serving(_answer, context) as server,
+            _serving(proxy, context if tls_proxy else None) as between,
         ):
-            url = f"https://localhost:{_port(server)}/v1"
-            way = f"{'https' if tls_proxy else 'http'}://{credentials}localhost:{_port(between)}"
+            url = f"https://localhost:{server}/v1"
+            way = f"{'https' if tls_proxy else 'http'}://{credentials}localhost:{between}"
             async with Client(Endpoint(base_url=url), LIMITS, proxy=way, ca_bundle=str(certificate)) as client:
-                results = [await client.send(REQUEST), await client.send(REQUEST)]
-            await asyncio.sleep(0.05)  # the proxy's pipes end
-            return results
+                return [await client.send(REQUEST), await client.send(REQUEST)]
 
     results: list[Response | Failure] = pytest.importorskip(loop).run(main())
     return results
@@ -119,6 +139,11 @@ def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str) -> None:
     ("answer", "kind", "said"),
     [
         (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", FailureKind.HTTP_ERROR, "HTTP 407 of the proxy"),
+        (
+            b"HTTP/1.1 407 No\r\nContent-Length: 6\r\n\r\n<html>",
+            FailureKind.HTTP_ERROR,
+            "HTTP 407 of the proxy",
+        ),
         (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", FailureKind.HTTP_ERROR, "HTTP 502 of the proxy"),
         (b"what?\r\n\r\n", FailureKind.INVALID_RESPONSE, "no HTTP answer of the proxy"),
         (b"", FailureKind.DISCONNECTED, "the proxy closed the connection"),
@@ -128,6 +153,11 @@ def test_a_proxy_that_opens_no_tunnel_is_said(certificate: Path, answer: bytes, 
     for result in _through(certificate, Proxy(answer=answer), loop="asyncio"):
         assert isinstance(result, Failure)
         assert (result.kind, result.attempts[0].failure) == (kind, kind)
+        assert (
+            result.attempts[0].status
+            == result.status
+            == (int(answer[9:12]) if kind is FailureKind.HTTP_ERROR else None)
+        )
         assert said in result.message
 
 
@@ -179,7 +209,7 @@ def test_no_connection_outlives_its_client() -> None:
 
 
 def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
-    given = {"user-agent": "mine", "Host": "other.example", "X-Request-ID": "not ours", "Content-Length": "1"}
+    given = {"user-agent": "mine", "host": "other.example", "X-Request-ID": "not ours", "Content-Length": "1"}
 
     async def body(client: Client, server: FaultyServer) -> tuple[str, dict[str, str]]:
         assert isinstance(await client.send(REQUEST), Response)
@@ -217,3 +247,150 @@ def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
     result = asyncio.run(main())
     assert isinstance(result, Failure)
     assert (result.kind, result.retryable, len(result.attempts)) == (FailureKind.DISCONNECTED, False, 1)
+
+
+@pytest.mark.parametrize(
+    "headers", [{"X\r\nEvil: 1": "1"}, {"X Y": "1"}, {"X": "1\r\nEvil: 1"}, {"X-\u20ac": "1"}, {"": "1"}]
+)
+def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(headers: dict[str, str]) -> None:
+    with pytest.raises(PlanError, match="cannot be sent in a header") as caught:
+        Client(Endpoint(base_url="http://h/v1"), LIMITS, api_key="sk-0123456789", headers=headers)
+    assert "sk-0123456789" not in repr(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://\u00fc..x/v1", "ftp://h/v1", "http:///v1"])
+def test_what_is_no_address_of_a_host_is_refused(url: str) -> None:
+    with pytest.raises(PlanError, match="not the address of a host"):
+        Client(Endpoint(base_url=url), LIMITS)
+
+
+def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 No\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
+        writer.close()
+
+    async def main() -> Response | Failure:
+        async with _serving(echo) as server:
+            way = f"http://me:pa55word@127.0.0.1:{server}"
+            endpoint = Endpoint(base_url="http://model.invalid/v1")
+            async with Client(endpoint, LIMITS, proxy=way, api_key="sk-0123456789") as client:
+                return await client.send(REQUEST)
+
+    result = asyncio.run(main())
+    assert isinstance(result, Failure)
+    assert (result.status, "Proxy-Authorization: Basic ***" in result.message) == (407, True)
+    for secret in ("pa55word", b64encode(b"me:pa55word").decode(), "sk-0123456789"):
+        assert secret not in result.message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(stream: bool) -> None:
+    key = "sk-abc/def+0123456789"
+    escaped = key.replace("/", "\\/").replace("+", "\\u002b")
+    long_key = "sk-" + "x" * 150
+
+    async def ask(act_: act.Act, key: str) -> Response | Failure:
+        async with FaultyServer([act_]) as server:
+            limits = replace(LIMITS, stream=stream)
+            async with Client(Endpoint(base_url=server.base_url), limits, api_key=key) as client:
+                return await client.send(REQUEST)
+
+    refusal = f'{{"error": {{"message": "bad key {escaped}"}}}}'.encode()
+    refused = asyncio.run(ask(act.replies(refusal, "401 Unauthorized"), key))
+    assert isinstance(refused, Failure)
+    assert refused.message == "HTTP 401: bad key ***"
+    said = f'{{"choices": [{{"text": "your key is {escaped}", "finish_reason": "stop"}}]}}'.encode()
+    answered = asyncio.run(ask(act.replies(said), key))
+    assert isinstance(answered, Response)
+    assert answered.text == "your key is ***"
+    error = b'{"error": {"message": "' + b"a" * 560 + long_key.encode() + b'"}}'
+    for body, kind in ((error, "application/json"), (b"data: " + error + b"\n\n", "text/event-stream")):
+        cut = asyncio.run(ask(act.replies(body, content_type=kind), long_key))
+        assert isinstance(cut, Failure)
+        assert "xxx" not in cut.message
+
+
+def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def main() -> list[Response | Failure]:
+        async def resolve(host: str, *_: object, **__: object) -> object:
+            asked.append(host)
+            await asyncio.sleep(0.2)
+            raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
+        limits = replace(LIMITS, connect_timeout_s=1.0)
+        async with Client(Endpoint(base_url="http://model.invalid/v1"), limits) as client:
+            return await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
+
+    results = asyncio.run(main())
+    assert {result.message for result in results if isinstance(result, Failure)} == {
+        "cannot connect to model.invalid:80: Temporary failure in name resolution"
+    }
+    assert (len(results), len(asked)) == (20, 1)
+
+
+def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> list[int]:
+        async with FaultyServer([act.sound]) as one, FaultyServer([act.sound]) as other:
+            ports = [int(server.base_url.rpartition(":")[2].removesuffix("/v1")) for server in (one, other)]
+
+            async def resolve(*_: object, **__: object) -> object:
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
+            async with Client(Endpoint(base_url="http://model.invalid/v1"), LIMITS) as client:
+                await asyncio.gather(*(client.send(REQUEST) for _ in range(10)))
+            return [one.connections, other.connections]
+
+    assert asyncio.run(main()) == [5, 5]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("kind", ["plain", "tls", "tunnel"])
+def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(certificate: Path, kind: str, loop: str) -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: said.append(str(told)))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        async with (
+            _serving(_answer, None if kind == "plain" else context) as server,
+            _serving(Proxy()) as between,
+        ):
+            more = {} if kind == "plain" else {"ca_bundle": str(certificate)}
+            if kind == "tunnel":
+                more["proxy"] = f"http://localhost:{between}"
+            url = f"http{'' if kind == 'plain' else 's'}://localhost:{server}/v1"
+            for turns in range(40):
+                async with Client(Endpoint(base_url=url), LIMITS, **more) as client:  # type: ignore[arg-type]
+                    task = asyncio.create_task(client.send(REQUEST))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
+                assert not client._pool.lines, turns
+
+    pytest.importorskip(loop).run(main())
+    gc.collect()
+    assert said == []
+
+
+def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def main() -> Response | Failure:
+        async with _serving(mute) as server:
+            limits = replace(LIMITS, connect_timeout_s=0.3)
+            async with Client(Endpoint(base_url=f"https://localhost:{server}/v1"), limits) as client:
+                return await client.send(REQUEST)
+
+    result = asyncio.run(main())
+    assert isinstance(result, Failure)
+    assert (result.kind, result.message) == (FailureKind.TIMEOUT, "no connection within 0.3 s")

@@ -12,7 +12,7 @@ from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, R
 ANSWER = b'{"id": "c-1", "choices": [{"text": "A", "finish_reason": "stop"}]}'
 
 
-def _send(certificate: Path, ca_bundle: str | None) -> Response | Failure:
+def _send(certificate: Path, ca_bundle: str | None, host: str = "localhost") -> Response | Failure:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -26,8 +26,8 @@ def _send(certificate: Path, ca_bundle: str | None) -> Response | Failure:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
-            url = f"https://localhost:{server.sockets[0].getsockname()[1]}/v1"
-            async with Client(Endpoint(base_url=url), Limits(max_attempts=1), ca_bundle=ca_bundle) as client:
+            url = f"https://{host}:{server.sockets[0].getsockname()[1]}/v1"
+            async with Client(Endpoint(base_url=url), Limits(max_attempts=3), ca_bundle=ca_bundle) as client:
                 sampling = SamplingParams(max_tokens=2)
                 return await client.send(Request(sample_id="1", prompt="p", sampling=sampling))
 
@@ -39,6 +39,13 @@ def test_an_unknown_certificate_is_refused_and_said(certificate: Path) -> None:
     assert isinstance(result, Failure)
     assert result.kind is FailureKind.DISCONNECTED
     assert "certificate" in result.message.lower()
+    assert (result.retryable, len(result.attempts)) == (False, 1)
+
+
+def test_a_certificate_for_another_name_is_refused(certificate: Path) -> None:
+    result = _send(certificate, str(certificate), host="127.0.0.1")
+    assert isinstance(result, Failure)
+    assert "127.0.0.1" in result.message
 
 
 def test_a_certificate_that_is_trusted_by_name_is_accepted(certificate: Path) -> None:
