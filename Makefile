@@ -10,7 +10,7 @@ demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m "not slow"
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m slow
