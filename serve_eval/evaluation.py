@@ -149,6 +149,7 @@ def _report(
 ) -> Report:
     judge = _verdict_rule(plan.verdict)
     loads = run_folder.loads(folder)
+    warnings = [*warnings, *_other_versions(work, endpoint)]
     tasks = tuple(_report_task(w, plan, judge, loads) for w in work)
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -327,6 +328,16 @@ def _about_endpoint(plan: Plan, endpoint: Endpoint, folder: Path) -> list[str]:
     if plan.launcher.name == "external" and len(addresses) > 1:
         warnings.append(f"the answers come from {len(addresses)} addresses: {', '.join(sorted(addresses))}")
     return warnings
+
+
+def _other_versions(work: Sequence[Work], endpoint: Endpoint) -> list[str]:
+    """Where a reference of one's own was taken from another version of the software than answers now."""
+    now, found = endpoint.info.get("version"), []
+    for w in work:
+        runs = None if w.p.reference is None else w.p.reference.runs
+        if runs is not None and runs.endpoint is not None and isinstance(now, str) and runs.endpoint != now:
+            found.append(f"{w.p.task.name}: the reference was taken at version {runs.endpoint}; this endpoint says {now}")
+    return found
 
 
 def _write_answers(path: Path, prepared: Sequence[PreparedTask], probability: Callable[[str, str], float]) -> None:

@@ -703,9 +703,10 @@ class RunError:
 class SuiteRow:
     """One task of one run in the light of the whole suite. Values, bounds, reference and threshold are in points.
 
-    `own` is the outcome that the run alone gave, `outcome` the one after the correction for many tests. `p` is that of
-    the paired comparison; `p_holm` is there where the paired rule judged, `q_bh` wherever there is a p. `finding` is
-    the paired one after the correction. `waiver` is the one that keeps this row from failing the suite.
+    `estimate` stands instead of a value after an early stop. `own` is the outcome that the run alone gave, `outcome`
+    the one after the correction for many tests. `p` is that of the paired comparison; `p_holm` is there where the
+    paired rule judged, `q_bh` wherever there is a p. `finding` is the paired one after the correction. `waiver` is the
+    one that keeps this row from failing the suite.
     """
 
     run: str
@@ -717,6 +718,7 @@ class SuiteRow:
     outcome: VerdictOutcome
     failed: int = 0
     evaluated: float | None = None
+    estimate: float | None = None
     bounds: tuple[float, float] | None = None
     reference: float | None = None
     threshold: float | None = None

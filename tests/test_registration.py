@@ -77,6 +77,18 @@ def test_data_that_the_reference_does_not_know_is_not_paired_and_the_report_says
     assert any("not the file that was registered" in warning for warning in verdict.warnings)
 
 
+def test_a_reference_of_another_version_of_the_endpoint_is_pointed_out(plan: Plan, tmp_path: Path) -> None:
+    _run(plan, tmp_path / "0")
+    register([tmp_path / "0"], tmp_path / "refs")
+    judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
+    assert not [warning for warning in _run(judged, tmp_path / "same", 1).warnings if "version" in warning]
+    file = tmp_path / "refs/gsm8k.yaml"
+    file.write_text(file.read_text().replace("endpoint: simulator", "endpoint: 1.2.0"))
+    assert "gsm8k: the reference was taken at version 1.2.0; this endpoint says simulator" in (
+        _run(judged, tmp_path / "other", 1).warnings
+    )
+
+
 def test_a_reference_shows_how_noisy_and_how_old_it_is(
     plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,7 +82,7 @@ def _value(row: SuiteRow) -> str:
     """The value; where answers are missing, the range that they leave it."""
     if row.failed and row.bounds is not None:
         return f"{row.bounds[0]:.3f}..{row.bounds[1]:.3f}"
-    return _number(row.evaluated)
+    return _number(row.evaluated) if row.estimate is None else f"~{_number(row.estimate)}"
 
 
 def _number(value: float | None) -> str:

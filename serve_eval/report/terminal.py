@@ -11,6 +11,7 @@ from rich.text import Text
 
 from serve_eval.reference import spec_text
 from serve_eval.report.text import clean
+from serve_eval.stats.availability import failure_rate_upper
 from serve_eval.schema import EarlyStop, Load, PairedComparison, Report, Stability, TaskReport, VerdictOutcome
 
 LATE_S = 0.1
@@ -123,7 +124,9 @@ def _explain(task: TaskReport, console: Console) -> None:
             console, f"{name}: {result.value:.3f} over the {result.scored} of {result.planned} samples that were scored"
         )
     if result.failures:
-        _say(console, f"{name}: failures: {', '.join(f'{kind} {count}' for kind, count in result.failures.items())}")
+        kinds = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())
+        most = failure_rate_upper(result.failed, result.planned - result.spared)
+        _say(console, f"{name}: failures: {kinds}; at 95 % confidence at most {most:.2%} of such requests fail")
     _say(console, f"{name}: {_traffic(task)}")
     if result.stability is not None:
         _say(console, f"{name}: {_stability(result.stability)}")

@@ -97,6 +97,7 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
         outcome=verdict.outcome,
         failed=task.result.failed,
         evaluated=verdict.evaluated,
+        estimate=verdict.early.estimate if verdict.early is not None and verdict.early.stopped else None,
         bounds=verdict.bounds,
         reference=verdict.reference,
         threshold=verdict.threshold,
