@@ -336,7 +336,9 @@ def _other_versions(work: Sequence[Work], endpoint: Endpoint) -> list[str]:
     for w in work:
         runs = None if w.p.reference is None else w.p.reference.runs
         if runs is not None and runs.endpoint is not None and isinstance(now, str) and runs.endpoint != now:
-            found.append(f"{w.p.task.name}: the reference was taken at version {runs.endpoint}; this endpoint says {now}")
+            found.append(
+                f"{w.p.task.name}: the reference was taken at version {runs.endpoint}; this endpoint says {now}"
+            )
     return found
 
 

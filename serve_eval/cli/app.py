@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 import serve_eval
 from serve_eval.cli import demo, drift, power, references, rescore, run, verdict
@@ -14,7 +16,17 @@ from serve_eval.cli import suite as suite_command
 from serve_eval.cli._streams import prepare_streams, say
 from serve_eval.errors import ServeEvalError
 
+
+class _Commands(TyperGroup):
+    """Lists the commands without rich, whose import would take half of the time of `--help`."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # click's types are private to typer
+        self.rich_markup_mode = None
+        super().format_help(ctx, formatter)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Does a running LLM endpoint still answer as well as it should?",
     no_args_is_help=True,
     add_completion=False,
@@ -24,15 +36,15 @@ app = typer.Typer(
         "token_normalize_func": lambda name: name.replace("_", "-"),
     },
 )
-app.command("run")(run.run)
-app.command("suite")(suite_command.suite)
-app.command("verdict")(verdict.verdict)
-app.command("rescore")(rescore.rescore)
-app.command("drift")(drift.drift)
-app.command("power")(power.power)
-app.add_typer(references.app, name="references")
-app.command("list")(listing_command.listing)
-app.command("demo")(demo.demo)
+app.command("run", short_help="Evaluate an endpoint: PASS, FAIL, INCONCLUSIVE.")(run.run)
+app.command("suite", short_help="Run many plans in one folder, one verdict.")(suite_command.suite)
+app.command("verdict", short_help="Judge a finished run by another rule.")(verdict.verdict)
+app.command("rescore", short_help="Score a run's answers again.")(rescore.rescore)
+app.command("drift", short_help="Chart the runs of many days.")(drift.drift)
+app.command("power", short_help="What drop n samples show, and n for a drop.")(power.power)
+app.add_typer(references.app, name="references", short_help="Show, check, register and import references.")
+app.command("list", short_help="List tasks, launchers and verdict rules.")(listing_command.listing)
+app.command("demo", short_help="GSM8K and MMLU on a simulated endpoint.")(demo.demo)
 
 
 def _version(wanted: bool) -> None:

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from serve_eval.reference import spec_text
 from serve_eval.report.text import clean
-from serve_eval.stats.availability import failure_rate_upper
 from serve_eval.schema import EarlyStop, Load, PairedComparison, Report, Stability, TaskReport, VerdictOutcome
+from serve_eval.stats.availability import failure_rate_upper
 
 LATE_S = 0.1
 """Lateness of our own event loop from which on the measured times are not trusted without a word."""
