@@ -69,7 +69,7 @@ def _record(n: int, reference: Sequence[list[float]], scores: list[float]) -> di
     missing = n - len(known)
     low, high = missing_bounds(math.fsum(known), len(known), n, 0.0, 1.0)
     ends = 100 * low, 100 * high
-    mean = round(math.fsum(100 * math.fsum(run) / n for run in reference) / len(reference), 6)
+    mean = math.fsum(100 * (math.fsum(run) / n) for run in reference) / len(reference)
     test = classic_test(n, mean, 50.0, 0.05, 0.2)
     decision = decide(ends, test.threshold)
     undecided = decision is Decision.UNDECIDED or missing > 0.02 * n
@@ -77,7 +77,7 @@ def _record(n: int, reference: Sequence[list[float]], scores: list[float]) -> di
     told = judge(pairs, margin=abs(test.threshold - mean) / 100)
     return {
         "outcome": "INCONCLUSIVE" if undecided else decision.value,
-        "evaluated": 100 * math.fsum(known) / len(known),
+        "evaluated": 100 * (math.fsum(known) / len(known)),
         "bounds": list(ends),
         "reference": mean,
         "threshold": test.threshold,
