@@ -1,10 +1,12 @@
 """Coverage-guided fuzzing of what reads an endpoint's bytes: `make fuzz`.
 
 Whatever bytes come, in whatever pieces, the readers give an answer or raise InvalidResponse, and pieces change nothing.
+A connection that gets them always comes to an end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from contextlib import suppress
 
@@ -12,6 +14,8 @@ import atheris
 
 with atheris.instrument_imports():
     from serve_eval.client import wire
+    from serve_eval.client.line import Line
+    from serve_eval.client.reply import Reply
     from serve_eval.client.sse import EventLines
     from serve_eval.client.stream import StreamedAnswer
     from serve_eval.client.thinking import split_thinking
@@ -31,6 +35,19 @@ def _payloads(pieces: list[bytes]) -> list[bytes]:
     return [payload for piece in pieces for payload in lines.feed(piece) if payload] + lines.close()
 
 
+def _reply(pieces: list[bytes]) -> Reply:
+    """What a connection makes of the bytes before it is lost."""
+    line, reply = Line(set(), {}), Reply(_loop.create_future(), limit=1000, now=0.0)
+    line._reply = reply
+    for piece in pieces:
+        line.data_received(piece)
+    line.connection_lost(None)
+    assert reply.ended.done()
+    if reply._timer is not None:
+        reply._timer.cancel()
+    return reply
+
+
 def one_input(data: bytes) -> None:
     """Reads the bytes as a body, as a stream in one piece, and as a stream cut in two."""
     with suppress(wire.InvalidResponse):
@@ -43,7 +60,13 @@ def one_input(data: bytes) -> None:
     pieces = [data[:cut], data[cut:]]
     assert _payloads([data]) == _payloads(pieces)
     assert _said([data]) == _said(pieces)
+    for body in (data, b"HTTP/1.1 200 OK\r\n" + data):
+        whole, cut_in_two = _reply([body]), _reply([body[:cut], body[cut:]])
+        if whole.error is None and cut_in_two.error is None:
+            assert (whole.status, whole.content) == (cut_in_two.status, cut_in_two.content)
 
+
+_loop = asyncio.new_event_loop()
 
 if __name__ == "__main__":
     atheris.Setup(sys.argv, one_input)
