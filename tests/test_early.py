@@ -22,6 +22,7 @@ from serve_eval.schema import (
     Failure,
     FailureKind,
     Hypothesis,
+    Limits,
     Metric,
     Outcome,
     Plan,
@@ -217,7 +218,7 @@ def test_the_reference_mean_alone_is_enough(judged: Plan, tmp_path: Path) -> Non
 
 
 def test_with_too_many_answers_missing_the_run_goes_to_its_end_and_is_not_decided(judged: Plan, tmp_path: Path) -> None:
-    early = replace(judged, early_stop=0.01)
+    early = replace(judged, early_stop=0.01, limits=Limits(max_error_rate=1.0))
     report = _run(early, tmp_path / "out", run=1, failure_rate=0.06, failure_kind="wrapped_400")
     (task,) = report.tasks
     told = _early(report)
