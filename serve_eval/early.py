@@ -17,7 +17,7 @@ from serve_eval import pairing
 from serve_eval.preparation import PreparedTask
 from serve_eval.schema import EarlyStop
 from serve_eval.stats.classic import Decision, classic_test
-from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.stats.early_stop import EarlyClassic, Wealth
 from serve_eval.tally import Tally
 
 
@@ -25,8 +25,9 @@ class Prefix:
     """Looks at the samples of a task in the order of `order`, a permutation of all positions, as far as they are
     finished without a gap.
 
-    A sample without an answer after all attempts counts as what is worst for the bet. With more than `max_missing` of
-    the looked at missing nothing is decided: the full run would be undecided. `before` holds the mean scores of the
+    A sample without an answer after all attempts counts as what is worst for the bet. Once there is one, nothing is
+    decided before it is as certain that at most `max_missing` of all will be missing, since the full run would be
+    undecided. `before` holds the mean scores of the
     reference by position, where they are known.
     """
 
@@ -48,8 +49,9 @@ class Prefix:
         low, high = sorted((self._sign * _known(metric.lo), self._sign * _known(metric.hi)))
         self._low, self._high, self._scale = low, high, metric.scale
         self._max_missing = max_missing
-        self.looked_at = self._missing = 0
-        self._sum = 0.0
+        self.looked_at = 0
+        self._answered: Wealth | None = None
+        self._few_missing = True
         self.decision: Decision | None = None
 
     def look(self) -> bool:
@@ -61,33 +63,41 @@ class Prefix:
             if score is None:
                 break
             self.looked_at += 1
+            self._count_missing(math.isnan(score))
             offset = 0.0 if before is None else self._sign * before[i % len(before)]
             if math.isnan(score):
-                self._missing += 1
                 test.update_missing(self._low - offset, self._high - offset)
             else:
-                self._sum += score
                 test.update((self._sign * score - offset,))
-            if test.decision is not None and self._missing <= self._max_missing * self.looked_at:
+            if test.decision is not None and self._few_missing:
                 self.decision = test.decision
         return self.decision is not None
 
-    def result(self, *, cancelled: int) -> EarlyStop:
-        """How far it came. `cancelled` requests were in flight when it was decided."""
-        answered = self.looked_at - self._missing
-        not_asked = sum(self._tally.score(i) is None for i in self.order) - cancelled
+    def _count_missing(self, missing: bool) -> None:
+        """Bets against "more than `max_missing` of all will be missing", once one is."""
+        if missing and self._answered is None:
+            self._answered = Wealth(1.0 - self._max_missing, len(self.order), 0.0, 1.0)
+            for _ in range(self.looked_at - 1):
+                self._answered.bet(1.0)
+        if self._answered is not None:
+            self._few_missing = self._answered.bet(0.0 if missing else 1.0) >= 1.0 / self._test.eps
+
+    def result(self) -> EarlyStop:
+        """How far it came, by what is known of the samples now."""
+        looked_at = [score for i in self.order[: self.looked_at] if (score := self._tally.score(i)) is not None]
+        answered = [score for score in looked_at if not math.isnan(score)]
+        saved = sum(self._tally.score(i) is None for i in self.order) if self.decision is not None else 0
         return EarlyStop(
             eps=self._test.eps,
             order_seed=self._seed,
             paired=self._before is not None,
             planned=len(self.order),
             looked_at=self.looked_at,
-            missing=self._missing,
-            stopped=self.decision is not None and not_asked + cancelled > 0,
+            missing=len(looked_at) - len(answered),
+            stopped=saved > 0,
             decision=None if self.decision is None else self.decision.value,
-            estimate=self._scale * self._sum / answered if answered else None,
-            saved=not_asked if self.decision is not None else 0,
-            cancelled=cancelled,
+            estimate=self._scale * (math.fsum(answered) / len(answered)) if answered else None,
+            saved=saved,
             log_wealth_pass=_finite(self._test.log_wealth_pass),
             log_wealth_fail=_finite(self._test.log_wealth_fail),
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import secrets
 import sys
 import time
 from array import array
@@ -37,7 +36,6 @@ from serve_eval.runner import Lane, Progress, Session, ask
 from serve_eval.schema import (
     Endpoint,
     LaunchContext,
-    Load,
     Plan,
     Report,
     Spec,
@@ -96,14 +94,14 @@ async def evaluate(
     ):
         work = [_open(p, folder, stack, warnings, repeats=plan.repeats) for p in prepared]
         endpoint = _last_endpoint(plan, folder)
-        seed = _watch(plan, work, folder)
+        _watch(plan, work, folder, draw=True)
         if any(w.unfinished for w in work):
             async with (
                 (launching or launch)(plan, prepared, folder) as endpoint,
                 connect(plan, endpoint, environ) as client,
             ):
                 endpoint = await _preflight(client, endpoint, [w.p for w in work if w.unfinished])
-                run_folder.note_session(folder, _session(plan, endpoint, started_at, seed))
+                run_folder.note_session(folder, _session(plan, endpoint, started_at))
                 await _ask(plan, work, client, folder, progress)
         if not all(w.journal.path.exists() for w in work):
             raise JournalError(f"{folder} was removed during the run; its answers are lost")
@@ -130,7 +128,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     warnings: list[str] = []
     with _broken_disk(out_dir), run_folder.open_folder(out_dir, saved, fingerprints) as folder, ExitStack() as stack:
         work = [_open(p, folder, stack, warnings, repeats=plan.repeats, failures_stand=True) for p in prepared]
-        _watch(plan, work, folder)
+        _watch(plan, work, folder, draw=False)
         endpoint = _last_endpoint(saved, folder)
         warnings += _about_endpoint(saved, endpoint, folder)
         return _report(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
@@ -148,16 +146,15 @@ def _report(
     strict: bool,
 ) -> Report:
     judge = _verdict_rule(plan.verdict)
-    loads = run_folder.loads(folder)
     warnings = [*warnings, *_other_versions(work, endpoint)]
-    tasks = tuple(_report_task(w, plan, judge, loads) for w in work)
+    tasks = tuple(_report_task(w, plan, judge) for w in work)
     return Report(
         schema_version=SCHEMA_VERSION,
         plan=plan,
         endpoint=endpoint,
         environment=environment(),
         tasks=tasks,
-        loads=loads,
+        loads=run_folder.loads(folder),
         exit_code=exit_code([t.verdict for t in tasks], strict=strict),
         started_at=started_at.isoformat(timespec="seconds"),
         wall_s=round(wall_s, 3),
@@ -176,25 +173,30 @@ class Work:
     note: str | None = None
 
     @property
+    def spared(self) -> bool:
+        """Whether an early stop left something unasked."""
+        return self.early is not None and self.early.result().stopped
+
+    @property
     def unfinished(self) -> bool:
         decided = self.early is not None and self.early.decision is not None
         return self.tally.scored < len(self.tally.samples) and not decided
 
 
-def _watch(plan: Plan, work: Sequence[Work], folder: Path) -> int | None:
-    """Lets the tasks stop early that can, in an order that is drawn for the run and kept when it goes on: its seed."""
+def _watch(plan: Plan, work: Sequence[Work], folder: Path, *, draw: bool) -> None:
+    """Lets the tasks stop early that can, in an order that is drawn for the run and kept when it goes on."""
     if plan.early_stop is None or plan.integration_test:
-        return None
+        return
     from serve_eval.early import watch  # needs scipy, which a run loads while it waits for its first answers
 
-    drawn = [session["early_stop_seed"] for session in run_folder.sessions(folder) if "early_stop_seed" in session]
-    seed = int(drawn[0]) if drawn else secrets.randbits(32)
+    seed = run_folder.order_seed(folder, draw=draw)
+    if seed is None:
+        return
     for w in work:
         limit = float(plan.verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
         w.early, w.note = watch(w.p, w.tally, eps=plan.early_stop, seed=seed, max_missing=limit)
         if w.early is not None:
             w.early.look()
-    return seed
 
 
 def _open(
@@ -256,7 +258,7 @@ async def _ask(plan: Plan, work: Sequence[Work], client: Client, folder: Path, p
 
     try:
         await ask(session, [lane(w) for w in work if w.unfinished], progress=progress, watch=watch)
-        await ask(session, [once_more(w) for w in work if w.unfinished], progress=progress)
+        await ask(session, [once_more(w) for w in work if not w.spared], progress=progress)
     except BaseException:
         with suppress(ServeEvalError, OSError):  # what ended the run is to be told, not this
             run_folder.note_load(folder, session.load())
@@ -373,11 +375,9 @@ def _check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
             )
 
 
-def _report_task(w: Work, plan: Plan, judge: Callable[..., Verdict], loads: Sequence[Load]) -> TaskReport:
+def _report_task(w: Work, plan: Plan, judge: Callable[..., Verdict]) -> TaskReport:
     p, tally = w.p, w.tally
-    early = None
-    if w.early is not None:
-        early = w.early.result(cancelled=sum(load.cancelled.get(p.task.name, 0) for load in loads))
+    early = None if w.early is None else w.early.result()
     result = tally.result(spared=early is not None and early.stopped)
     if plan.integration_test:
         verdict = _unjudged(p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict")
@@ -441,10 +441,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _session(plan: Plan, endpoint: Endpoint, started_at: datetime, seed: int | None) -> dict[str, object]:
+def _session(plan: Plan, endpoint: Endpoint, started_at: datetime) -> dict[str, object]:
     started = started_at.isoformat(timespec="seconds")
-    told = {"started_at": started, "endpoint": endpoint, "limits": plan.limits, **environment()}
-    return told if seed is None else {**told, "early_stop_seed": seed}
+    return {"started_at": started, "endpoint": endpoint, "limits": plan.limits, **environment()}
 
 
 def _private_file(path: Path) -> Any:

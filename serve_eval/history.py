@@ -90,7 +90,7 @@ def find_series(folder: Path) -> History:
                 continue
             plan = report.plan
             simulated = plan.launcher.name == "simulated"
-            protocol = msgspec.json.encode(task.fingerprint, order="sorted").decode()
+            protocol = msgspec.json.encode(_asked(task), order="sorted").decode()
             key = (task.result.task, plan.model or "", spec_text(plan.accuracy_spec), simulated, protocol)
             found[key].append((copied, task, _night(run, first, report, task)))
     if unfinished:
@@ -153,6 +153,11 @@ def _unfit(report: Report, task: TaskReport) -> str | None:
     return None
 
 
+def _asked(task: TaskReport) -> dict[str, str]:
+    """What runs of one series have in common: the protocol, and the number of answers, with every repeat."""
+    return {**task.fingerprint, "answers": str(task.result.planned)}
+
+
 def _night(run: Path, began: datetime, report: Report, task: TaskReport) -> Night:
     paired, version = task.verdict.paired, report.endpoint.info.get("version")
     assert task.result.value is not None
@@ -172,7 +177,7 @@ def _series(
     key: tuple[str, str, str, bool, str], runs: Sequence[tuple[bytes, TaskReport, Night]], notes: list[str]
 ) -> Series:
     task, model, spec, simulated, _ = key
-    result, fingerprint = runs[0][1].result, runs[0][1].fingerprint
+    result, fingerprint = runs[0][1].result, _asked(runs[0][1])
     nights: dict[bytes, Night] = {}
     for copied, _, night in runs:
         if copied in nights:

@@ -95,7 +95,7 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
             if missing:
                 raise RunFolderError(
                     f"{run}: {missing} of {len(tally.samples)} samples of {p.task.name} have no answer",
-                    hint="A reference has no gaps: go on with the run first.",
+                    hint="A reference has no gaps: go on with the run first, with --no-early-stop if it stopped early.",
                 )
             found.append(tally.runs())
     return found

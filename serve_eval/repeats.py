@@ -69,7 +69,7 @@ def stability(tally: Tally) -> Stability | None:
     return Stability(
         repeats=tally.repeats,
         prompts=told.prompts,
-        sd=abs(metric.scale) * (told.variance / told.prompts) ** 0.5,
+        sd=abs(metric.scale) * (told.variance * tally.repeats / len(tally.samples)) ** 0.5,
         flip_rate=told.flip_rate,
         mixed=told.mixed,
         cochran_q=told.cochran_q,

@@ -4,13 +4,16 @@ plan.json            the plan and the protocol fingerprint of each task
 environment.json     one entry per session: versions, endpoint, limits, and at its end the load
 samples/<task>.jsonl what the endpoint said            scores/<task>.jsonl  what we made of it
 report.json          the report                        logs/                of launched servers
+order.json           the seed of the order of a run that may stop early
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.schema import Load, Plan
 
 PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
+ORDER_FILE = "order.json"
 
 FREE_FIELDS = ("limits", "connection", "dataset_roots", "early_stop", "repeats")
 """Fields of the plan that may differ on resuming: they say how fast, how far, how often, how reached and where the data
@@ -97,6 +101,23 @@ def loads(path: Path) -> tuple[Load, ...]:
     return tuple(msgspec.convert(session["load"], Load) for session in sessions(path) if "load" in session)
 
 
+def order_seed(path: Path, *, draw: bool) -> int | None:
+    """The seed of the order in which a run that may stop early starts its samples: drawn once and kept, since another
+    order would be another chance. None where there is none and none is to be drawn. Raises RunFolderError for a damaged
+    file."""
+    file = path / ORDER_FILE
+    try:
+        if file.exists():
+            return msgspec.json.decode(file.read_bytes(), type=dict[str, int])["early_stop_seed"]
+    except (msgspec.MsgspecError, KeyError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
+    if not draw:
+        return None
+    seed = secrets.randbits(32)
+    write_private(file, pretty_json({"early_stop_seed": seed}))
+    return seed
+
+
 @contextmanager
 def open_folder(
     path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool = False
@@ -171,7 +192,9 @@ def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]],
         if differing:
             (path / ENVIRONMENT_FILE).unlink(missing_ok=True)  # sessions of the other plan, without an answer
         elif not moved:
-            return
+            if (plan.early_stop, plan.repeats) == (old_plan.early_stop, old_plan.repeats):
+                return
+            plan = replace(old_plan, early_stop=plan.early_stop, repeats=plan.repeats)  # later commands go by them
     write_private(path / PLAN_FILE, pretty_json({"schema_version": 1, "plan": plan, "fingerprints": fingerprints}))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -65,7 +64,6 @@ class Session:
         self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
         self.workers = self.finished = 0
         self.lag_s = self.wall_s = 0.0
-        self.cancelled: Counter[str] = Counter()
 
     def load(self) -> Load:
         return Load(
@@ -78,7 +76,7 @@ class Session:
             retry_budget=self.client.retry_budget or 0,
             loop_lag_s=round(self.lag_s, 3),
             steps=self.pace.steps,
-            cancelled=dict(self.cancelled),
+            cancelled=self.client.cancelled,
         )
 
 
@@ -135,7 +133,6 @@ async def ask(
                 except asyncio.CancelledError:
                     if not lane.decided or me.uncancel():
                         raise
-                    session.cancelled[task.name] += 1
                     continue
                 finally:
                     lane.asking.discard(me)

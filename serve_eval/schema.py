@@ -90,10 +90,9 @@ class Plan:
     """Everything that decides what a run asks and how it is judged. Pure data; saved with the run.
 
     `model` is the name that is sent and under which references are looked up; `reference_model` overrides the second.
-    `limit` is the size of a seeded random subset per task (None: all planned samples), each of which is
-    asked `repeats` times. `early_stop` is the probability
-    with which the classic verdict of a task that is not asked to its end may differ from that of the whole (None: all
-    is asked).
+    `limit` is the size of a seeded random subset per task (None: all planned samples), each of which is asked `repeats`
+    times. `early_stop` is the probability with which the classic verdict of a task that is not asked to its end may
+    differ from that of the whole (None: all is asked).
     """
 
     model: str | None
@@ -526,8 +525,8 @@ class EarlyStop:
 
     Decided on the first `looked_at` samples of a random order (`order_seed`), of which `missing` have no answer;
     `estimate` is the mean of the others in points, and partial. `paired`: the reference's scores per sample were known,
-    and not only their mean. `saved` requests were not sent, `cancelled` were in flight. The wealths of both bets are
-    natural logarithms; 1 / `eps` decides (None: without bound).
+    and not only their mean. `saved` samples have no result and need none; the requests of a few of them were in flight.
+    The wealths of both bets are natural logarithms; 1 / `eps` decides (None: without bound).
     """
 
     eps: float
@@ -540,7 +539,6 @@ class EarlyStop:
     decision: str | None
     estimate: float | None
     saved: int
-    cancelled: int
     log_wealth_pass: float | None
     log_wealth_fail: float | None
 
@@ -608,7 +606,7 @@ class Step:
 class Load:
     """What the engine did in one session. `loop_lag_s` is how long our own event loop was late at most: the error of
     the times that were measured. `steps` are the changes of an automatic concurrency. `cancelled` counts the requests
-    in flight, by task, that an early stop gave up."""
+    in flight that an early stop, or the end of the session, gave up."""
 
     limits: Limits
     order_seed: int
@@ -619,7 +617,7 @@ class Load:
     retry_budget: int
     loop_lag_s: float
     steps: tuple[Step, ...] = ()
-    cancelled: Mapping[str, int] = field(default_factory=dict)
+    cancelled: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,7 +173,7 @@ class Tally:
                 if n
             },
             breakdown=self.task.breakdown(scored) if n else {},
-            stability=stability(self),
+            stability=None if spared else stability(self),
         )
 
     def _bounds(self, total: float) -> tuple[float, float] | None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import reference
+from serve_eval import reference, run_folder
 from serve_eval.errors import DatasetError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation import evaluate, judge_again
 from serve_eval.registration import register
 from serve_eval.repeats import Repeated
 from serve_eval.schema import AccuracySpec, Plan, Report, Sample, Spec
@@ -68,6 +68,8 @@ def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(plan: Plan, tmp
     assert (tmp_path / "out/samples/gsm8k.jsonl").read_bytes().startswith(first)
     lines = (tmp_path / "out/samples/gsm8k.jsonl").read_bytes().splitlines()
     assert len({json.loads(line)["id"] for line in lines}) == len(lines) == 2 * N
+    kept = judge_again(run_folder.saved_plan(tmp_path / "out"), tmp_path / "out")
+    assert kept.tasks[0].result == twice
 
 
 def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(plan: Plan, tmp_path: Path) -> None:

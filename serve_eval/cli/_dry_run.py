@@ -121,7 +121,8 @@ def _text(plan: Plan, commands: list[list[str]], tasks: list[dict[str, Any]]) ->
         )
         lines += ["  first prompt:", *_indented(text, "    | ")]
     total = sum(facts["requests"] for facts in tasks)
-    lines.append(f"{total} requests in all; nothing was sent")
+    most = "at most " if plan.early_stop is not None else ""
+    lines.append(f"{most}{total} requests in all; nothing was sent")
     return clean("\n".join(lines) + "\n")
 
 

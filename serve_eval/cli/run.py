@@ -254,6 +254,8 @@ def _by_level(ctx: typer.Context, given: dict[str, Any], *, resuming: bool) -> d
     what the run was started with; else the address or the launcher that only a variable names beside a flag."""
     renamed = {"set": "settings", "headers": "header"}
     flags = {name: _on_command_line(ctx, renamed.get(name, name.removesuffix("_s"))) for name in given}
+    if "early_stop" in given:
+        flags["early_stop"] = flags["early_stop"] or _on_command_line(ctx, "early_stop_eps")
     if resuming:
         return {name: value for name, value in given.items() if flags[name]}
     for name, other in (("base_url", "launcher"), ("launcher", "base_url")):

@@ -42,6 +42,8 @@ def verdict(
         "set": None if margin is None else [f"verdict.margin={margin}"],
     }
     settings = {name: value for name, value in given.items() if value is not None}
+    if rule not in (None, "classic"):
+        saved.pop("early_stop", None)  # which decides the classic verdict alone
     if rule is not None or references_dir is not None:
         saved.pop("no_reference", None)  # it was said of another question
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")

@@ -64,7 +64,8 @@ class Client:
     since a shorter one may be a plain word of the answer.
 
     `retry_budget` is the number of retries that all samples together may still spend, `retries` what they spent.
-    `door` is told of refused connections.
+    `cancelled` counts the requests that were sent and given up by whoever sent them. `door` is told of refused
+    connections.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Client:
     ) -> None:
         self.endpoint, self.limits, self.door = endpoint, limits, Door()
         self.retries, self.retry_budget = 0, limits.retry_budget
-        self._in_flight = self.max_in_flight = 0
+        self._in_flight = self.max_in_flight = self.cancelled = 0
         self.max_tokens_field = max_tokens_field
         self._rate = StartRate(limits.rate_limit) if limits.rate_limit else None
         self._pool = Pool(
@@ -209,6 +210,7 @@ class Client:
         except asyncio.CancelledError:
             status = _status(reply)
             if not wait.cut_off(STALL):
+                self.cancelled += reply is not None and wait.over is None
                 raise
             message = f"no byte for {self.limits.stall_timeout_s:g} s"
             raise _Missed(FailureKind.TIMEOUT, message, status=status) from None

@@ -125,8 +125,11 @@ def _explain(task: TaskReport, console: Console) -> None:
         )
     if result.failures:
         kinds = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())
-        most = failure_rate_upper(result.failed, result.planned - result.spared)
-        _say(console, f"{name}: failures: {kinds}; at 95 % confidence at most {most:.2%} of such requests fail")
+        bound = ""
+        if not result.spared:
+            most = failure_rate_upper(result.failed, result.planned)
+            bound = f"; at 95 % confidence at most {most:.2%} of such requests fail"
+        _say(console, f"{name}: failures: {kinds}{bound}")
     _say(console, f"{name}: {_traffic(task)}")
     if result.stability is not None:
         _say(console, f"{name}: {_stability(result.stability)}")
@@ -166,10 +169,12 @@ def _stability(told: Stability) -> str:
 def _early(early: EarlyStop) -> str:
     """How far it came, in a line."""
     known = "the reference's scores per sample" if early.paired else "the reference's mean alone"
-    if not early.stopped:
-        return f"the verdict was open to the end, by {known}"
+    if early.decision is None:
+        return f"undecided on the first {early.looked_at} of {early.planned} samples, by {known}"
     said = [f"{early.decision} after {early.looked_at} of {early.planned} samples, by {known}"]
-    said.append(f"{early.saved} requests saved, {early.cancelled} cancelled in flight")
+    if not early.stopped:
+        return f"{said[0]}, when all had been asked"
+    said.append(f"{early.saved} samples saved")
     said.append(f"estimate {_number(early.estimate)} (partial)")
     return "; ".join(said)
 
@@ -223,6 +228,8 @@ def _engine(load: Load) -> str:
         said.append(f"at most {limits.rate_limit:g} requests per second")
     if limits.order != "natural":
         said.append(f"order {limits.order}{f' (seed {load.order_seed})' if limits.order == 'random' else ''}")
+    if load.cancelled:
+        said.append(f"{load.cancelled} requests cancelled in flight")
     if load.steps:
         numbers = " ".join(str(step.concurrency) for step in load.steps)
         said.append(f"concurrency went {numbers} (report.json says when and why)")

@@ -14,6 +14,9 @@ from serve_eval.stats.pairs import Pairs
 
 FEW_CLUSTERS = 10
 
+ROUNDING = 1e-9
+"""By how much a share may exceed a limit for the sake of arithmetic."""
+
 
 class Reason(StrEnum):
     """Why a finding is INCONCLUSIVE."""
@@ -44,7 +47,7 @@ def judge(
     """Apply the paired test and the bounds to one task.
 
     INCONCLUSIVE, with its reason, for fewer than two independent pairs, for fewer than ten clusters, for more than
-    `max_missing` of the prompts missing (unless even at their best the candidate fails), when missing answers could
+    `max_missing` of the scores missing (unless even at their best the candidate fails), when missing answers could
     change the finding, and when the data exclude neither "no drop" nor "a drop of the margin". Raises ServeEvalError
     for parameters out of range.
     """
@@ -75,7 +78,7 @@ def conclude(
     if pairs.clusters is not None and pairs.units < FEW_CLUSTERS:
         return Finding.INCONCLUSIVE, (Reason.FEW_CLUSTERS,)
     result = finding(p_range, alpha, (ends.lower, ends.lower_at_best), margin)
-    if pairs.missing > max_missing * pairs.n and result is not Finding.FAIL:
+    if pairs.missing_share > max_missing + ROUNDING and result is not Finding.FAIL:
         return Finding.INCONCLUSIVE, (Reason.TOO_MANY_MISSING,)
     if result is not Finding.INCONCLUSIVE:
         return result, ()

@@ -64,6 +64,14 @@ class Pairs:
         return self.worst[self.complete]
 
     @property
+    def missing_share(self) -> float:
+        """Share of the scores that are missing: with several runs a prompt may lack some of its scores only. Without a
+        range a prompt counts as missing whole."""
+        if not math.isfinite(self.span):
+            return self.missing / self.n
+        return float((self.best - self.worst).mean()) / self.span
+
+    @property
     def missing(self) -> int:
         """Prompts that lack a score on either side."""
         return self.n - int(self.complete.sum())

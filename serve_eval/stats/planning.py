@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 TAIL = 1e-10  # probability of numbers of changed prompts that are left out of the exact sums
 SAW_TEETH = 100  # sizes beyond the first sufficient one that are looked at too
 MOST = 10_000_000  # prompts beyond which planning gives up
-USUAL_FLIP_RATE = 0.034  # median of 114 published configurations at temperature 0 (Atil et al., arXiv 2408.04667)
-SAMPLED_FLIP_RATE = 0.19  # their 90 % quantile, for sampled or long reasoning outputs
 
 
 def paired_formula(drop: float, discordance: float, alpha: float, beta: float) -> float:
