@@ -1,0 +1,108 @@
+"""The stand-in's model: a lossless tokenizer, and an answer that only the token ids of the prompt decide.
+
+A token is a piece of a word with the white space before it, at most 7 bytes of UTF-8; its id is the number that those
+bytes spell after a leading 1. So every process has the same vocabulary without a file, and ids give the prompt back,
+with which a text is looked up in an answer file as the simulated endpoint does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from serve_eval.prompt_hash import prompt_sha256, uniform
+from serve_eval.schema import Message, Prompt
+
+BOS, EOS, TURN, SAYS, TURN_END = 1, 2, 3, 4, 5
+"""Special tokens: start of a text, its end; start of a message, between role and content, end of a message."""
+
+PIECE_BYTES = 7
+_FIRST_PIECE = 1 << 8
+_LAST_PIECE = 2 << (8 * PIECE_BYTES)
+_WORD = re.compile(r"\s*\S+|\s+")
+_WORDS = ("red", "green", "blue", "seven", "river", "stone", "north", "apple", "glass", "paper", "quiet", "early")
+
+
+def encode(text: str) -> list[int]:
+    """The token ids of a text, without a special one."""
+    ids = []
+    for word in _WORD.findall(text):
+        raw = word.encode("utf-8", "surrogatepass")
+        for start in range(0, len(raw), PIECE_BYTES):
+            ids.append(int.from_bytes(b"\x01" + raw[start : start + PIECE_BYTES]))
+    return ids
+
+
+def decode(ids: Iterable[int], *, special: bool = False) -> str:
+    """The text of token ids. Ids that no text has are written as <id>; special ones only when they are asked for."""
+    return b"".join(_bytes(token, special) for token in ids).decode("utf-8", "replace")
+
+
+def _bytes(token: int, special: bool) -> bytes:
+    if _FIRST_PIECE <= token < _LAST_PIECE:
+        raw = token.to_bytes(PIECE_BYTES + 1).lstrip(b"\x00")
+        if raw[0] == 1 and len(raw) > 1:
+            return raw[1:]
+    if token in (BOS, EOS) and not special:
+        return b""
+    return f"<{token}>".encode()
+
+
+def encode_messages(messages: Sequence[tuple[str, str]], *, generation_prompt: bool = True) -> list[int]:
+    """The ids of a chat, as a chat template would order them."""
+    ids = [BOS]
+    for role, content in messages:
+        ids += [TURN, *encode(role), SAYS, *encode(content), TURN_END]
+    return [*ids, TURN, *encode("assistant"), SAYS] if generation_prompt else ids
+
+
+def prompt_of(ids: Sequence[int]) -> Prompt:
+    """The text or the messages that token ids stand for."""
+    ids = ids[1:] if ids[:1] == [BOS] else ids
+    if TURN not in ids:
+        return decode(ids)
+    turns: list[list[int]] = []
+    for token in ids:
+        if token == TURN:
+            turns.append([])
+        elif turns:
+            turns[-1].append(token)
+    messages = []
+    for turn in turns:
+        if SAYS in turn and turn[-1] == TURN_END:
+            at = turn.index(SAYS)
+            messages.append(Message(role=decode(turn[:at]), content=decode(turn[at + 1 : -1])))  # type: ignore[arg-type]
+    return tuple(messages)
+
+
+class _Entry(msgspec.Struct):
+    """A line of an answer file of the simulated endpoint."""
+
+    sha256: str
+    right: str
+    wrong: str
+    probability: float
+
+
+class Model:
+    """Answers of one server. `seed` and `run` choose among right and wrong as they do in the simulated endpoint."""
+
+    def __init__(self, answers: Path | None = None, *, seed: int = 0, run: int = 0) -> None:
+        self._seed, self._run = seed, run
+        lines = answers.read_bytes() if answers else b""
+        self._entries = {entry.sha256: entry for entry in msgspec.json.Decoder(_Entry).decode_lines(lines)}
+
+    def answer(self, ids: Sequence[int], *, index: int = 0, wrong: bool = False) -> list[int]:
+        """The ids of the whole answer with EOS at its end. `index`: of several answers; `wrong`: what a broken server
+        says."""
+        key = prompt_sha256(prompt_of(ids))
+        if entry := self._entries.get(key):
+            drawn = f"{self._seed}:{self._run}:{key}" + (f":{index}" if index else "")
+            right = not wrong and uniform(drawn) < entry.probability
+            return [*encode(entry.right if right else entry.wrong), EOS]
+        digest = hashlib.sha256(f"{list(ids)}:{index}:{'wrong' if wrong else ''}".encode()).digest()
+        return [*encode("".join(" " + _WORDS[byte % len(_WORDS)] for byte in digest[:12])), EOS]

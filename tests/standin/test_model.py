@@ -1,0 +1,43 @@
+"""The toy tokenizer loses nothing, and answers depend on token ids alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.schema import Message
+from tests.standin.model import BOS, EOS, Model, decode, encode, encode_messages, prompt_of
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
+
+
+@given(TEXTS)
+def test_a_text_comes_back_from_its_ids(text: str) -> None:
+    ids = encode(text)
+    assert decode(ids) == text
+    assert prompt_of([BOS, *ids]) == text
+    assert all(255 < token < 2**58 for token in ids)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["user", "system", "assistant"]), TEXTS), min_size=1))
+def test_messages_come_back_from_their_ids(turns: list[tuple[str, str]]) -> None:
+    wanted = tuple(Message(role=role, content=content) for role, content in turns)  # type: ignore[arg-type]
+    assert prompt_of(encode_messages(turns)) == wanted
+
+
+def test_ids_of_no_text_are_written_out() -> None:
+    assert decode([5, 6, BOS, EOS]) == "<5><6>"
+
+
+def test_a_known_prompt_gets_its_text(tmp_path: Path) -> None:
+    entry = {"sha256": prompt_sha256("2 + 2 ="), "right": " 4", "wrong": " 5", "probability": 1.0}
+    (tmp_path / "answers").write_bytes(msgspec.json.encode(entry))
+    model = Model(tmp_path / "answers")
+    ids = [BOS, *encode("2 + 2 =")]
+    assert decode(model.answer(ids)) == " 4"
+    assert decode(model.answer(ids, wrong=True)) == " 5"
+    assert Model().answer(ids) == Model().answer(ids) != Model().answer(ids, wrong=True)
