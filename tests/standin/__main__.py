@@ -1,0 +1,124 @@
+"""The stand-in as a process.
+
+STANDIN_FLAVOUR: v12 (default) or main. STANDIN_LOAD_S: how long loading takes. STANDIN_ANSWERS: an answer file of the
+simulated endpoint; STANDIN_SEED and STANDIN_RUN choose among its answers. STANDIN_FAULTS: see `faults`.
+STANDIN_START_TIMEOUT_RC: exit code of an orchestrator whose workers do not come (0 in the 1.2 line, 3 on main).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.standin import arguments
+from tests.standin.config import check_llm_args, orchestrator, worker
+from tests.standin.faults import Faults, faults
+from tests.standin.options import Flavour
+from tests.standin.serving import Ended, bind, log, serve
+
+
+def main() -> None:
+    flavour: Flavour = "main" if os.environ.get("STANDIN_FLAVOUR") == "main" else "v12"
+
+    def run(command: str, params: dict[str, Any], given: frozenset[str]) -> None:
+        if command == "serve":
+            _worker(params, given, flavour)
+        elif command == "disaggregated":
+            _orchestrator(params, flavour)
+        else:
+            raise NotImplementedError(f"the stand-in has no {command}")
+
+    try:
+        arguments.group(flavour, run)(prog_name="trtllm-serve")
+    except Ended as end:
+        sys.exit(end.code)
+
+
+def _faults(command: str, role: str | None, port: object, config: str | None) -> Faults:
+    place = {"command": command, "role": role and role.lower(), "port": port}
+    place |= {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "config": config and Path(config).name}
+    return faults(os.environ.get("STANDIN_FAULTS"), place)
+
+
+def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> None:
+    config = worker(params["model"], params, given, flavour)
+    trouble = _faults("serve", config.role, config.port, params["extra_llm_api_options"])
+    listener = bind(config.host, config.port, flavour)
+    if trouble.no_gpu:
+        raise ValueError("No GPU devices found on the node")
+    check_llm_args(config.args)
+    log(f"Loading {config.model}")
+    time.sleep(float(os.environ.get("STANDIN_LOAD_S", "0")))
+    if trouble.crash_at_start is not None:
+        sys.stderr.write("RuntimeError: the executor could not be created, as told\n")
+        raise Ended(trouble.crash_at_start)
+    # Imported while the port is bound, as everything slow is.
+    from tests.standin.model import Model
+    from tests.standin.worker import create
+
+    answers = os.environ.get("STANDIN_ANSWERS")
+    seed, number = (int(os.environ.get(name, "0")) for name in ("STANDIN_SEED", "STANDIN_RUN"))
+    brain = Model(Path(answers) if answers else None, seed=seed, run=number)
+    app = create(config, brain, trouble, flavour)
+    meanwhile = None
+    if config.cluster and config.role:
+        from tests.standin.discovery import registered
+
+        port = listener.getsockname()[1]
+        meanwhile = registered(config.cluster, config.role, config.host, port, heartbeats=not trouble.silent_discovery)
+    asyncio.run(
+        serve(
+            app,
+            listener,
+            keepalive_s=5.0,
+            meanwhile=meanwhile,
+            early=flavour == "v12",
+            hangs=trouble.ignore_sigterm,
+            report=config.report_addr,
+        )
+    )
+
+
+def _orchestrator(params: dict[str, Any], flavour: Flavour) -> None:
+    path = params["config_file"]
+    config = orchestrator(yaml.safe_load(Path(path).read_text()) or {}, flavour)
+    if style := params.get("schedule_style"):
+        config = replace(config, schedule_style=style)
+    if config.num_workers > 1:
+        raise NotImplementedError("the stand-in has no fleets of orchestrators")
+    listener = bind(config.hostname, config.port, flavour)  # type: ignore[arg-type]
+    trouble = _faults("disaggregated", None, config.port, path)
+    default = "3" if flavour == "main" else "0"
+    code = int(os.environ.get("STANDIN_START_TIMEOUT_RC", default))
+    from tests.standin.orchestrator import Orchestrating
+
+    server = Orchestrating(config, trouble, flavour, params["request_timeout"])
+
+    async def workers() -> None:
+        if not await server.workers_healthy(params["server_start_timeout"]):
+            sys.stderr.write("TimeoutError: Timeout waiting for context and generation servers\n")
+            raise Ended(code)
+
+    report = params.get("report_addr")
+    asyncio.run(
+        serve(
+            server.app,
+            listener,
+            keepalive_s=10.0,
+            before=None if config.cluster else workers,
+            meanwhile=server.watching(),
+            hangs=trouble.ignore_sigterm,
+            report=Path(report) if report else None,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

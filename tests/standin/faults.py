@@ -1,0 +1,63 @@
+"""What goes wrong on demand, told by the environment variable STANDIN_FAULTS.
+
+It holds a JSON object, or a list of them when servers that share an environment are to fail differently; the optional
+`when` of each says which processes it is for, by any of `command` (serve, disaggregated), `role` (context, generation),
+`port`, `gpus` (CUDA_VISIBLE_DEVICES) and `config` (the file's name). Requests are those for completions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A count N means: the first N requests are served well."""
+
+    crash_at_start: int | None = None
+    """Exit code with which loading ends."""
+    no_gpu: bool = False
+    """Loading finds no GPU."""
+    crash_after: int | None = None
+    """The process is gone at the next request, without a word to its clients."""
+    hang_after: int | None = None
+    """Requests are never answered while /health stays 200."""
+    unhealthy_after: int | None = None
+    """/health is 503 for ever and requests fail; the process stays."""
+    error_after: int | None = None
+    """Requests are refused with `error_status`."""
+    error_status: int = 400
+    """400: what an orchestrator turns into a 500."""
+    drop_stream: int | None = None
+    """Streams are cut after so many events."""
+    corrupt_after: int | None = None
+    """Answers are wrong; 0: from the beginning."""
+    wrong_tp: bool = False
+    """Answers are wrong when the context worker has another tensor parallel size than this generation worker."""
+    null_ctx_id: bool = False
+    """A context worker that finished an answer gives no ctx_request_id."""
+    latency_s: float = 0.0
+    """Pause before every answer."""
+    ignore_sigterm: bool = False
+    """The shutdown of the model hangs: only SIGKILL ends the process."""
+    silent_discovery: bool = False
+    """A worker registers and sends no heartbeats."""
+    when: Mapping[str, str | int] = {}
+
+
+def faults(text: str | None, place: Mapping[str, Any]) -> Faults:
+    """The faults for a process of which `place` tells what `when` may ask for: the last ones that fit.
+
+    Raises msgspec.MsgspecError.
+    """
+    if not text:
+        return Faults()
+    found = msgspec.json.decode(text, type=Faults | list[Faults])
+    fitting = [
+        one
+        for one in (found if isinstance(found, list) else [found])
+        if all(str(place.get(key)) == str(value) for key, value in one.when.items())
+    ]
+    return fitting[-1] if fitting else Faults()

@@ -1,0 +1,112 @@
+"""From token ids to what is said: the end of an answer, its text by and by, log probabilities, the context's state."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tests.standin.fields import Request
+from tests.standin.model import EOS, decode
+
+
+class Output(NamedTuple):
+    """One answer: the ids generated, and the text that is shown of them."""
+
+    ids: list[int]
+    text: str
+    finish_reason: str
+    stop_reason: int | str | None = None
+
+    def pieces(self) -> Iterator[tuple[str, int]]:
+        """The text in the steps of a stream, with the tokens generated so far."""
+        shown = 0
+        for count in range(1, len(self.ids) + 1):
+            so_far = self.text if count == len(self.ids) else decode(self.ids[:count])
+            if count < len(self.ids) and so_far.endswith("�"):
+                continue
+            yield self.text[shown : len(so_far)], count
+            shown = max(shown, min(len(so_far), len(self.text)))
+
+
+def generate(answer: Sequence[int], request: Request, max_tokens: int) -> Output:
+    """Cuts an answer, which ends with EOS, where the request says."""
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    ids: list[int] = []
+    for token in _endless(answer, request):
+        ids.append(token)
+        if token == EOS and not request.ignore_eos:
+            return Output(ids, _text(ids, request), "stop")
+        if token in (request.stop_token_ids or ()):
+            return Output(ids, _text(ids[:-1], request), "stop", token)
+        text = _text(ids, request) if stops else ""
+        found = [(at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0]
+        if found:
+            at, stop = min(found)
+            return Output(ids, text[: at + (len(stop) if request.include_stop_str_in_output else 0)], "stop", stop)
+        if len(ids) >= max_tokens:
+            break
+    return Output(ids, _text(ids, request), "length")
+
+
+def _endless(answer: Sequence[int], request: Request) -> Iterator[int]:
+    produced = 0
+    while True:
+        for token in answer:
+            if token == EOS and produced < request.min_tokens:
+                continue
+            produced += 1
+            yield token
+
+
+def _text(ids: Sequence[int], request: Request) -> str:
+    return decode(ids, special=not request.skip_special_tokens)
+
+
+def text_logprobs(output: Output, top: int) -> dict[str, Any]:
+    tokens = [decode([token]) for token in output.ids]
+    offsets, at = [], 0
+    for token in tokens:
+        offsets.append(at)
+        at += len(token)
+    values = [_logprob(token) for token in output.ids]
+    tops = [{token: value} for token, value in zip(tokens, values, strict=True)] if top else None
+    return {"text_offset": offsets, "token_logprobs": values, "tokens": tokens, "top_logprobs": tops}
+
+
+def chat_logprobs(output: Output, top: int | None) -> dict[str, Any]:
+    content = []
+    for token in output.ids:
+        text = decode([token])
+        one = {"token": text, "logprob": _logprob(token), "bytes": list(text.encode())}
+        content.append({**one, "top_logprobs": [dict(one)] if top else None})
+    return {"content": content}
+
+
+def _logprob(token: int) -> float:
+    return -((token % 97) + 1) / 100
+
+
+def opaque_state(ids: Sequence[int], tensor_parallel: int) -> str:
+    """What a context worker hands to the generation worker, which can tell from it whether they fit."""
+    state = {"tp": tensor_parallel, "prompt": _digest(ids)}
+    return base64.b64encode(json.dumps(state).encode()).decode()
+
+
+def state_of(opaque: str | None) -> dict[str, Any]:
+    """The state, or nothing when another software wrote it."""
+    try:
+        found = json.loads(base64.b64decode(opaque or "", validate=True))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and "prompt" in found else {}
+
+
+def fits(state: dict[str, Any], ids: Sequence[int]) -> bool:
+    return not state or state["prompt"] == _digest(ids)
+
+
+def _digest(ids: Sequence[int]) -> str:
+    return hashlib.sha256(str(list(ids)).encode()).hexdigest()[:16]

@@ -1,0 +1,380 @@
+"""The orchestrator: sends every request to a context worker and then to a generation worker, and has no model."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from launchers._openai_server import encode, json_response
+from tests.standin.bodies import Answer, ChatAnswer, TextAnswer
+from tests.standin.config import Orchestrator
+from tests.standin.discovery import Store, prefix
+from tests.standin.faults import Faults
+from tests.standin.fields import CompletionRequest, Invalid, Request, parse, set_fields
+from tests.standin.options import Flavour
+from tests.standin.serving import application, log
+from tests.standin.worker import VERSIONS
+
+POLL_S = 3.0
+"""Between two looks at the workers' health while starting."""
+WATCH_S = 0.5
+"""Between two looks at the registered workers."""
+RETRY_S = 1.0
+ONE_PROMPT = "Disaggregated server currently only supports single string prompt or list of integers in request"
+
+
+class _Router:
+    """Who is next: in turns, or with `load_balancing` who has least to do."""
+
+    def __init__(self, number: int, kind: str, servers: list[str]) -> None:
+        self.servers, self.busy = list(servers), dict.fromkeys(servers, 0)
+        self._number, self._kind, self._turn = number, kind, 0
+
+    def next(self, but: str | None = None) -> str:
+        if not self.servers:
+            raise ValueError(f"No {self._number} servers available")
+        free = [one for one in self.servers if one != but] or self.servers
+        if self._kind == "load_balancing":
+            return min(free, key=lambda one: self.busy.get(one, 0))
+        chosen = self.servers[self._turn % len(self.servers)]
+        self._turn += 1
+        return chosen if chosen in free else self.next(but)
+
+
+class Orchestrating:
+    """The server of `trtllm-serve disaggregated`."""
+
+    def __init__(self, config: Orchestrator, faults: Faults, flavour: Flavour, request_timeout_s: float) -> None:
+        self.config, self.faults, self.flavour = config, faults, flavour
+        self._timeout = aiohttp.ClientTimeout(total=request_timeout_s)
+        self._ctx = _Router(0, config.ctx_router.type, config.urls("ctx"))
+        self._gen = _Router(1, config.gen_router.type, config.urls("gen"))
+        self._store = Store()
+        self._known: dict[str, tuple[_Router, str]] = {}
+        self._numbers = itertools.count()
+        self._requests = 0
+        self.app = application()
+        self.app.router.add_post("/v1/completions", self._receive)
+        self.app.router.add_post("/v1/chat/completions", self._receive)
+        self.app.router.add_get("/health", self._health)
+        self.app.router.add_get("/version", self._version)
+        self.app.router.add_get("/cluster_info", self._cluster_info)
+        self.app.router.add_get("/perf_metrics", self._perf_metrics)
+        self.app.router.add_get("/prometheus/metrics/", self._prometheus)
+        if config.cluster:
+            if not config.cluster.cluster_uri.startswith("http"):
+                raise ValueError(f"Invalid cluster storage URI: {config.cluster.cluster_uri}")
+            self._store.add_routes(self.app)
+
+    # ------------------------------------------------------------------------------------------------------- workers
+
+    async def workers_healthy(self, timeout_s: float) -> bool:
+        """Greets the workers of the file, then waits until all are healthy; False after `timeout_s`."""
+        urls = [*self.config.urls("ctx"), *self.config.urls("gen")]
+        deadline = time.monotonic() + timeout_s
+        async with self._session() as session:
+            for url in urls:
+                await self._greet(session, url)
+            while True:
+                if all([await _is_healthy(session, url) for url in urls]):
+                    return True
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                await asyncio.sleep(min(POLL_S, left))
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Follows registrations for the length of the block, in cluster mode."""
+        async with self._session() as self._client:
+            tasks = []
+            if self.config.cluster:
+                tasks = [asyncio.create_task(self._store.forget()), asyncio.create_task(self._watch())]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(timeout=self._timeout, trust_env=False)
+
+    async def _greet(self, session: aiohttp.ClientSession, url: str) -> None:
+        """What a worker is asked before its first request. Failures are only logged."""
+        try:
+            closing, sent = {"Connection": "close"}, time.monotonic()
+            async with session.get(f"http://{url}/steady_clock_offset", headers=closing) as response:
+                remote = (await response.json())["receive_ts"]
+            body = {"offset": sent - remote}
+            async with session.post(f"http://{url}/steady_clock_offset", json=body, headers=closing):
+                pass
+        except (aiohttp.ClientError, OSError, ValueError, KeyError) as error:
+            log(f"cannot get the clock of {url}: {error}")
+        try:
+            async with session.get(f"http://{url}/server_info") as response:
+                await response.read()
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            log(f"cannot get server_info of {url}: {error}")
+
+    async def _watch(self) -> None:
+        assert self.config.cluster is not None
+        while True:
+            await asyncio.sleep(WATCH_S)
+            found = self._store.below(prefix(self.config.cluster))
+            for key in [key for key in self._known if key not in found]:
+                router, url = self._known.pop(key)
+                router.servers.remove(url)
+            for key, value in found.items():
+                if key not in self._known:
+                    worker = json.loads(value)
+                    url = f"{worker['host']}:{worker['port']}"
+                    await self._greet(self._client, url)
+                    router = self._gen if worker["role"] == 1 else self._ctx
+                    self._known[key] = router, url
+                    router.servers.append(url)
+
+    def _registered(self) -> dict[str, list[dict[str, Any]]]:
+        assert self.config.cluster is not None
+        workers = [json.loads(value) for value in self._store.below(prefix(self.config.cluster)).values()]
+        return {
+            "context_servers": [one for one in workers if one["role"] == 0],
+            "generation_servers": [one for one in workers if one["role"] == 1],
+        }
+
+    def _ready(self) -> bool:
+        if not self.config.cluster:
+            return True
+        least, there = self.config.cluster.minimal_instances, self._registered()
+        return all(len(there[name]) >= least.get(name, 1) for name in there)
+
+    # -------------------------------------------------------------------------------------------------- small routes
+
+    async def _health(self, request: web.Request) -> web.Response:
+        not_ready = 503 if self.flavour == "main" else 500
+        return web.Response(status=200 if self._ready() else not_ready)
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return json_response(200, encode({"version": VERSIONS[self.flavour]}))
+
+    async def _cluster_info(self, request: web.Request) -> web.Response:
+        info: dict[str, Any] = {"is_ready": self._ready()}
+        if self.config.cluster:
+            info |= {"current_workers": self._registered()}
+            info |= {"minimal_instances": dict(self.config.cluster.minimal_instances)}
+        return json_response(200, encode(info))
+
+    async def _perf_metrics(self, request: web.Request) -> web.Response:
+        for url in (*self._ctx.servers, *self._gen.servers):
+            try:
+                async with self._client.get(f"http://{url}/perf_metrics") as response:
+                    await response.read()
+            except (aiohttp.ClientError, OSError) as error:
+                log(f"no metrics of {url}: {error}")
+        return json_response(200, b"[]")
+
+    async def _prometheus(self, request: web.Request) -> web.Response:
+        return web.Response(text=f"# TYPE total_requests counter\ntotal_requests {self._requests}.0\n")
+
+    # ----------------------------------------------------------------------------------------------------- inference
+
+    async def _receive(self, http: web.Request) -> web.StreamResponse:
+        either = self.flavour == "v12"
+        try:
+            chat = http.path == "/v1/chat/completions"
+            request = parse(await http.read(), chat=chat, flavour=self.flavour, path=http.path, either=either)
+        except Invalid as error:
+            return json_response(400, encode({"error": str(error)}))
+        self._requests += 1
+        await self._misbehave()
+        try:
+            return await self._serve(http, request)
+        except Exception as error:
+            return json_response(500, encode({"detail": f"Internal server error {error}"}))
+
+    async def _misbehave(self) -> None:
+        faults = self.faults
+        if faults.crash_after is not None and self._requests > faults.crash_after:
+            sys.stderr.write(f"crashing after {faults.crash_after} requests, as told\n")
+            sys.stderr.flush()
+            os._exit(1)
+        if faults.hang_after is not None and self._requests > faults.hang_after:
+            await asyncio.Event().wait()
+        await asyncio.sleep(faults.latency_s)
+
+    async def _serve(self, http: web.Request, request: Request) -> web.StreamResponse:
+        if not self._ready():
+            raise RuntimeError("Cluster is not ready")
+        fields = set_fields(request)
+        if isinstance(request, CompletionRequest):
+            fields["prompt"] = _one_prompt(request.prompt)
+        number = self._request_id()
+        context = self._ctx.next()
+        if self.config.schedule_style == "generation_first":
+            return await self._both_at_once(http, request, fields, number, context)
+        answer = await self._context(request, fields, number, context)
+        if _is_final(answer, request):
+            if request.stream:
+                return await _done_only(http)
+            final = answer.model_dump_json(exclude={"choices": {"__all__": {"disaggregated_params"}}})
+            return json_response(200, final.encode())
+        params = answer.choices[0].disaggregated_params
+        assert params is not None
+        given = {**params.model_dump(), "request_type": "generation_only"}
+        ids = "prompt" if isinstance(request, CompletionRequest) else "prompt_token_ids"
+        body = {**fields, ids: answer.prompt_token_ids, "disaggregated_params": given}
+        return await self._generation(http, request, body, self._gen.next(context))
+
+    async def _both_at_once(
+        self, http: web.Request, request: Request, fields: dict[str, Any], number: int, context: str
+    ) -> web.StreamResponse:
+        params = {"request_type": "generation_only", "ctx_request_id": number, "disagg_request_id": number}
+        body = {**fields, "disaggregated_params": {**params, "schedule_style": 1}}
+        first = asyncio.create_task(self._context(request, fields, number, context))
+        try:
+            response = await self._generation(http, request, body, self._gen.next(context))
+            await first
+        finally:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+        return response
+
+    async def _context(self, request: Request, fields: dict[str, Any], number: int, url: str) -> Answer:
+        params = {"request_type": "context_only", "disagg_request_id": number}
+        body = {**fields, "stream": False, "stream_options": None, "disaggregated_params": params}
+        answer = await self._whole(self._ctx, url, request, body)
+        if len(answer.choices) != 1 and self.flavour == "v12":
+            raise ValueError(f"Context server returned {len(answer.choices)} choices, expecting 1.")
+        given = answer.choices[0].disaggregated_params
+        if given is None:
+            raise ValueError("Context server did not return disaggregated params")
+        if given.ctx_request_id is None or given.disagg_request_id is None:
+            raise ValueError("Invalid disaggregated params in context phase response.")
+        return answer
+
+    async def _generation(
+        self, http: web.Request, request: Request, body: dict[str, Any], url: str
+    ) -> web.StreamResponse:
+        if not request.stream:
+            answer = await self._whole(self._gen, url, request, body)
+            return json_response(200, answer.model_dump_json().encode())
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(http)
+        try:
+            async for part in self._relayed(url, request, body):
+                await response.write(part)
+        except Exception as error:
+            log(f"stream dropped: {error}")
+            if http.transport is not None:
+                http.transport.abort()
+            return response
+        await response.write_eof()
+        return response
+
+    # -------------------------------------------------------------------------------------------- to and from a worker
+
+    async def _whole(self, router: _Router, url: str, request: Request, body: dict[str, Any]) -> Answer:
+        """A worker's whole answer, asked for again after errors of the connection and statuses that say one."""
+        for attempt in itertools.count():
+            router.busy[url] = router.busy.get(url, 0) + 1
+            try:
+                async with self._post(url, request, body) as response:
+                    if "text/event-stream" in response.headers.get("Content-Type", ""):
+                        raise ValueError("Received an event-stream although request stream was False")
+                    await self._raise_for_status(response)
+                    raw = await response.read()
+                break
+            except (aiohttp.ClientError, OSError) as error:
+                refused = isinstance(error, aiohttp.ClientResponseError) and error.status < 500
+                if attempt >= self.config.max_retries or (refused and self.flavour == "main"):
+                    raise
+                await asyncio.sleep(RETRY_S)
+            finally:
+                router.busy[url] -= 1
+        kind: type[Answer] = TextAnswer if isinstance(request, CompletionRequest) else ChatAnswer
+        return kind.model_validate_json(raw)
+
+    async def _relayed(self, url: str, request: Request, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        """A worker's stream as it comes. An answer of another type is not asked for again, broken connections are
+        until the first byte."""
+        started = False
+        for attempt in itertools.count():
+            try:
+                async with self._post(url, request, body) as response:
+                    if "text/event-stream" not in response.headers.get("Content-Type", ""):
+                        raise ValueError("Received no event-stream although request stream was True")
+                    await self._raise_for_status(response)
+                    async for part in response.content.iter_any():
+                        started = True
+                        yield part
+                return
+            except (aiohttp.ClientError, OSError):
+                if started or attempt >= self.config.max_retries:
+                    raise
+                await asyncio.sleep(RETRY_S)
+
+    def _post(self, url: str, request: Request, body: dict[str, Any]) -> Any:
+        path = "/v1/completions" if isinstance(request, CompletionRequest) else "/v1/chat/completions"
+        headers = {"Content-Type": "application/json"}
+        if self.flavour == "v12":
+            return self._client.post(f"http://{url}{path}", data=encode(body), headers=headers)
+        headers["X-TRTLLM-Msgpack"] = "1"
+        return self._client.post(f"http://{url}{path}", data=msgspec.msgpack.encode(body), headers=headers)
+
+    async def _raise_for_status(self, response: aiohttp.ClientResponse) -> None:
+        if self.flavour == "main" and response.status >= 400:
+            text = (await response.text())[:2048]
+            raise aiohttp.ClientResponseError(
+                response.request_info,
+                response.history,
+                status=response.status,
+                message=f"{response.reason}: {text}",
+                headers=response.headers,
+            )
+        response.raise_for_status()
+
+    def _request_id(self) -> int:
+        """Time, node and a counter, above 2 ** 40."""
+        ticks = int(time.monotonic() * 1000) & (2**39 - 1)
+        return (1 << 40) + (ticks << 22 | self.config.node_id << 14 | next(self._numbers) % (1 << 14)) % (2**63 - 2**40)
+
+
+async def _is_healthy(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(f"http://{url}/health") as response:
+            return response.status == 200
+    except (aiohttp.ClientError, OSError, ValueError):
+        return False
+
+
+def _one_prompt(prompt: Any) -> Any:
+    if isinstance(prompt, list) and (not prompt or not isinstance(prompt[0], int)):
+        if len(prompt) != 1:
+            raise ValueError(ONE_PROMPT)
+        return prompt[0]
+    return prompt
+
+
+def _is_final(answer: Answer, request: Request) -> bool:
+    """Whether the context worker's first token was the whole answer."""
+    most = request.max_tokens if isinstance(request, CompletionRequest) else request.max_completion_tokens
+    return most == 1 or answer.choices[0].finish_reason not in ("length", "not_finished")
+
+
+async def _done_only(http: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    await response.prepare(http)
+    await response.write(b"data: [DONE]\n\n")
+    await response.write_eof()
+    return response

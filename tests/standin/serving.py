@@ -1,0 +1,154 @@
+"""A server process as uvicorn runs it: bound early, listening late, ended by the signal that it was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+
+from aiohttp import web
+
+from launchers._openai_server import encode, json_response
+from tests.standin.options import Flavour
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+_FOR_EVER = 1e9
+
+
+class Ended(Exception):
+    """A start-up that fails ends the process with this exit code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+def log(message: str) -> None:
+    sys.stderr.write(f"INFO:     {message}\n")
+    sys.stderr.flush()
+
+
+def bind(host: str, port: int, flavour: Flavour) -> socket.socket:
+    """A socket that is bound and does not listen. The 1.2 line does not set SO_REUSEADDR. Raises RuntimeError."""
+    server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if flavour == "main":
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((host, port))
+    except OSError as error:
+        server.close()
+        raise RuntimeError(f"Failed to bind socket to {host}:{port}: {error}") from error
+    return server
+
+
+def application() -> web.Application:
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_as_fastapi])
+    app.on_response_prepare.append(_sign)
+    return app
+
+
+@web.middleware
+async def _as_fastapi(
+    request: web.Request, handler: Callable[..., Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return json_response(error.status, encode({"detail": error.reason}))
+
+
+async def _sign(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "uvicorn"
+
+
+async def serve(
+    app: web.Application,
+    listener: socket.socket,
+    *,
+    keepalive_s: float,
+    before: Callable[[], Awaitable[None]] | None = None,
+    meanwhile: AbstractAsyncContextManager[None] | None = None,
+    early: bool = True,
+    hangs: bool = False,
+    report: Path | None = None,
+) -> None:
+    """Serves until a signal comes, which then ends the process.
+
+    `before` runs first, while nothing listens; `meanwhile` is entered before listening (`early`) or after, and left
+    when the open requests are finished. `hangs`: it is never left. `report`: the file of --report_addr.
+    """
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    caught: list[signal.Signals] = []
+
+    def end(number: signal.Signals) -> None:
+        if number is signal.SIGINT and caught:
+            os._exit(128 + number)
+        caught.append(number)
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, number)
+    runner = web.AppRunner(
+        app, access_log=None, handler_cancellation=True, keepalive_timeout=keepalive_s, shutdown_timeout=_FOR_EVER
+    )
+    await runner.setup()
+    log(f"Started server process [{os.getpid()}]")
+    log("Waiting for application startup.")
+    task = meanwhile or nullcontext()
+    try:
+        if before is None or await _unless(ended, before()):
+            if early:
+                await task.__aenter__()
+            log("Application startup complete.")
+            await web.SockSite(runner, listener, backlog=2048).start()
+            host, port = listener.getsockname()[:2]
+            log(f"Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)")
+            if not early:
+                await task.__aenter__()
+            if report:
+                _write_address(report, host, port)
+            await ended.wait()
+            log("Shutting down")
+            await _finish(runner)
+            if hangs:
+                await asyncio.Event().wait()
+            await task.__aexit__(None, None, None)
+    finally:
+        await runner.cleanup()
+        listener.close()
+    log(f"Finished server process [{os.getpid()}]")
+    for number in caught[:1]:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+async def _finish(runner: web.AppRunner) -> None:
+    """Takes no more connections and finishes the open requests, however long they take."""
+    for site in list(runner.sites):
+        await site.stop()
+    if runner.server is not None:
+        await runner.server.shutdown(_FOR_EVER)
+
+
+async def _unless(ended: asyncio.Event, start: Awaitable[None]) -> bool:
+    """Whether the start-up came to its end before a signal."""
+    tasks = [asyncio.ensure_future(start), asyncio.ensure_future(ended.wait())]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    if tasks[0].done() and not tasks[0].cancelled() and (error := tasks[0].exception()):
+        raise error
+    return not ended.is_set()
+
+
+def _write_address(report: Path, host: str, port: int) -> None:
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    partial = report.with_name(report.name + ".partial")
+    partial.write_text(f"{name}:{port}\n")
+    partial.replace(report)

@@ -1,0 +1,216 @@
+"""The stand-in's orchestrator between recording workers: it answers and asks what a real one of the 1.2 line did."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from aiohttp import web
+
+from tests.standin.process import free_port, running
+
+CTX, GEN = "18001", "18003"
+"""Ports in the recordings."""
+BAD_JSON = b'{"model": "m", "prompt": }'
+USAGE = {"prompt_tokens": 3, "total_tokens": 4, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
+PARAMS = {
+    "request_type": "context_only",
+    "first_gen_tokens": [11],
+    "encoded_opaque_state": "b3BhcXVl",
+    "ctx_dp_rank": 0,
+}
+
+
+class Recorder:
+    """The recording workers: they note what comes and say what the recorded ones said."""
+
+    def __init__(self, gen_s: float = 0.0) -> None:
+        self.seen: dict[str, list[dict[str, Any]]] = {"ctx": [], "gen": []}
+        self.gen_s = gen_s
+        self._contexts = itertools.count(1)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[dict[str, int]]:
+        ports, runners = {}, []
+        for name in ("ctx", "gen"):
+            app = web.Application()
+            app.router.add_route("*", "/{path:.*}", partial(self._answer, name))
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+            await runner.setup()
+            runners.append(runner)
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            ports[name] = runner.addresses[0][1]
+        try:
+            yield ports
+        finally:
+            for runner in runners:
+                await runner.cleanup()
+
+    async def _answer(self, name: str, request: web.Request) -> web.StreamResponse:
+        body = await request.json() if request.can_read_body else None
+        headers = dict(request.headers)
+        one = {"worker": name, "method": request.method, "path": request.path, "headers": headers, "body": body}
+        self.seen[name].append(one)
+        if request.path == "/steady_clock_offset" and request.method == "GET":
+            return web.json_response({"receive_ts": time.monotonic(), "transmit_ts": time.monotonic()})
+        if request.path.startswith("/v1/"):
+            return self._context(request, body) if name == "ctx" else await self._generation(request, body)
+        return web.json_response([] if request.path == "/perf_metrics" else {})
+
+    def _context(self, request: web.Request, body: dict[str, Any]) -> web.Response:
+        prompt = body.get("prompt")
+        if prompt in ("ERR400", "ERR500"):
+            return web.json_response({"object": "error", "message": "no"}, status=int(prompt[3:]))
+        params = {**PARAMS, "ctx_request_id": next(self._contexts)}
+        params["disagg_request_id"] = body["disaggregated_params"]["disagg_request_id"]
+        if prompt == "STOPNOID":
+            params["ctx_request_id"] = None
+        said: dict[str, Any] = {"text": "A"} if "prompt" in body else {"message": {"role": "assistant", "content": "A"}}
+        reason = "stop" if isinstance(prompt, str) and prompt.startswith("STOP") else "length"
+        choice = {"index": 0, **said, "finish_reason": reason}
+        if prompt != "NODISAGG":
+            choice["disaggregated_params"] = params
+        whole = _head(body, "c") | {"choices": [choice], "usage": USAGE, "prompt_token_ids": [1, 2, 3]}
+        return web.json_response(whole)
+
+    async def _generation(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(self.gen_s)
+        if body.get("user") == "GENERR400":
+            return web.json_response({"object": "error", "message": "no"}, status=400)
+        chat = "messages" in body
+        if not body.get("stream"):
+            said = {"message": {"role": "assistant", "content": "A b c"}} if chat else {"text": "A b c"}
+            choice = {"index": 0, **said, "finish_reason": "length"}
+            return web.json_response(_head(body, "g") | {"choices": [choice], "usage": USAGE})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        for text, reason in (("A", None), (" b", None), (" c", "length")):
+            said = {"delta": {"role": "assistant", "content": text}} if chat else {"text": text}
+            choice = {"index": 0, "finish_reason": reason, **said}
+            event = {"id": "x-1", "object": kind, "created": 1, "model": body["model"], "choices": [choice]}
+            await response.write(f"data: {json.dumps(event)}\n\n".encode())
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+
+def _head(body: dict[str, Any], name: str) -> dict[str, Any]:
+    chat = "messages" in body
+    kind = "chat.completion" if chat else "text_completion"
+    return {"id": f"{'chatcmpl' if chat else 'cmpl'}-{name}", "object": kind, "created": 1, "model": body["model"]}
+
+
+def comparable(request: dict[str, Any]) -> dict[str, Any]:
+    """A request to a worker without ids, times, ports, and versions of header values."""
+    body = json.loads(json.dumps(request["body"]))
+    if body and "offset" in body:
+        body["offset"] = 0.0
+    for name in ("ctx_request_id", "disagg_request_id"):
+        if body and (body.get("disaggregated_params") or {}).get(name):
+            body["disaggregated_params"][name] = "ID"
+    headers = {name: value for name, value in request["headers"].items() if name not in ("Content-Length", "Host")}
+    headers["User-Agent"] = "aiohttp" if "aiohttp" in headers["User-Agent"] else headers["User-Agent"]
+    headers["Accept-Encoding"] = headers["Accept-Encoding"].split(",")[0]
+    return {"method": request["method"], "path": request["path"], "headers": headers, "body": body}
+
+
+def _said(body: str, ports: dict[str, int]) -> Any:
+    for name, port in (("ctx", CTX), ("gen", GEN)):
+        body = body.replace(f"localhost:{ports[name]}", f"localhost:{port}")
+    if body.startswith(("data:", "#")) or not body:
+        return body if body.startswith("data:") else ""
+    parsed = json.loads(body)
+    if "error" in parsed:
+        parsed["error"] = parsed["error"].partition("\n\n  File")[0]
+    if "version" in parsed:
+        parsed["version"] = ""
+    return parsed
+
+
+async def _ask(base: str, client: dict[str, Any]) -> tuple[int | None, str, str, float]:
+    started = time.monotonic()
+    data = None if client["method"] == "GET" else json.dumps(client["body"]).encode() if client["body"] else BAD_JSON
+    headers = {"Connection": "close", "Content-Type": "application/json"}
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.request(client["method"], base + client["path"], data=data, headers=headers) as answer:
+                body = (await answer.read()).decode()
+                kind = answer.headers.get("Content-Type", "")
+                return answer.status, kind, body, time.monotonic() - started
+        except aiohttp.ClientError:
+            return None, "", "", time.monotonic() - started
+
+
+async def replay(folder: Path, name: str, tmp_path: Path, arguments: list[str], gen_s: float = 0.0) -> int:
+    """Runs every scenario of a recording; how many there were."""
+    file = folder / f"{name}.yaml"
+    config = yaml.safe_load(file.read_text())
+    scenarios = json.loads((folder / f"{name}.json").read_text())
+    recorder, log_file = Recorder(gen_s), tmp_path / "orchestrator.log"
+    async with recorder.serving() as ports:
+        config |= {"port": free_port()}
+        config["context_servers"]["urls"] = [f"localhost:{ports['ctx']}"]
+        config["generation_servers"]["urls"] = [f"localhost:{ports['gen']}"]
+        (tmp_path / "d.yaml").write_text(yaml.safe_dump(config))
+        with running(["disaggregated", "-c", str(tmp_path / "d.yaml"), *arguments], log_file) as process:
+            base = f"http://localhost:{config['port']}"
+            for _ in range(300):
+                assert process.poll() is None, log_file.read_text()
+                if (await _ask(base, {"method": "GET", "path": "/health"}))[0] == 200:
+                    break
+                await asyncio.sleep(0.05)
+            for scenario in scenarios:
+                if scenario["scenario"] != "STARTUP":
+                    for saw in recorder.seen.values():
+                        saw.clear()
+                    await _check_answer(scenario, base, ports)
+                _check_requests(scenario, recorder)
+    return len(scenarios)
+
+
+async def _check_answer(scenario: dict[str, Any], base: str, ports: dict[str, int]) -> None:
+    status, kind, body, seconds = await _ask(base, scenario["client"])
+    wanted, where = scenario["response"], scenario["scenario"]
+    assert status == wanted["status"], (where, body)
+    headers = {name.lower(): value for name, value in wanted["headers"].items()}
+    if status is not None:
+        if body:
+            assert kind.partition(";")[0] == headers["content-type"].partition(";")[0], where
+        assert _said(body, ports) == _said(wanted["body"], {"ctx": int(CTX), "gen": int(GEN)}), where
+    assert wanted["seconds"] - 0.5 < seconds < wanted["seconds"] + 2.0, where
+
+
+def _check_requests(scenario: dict[str, Any], recorder: Recorder) -> None:
+    for name, seen in recorder.seen.items():
+        wanted = [one for one in scenario.get(f"{name}_saw", []) if "urllib" not in one["headers"]["User-Agent"]]
+        assert [comparable(one) for one in seen] == [comparable(one) for one in wanted], (scenario["scenario"], name)
+    numbers = {
+        one["body"]["disaggregated_params"]["disagg_request_id"]
+        for seen in recorder.seen.values()
+        for one in seen
+        if one["body"] and "disaggregated_params" in one["body"]
+    }
+    assert len(numbers) <= 1, scenario["scenario"]
+    assert all(2**40 <= number < 2**63 for number in numbers)
+
+
+@pytest.mark.parametrize(("name", "count"), [("static", 46), ("genfirst", 4)])
+def test_every_recorded_scenario(name: str, count: int, shared: Path, tmp_path: Path) -> None:
+    assert asyncio.run(replay(shared / "recorded_orchestrator", name, tmp_path, [])) == count
+
+
+@pytest.mark.slow
+def test_a_slow_generation_worker_as_recorded(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "recorded_orchestrator"
+    assert asyncio.run(replay(folder, "request_timeout", tmp_path, ["-r", "2"], gen_s=60.0)) == 3
