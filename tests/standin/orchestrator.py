@@ -26,7 +26,7 @@ from tests.standin.options import Flavour
 from tests.standin.serving import application, log
 from tests.standin.worker import VERSIONS
 
-POLL_S = 3.0
+POLL_S = float(os.environ.get("STANDIN_POLL_S", "3"))
 """Between two looks at the workers' health while starting."""
 WATCH_S = 0.5
 """Between two looks at the registered workers."""

@@ -1,0 +1,205 @@
+"""Both legs together: the same answers as from one worker, and what goes wrong between them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import yaml
+
+from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.schema import Message
+from tests.standin.model import decode
+from tests.standin.options import Flavour
+from tests.standin.process import READY_S, environment, free_port, running, wait_healthy
+
+TRANSCEIVER = {"cache_transceiver_config": {"backend": "DEFAULT"}}
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "who?"}]}
+TEXT = {"model": "m", "prompt": "2 + 2 ="}
+ANSWERS = [
+    {"sha256": prompt_sha256("2 + 2 ="), "right": " 4, of course", "wrong": " 5", "probability": 1.0},
+    {
+        "sha256": prompt_sha256((Message(role="user", content="who?"),)),
+        "right": "I am ünïcode 数学.",
+        "wrong": "nobody",
+        "probability": 1.0,
+    },
+]
+
+
+def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Response:
+    return httpx.post(f"{url}/v1/{route}", json=body, trust_env=False, timeout=20)
+
+
+class Pair:
+    """Base URLs of a context worker, two generation workers and an orchestrator; the first are whole servers too."""
+
+    def __init__(self, ctx: str, gen: str, broken: str, front: str) -> None:
+        self.ctx, self.gen, self.broken, self.front = ctx, gen, broken, front
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("pair")
+    (folder / "answers").write_bytes(b"\n".join(msgspec.json.encode(entry) for entry in ANSWERS))
+    (folder / "w.yaml").write_text(yaml.safe_dump(TRANSCEIVER))
+    faults = [{"wrong_tp": True, "when": {"gpus": "2,3"}}, {"null_ctx_id": True, "when": {"gpus": "0"}}]
+    ports = [free_port() for _ in range(4)]
+    urls = [f"localhost:{port}" for port in ports]
+    config = {"port": ports[3], "context_servers": {"urls": urls[:1]}, "generation_servers": {"urls": urls[1:2]}}
+    (folder / "d.yaml").write_text(yaml.safe_dump(config))
+    with ExitStack() as stack:
+        started = []
+        for number, gpus in enumerate(("0", "1", "2,3")):
+            env = environment(faults=faults, answers=folder / "answers", CUDA_VISIBLE_DEVICES=gpus)
+            argv = ["M", "--port", str(ports[number]), "--tp_size", str(len(gpus.split(",")))]
+            argv += ["--config", str(folder / "w.yaml")]
+            started.append(stack.enter_context(running(argv, folder / f"{number}.log", env)))
+        bases = [wait_healthy(one, ports[n], folder / f"{n}.log") for n, one in enumerate(started)]
+        front = stack.enter_context(running(["disaggregated", "-c", str(folder / "d.yaml")], folder / "3.log"))
+        yield Pair(*bases, wait_healthy(front, ports[3], folder / "3.log"))
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("completions", TEXT),
+        ("completions", {"model": "m", "prompt": "unknown", "stop": ["blue", "red"]}),
+        ("completions", {"model": "m", "prompt": [300, 301, 302], "max_tokens": 4}),
+        ("completions", {**TEXT, "max_tokens": 1}),
+        ("chat/completions", CHAT),
+        ("chat/completions", {**CHAT, "max_tokens": 2}),
+    ],
+)
+def test_an_answer_is_the_same_from_one_worker_and_from_two(pair: Pair, route: str, body: dict[str, Any]) -> None:
+    one, two = post(pair.gen, body, route).json(), post(pair.front, body, route).json()
+    for answer in (one, two):
+        answer["id"] = answer["created"] = answer["prompt_token_ids"] = None
+        answer["choices"][0].pop("disaggregated_params", None)
+    assert one == two
+    if "max_tokens" in body and body["max_tokens"] == 1:
+        return
+    texts = [post(url, {**body, "stream": True}, route).text for url in (pair.gen, pair.front)]
+    choices = [
+        [json.loads(event[6:])["choices"] for event in text.split("\n\n") if event.startswith("data: {")]
+        for text in texts
+    ]
+    assert choices[0] == choices[1] != []
+
+
+def test_known_prompts_get_their_answers(pair: Pair) -> None:
+    assert post(pair.front, TEXT).json()["choices"][0]["text"] == " 4, of course"
+    chat = post(pair.front, CHAT, "chat/completions").json()
+    assert chat["choices"][0]["message"]["content"] == "I am ünïcode 数学."
+
+
+def test_what_the_context_worker_finishes(pair: Pair) -> None:
+    assert post(pair.front, {**TEXT, "max_tokens": 1, "stream": True}).text == "data: [DONE]\n\n"
+    lost = post(pair.front, {**TEXT, "stop": " 4"})
+    assert lost.status_code == 500
+    assert lost.json() == {"detail": "Internal server error Invalid disaggregated params in context phase response."}
+
+
+def test_a_refusal_of_a_worker_becomes_a_500(pair: Pair) -> None:
+    started = time.monotonic()
+    answer = post(pair.front, {**TEXT, "max_tokens": 0})
+    assert answer.status_code == 500
+    assert answer.json()["detail"].startswith("Internal server error 400, message='Bad Request', url='http://localhost")
+    assert time.monotonic() - started > 1.0
+    assert post(pair.front, {**TEXT, "prompt": ["a", "b"]}).status_code == 500
+    assert post(pair.front, {**TEXT, "prompt_logprobs": 1}).status_code == 400
+
+
+def test_a_pair_of_other_tensor_parallel_sizes_answers_wrongly(pair: Pair) -> None:
+    params = {"request_type": "context_only", "disagg_request_id": 2**41}
+    context = post(pair.ctx, {**TEXT, "disaggregated_params": params}).json()
+    [choice] = context["choices"]
+    assert choice["finish_reason"] == "length"
+    given = {**choice["disaggregated_params"], "request_type": "generation_only"}
+    assert decode(given["first_gen_tokens"]) == choice["text"] == " 4,"
+    body = {**TEXT, "prompt": context["prompt_token_ids"], "disaggregated_params": given}
+    assert post(pair.gen, body).json()["choices"][0]["text"] == " 4, of course"
+    assert post(pair.broken, body).json()["choices"][0]["text"] != " 4, of course"
+    other = {**body, "prompt": [*context["prompt_token_ids"], 300]}
+    assert post(pair.gen, other).json()["choices"][0]["text"].startswith(" 4,")
+
+
+def test_workers_take_what_a_real_orchestrator_sent(pair: Pair, shared: Path) -> None:
+    scenarios = json.loads((shared / "recorded_orchestrator/static.json").read_text())
+    sent = 0
+    for url, name in ((pair.ctx, "ctx_saw"), (pair.gen, "gen_saw")):
+        for one in (one for scenario in scenarios for one in scenario.get(name, [])):
+            if one["method"] == "POST" and one["path"].startswith("/v1/") and one["body"].get("n", 1) == 1:
+                route = one["path"].removeprefix("/v1/")
+                if one["body"].get("echo") and isinstance(one["body"]["prompt"], list):
+                    assert post(url, one["body"], route).status_code == 400
+                    continue
+                answer = post(url, one["body"], route)
+                assert answer.status_code == 200, (one["body"], answer.text)
+                sent += 1
+                if name == "ctx_saw":
+                    given = answer.json()["choices"][0]["disaggregated_params"]
+                    assert len(given["first_gen_tokens"]) == 1
+                    assert None not in (given["ctx_request_id"], given["encoded_opaque_state"])
+                    wanted = one["body"]["disaggregated_params"]["disagg_request_id"]
+                    assert given["disagg_request_id"] == wanted
+                    assert answer.json()["prompt_token_ids"]
+                else:
+                    assert "<11>" in answer.text
+    assert sent > 25
+
+
+@pytest.mark.parametrize(("flavour", "code"), [("v12", 0), ("main", 3)])
+def test_an_orchestrator_without_workers_ends(flavour: Flavour, code: int, tmp_path: Path) -> None:
+    urls = {"urls": [f"localhost:{free_port()}"]}
+    config = {"port": free_port(), "context_servers": urls, "generation_servers": urls}
+    (tmp_path / "d.yaml").write_text(yaml.safe_dump(config))
+    argv = ["disaggregated", "-c", str(tmp_path / "d.yaml"), "-t", "0"]
+    with running(argv, tmp_path / "log", environment(flavour)) as process:
+        assert process.wait(READY_S) == code
+
+
+def test_workers_that_register_themselves(tmp_path: Path) -> None:
+    """On main: msgpack between the servers, 503 where the 1.2 line has 500, a worker's words in the error."""
+    port = free_port()
+    cluster = {"cluster_uri": f"http://localhost:{port}", "cluster_name": "c"}
+    cluster |= {"heartbeat_interval_sec": 1, "inactive_timeout_sec": 3}
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump({"disagg_cluster": cluster, **TRANSCEIVER}))
+    (tmp_path / "d.yaml").write_text(yaml.safe_dump({"port": port, "disagg_cluster": cluster}))
+    front, env = f"http://localhost:{port}", environment("main")
+    with ExitStack() as stack:
+        argv = ["disaggregated", "-c", str(tmp_path / "d.yaml")]
+        stack.enter_context(running(argv, tmp_path / "front.log", env))
+        _until(lambda: httpx.get(f"{front}/health", trust_env=False).status_code == 503)
+        workers = {}
+        for role in ("context", "generation"):
+            argv = ["M", "--port", "0", "--server_role", role, "--config", str(tmp_path / "w.yaml")]
+            workers[role] = stack.enter_context(running(argv, tmp_path / f"{role}.log", env))
+        _until(lambda: httpx.get(f"{front}/cluster_info", trust_env=False).json()["is_ready"])
+        _until(lambda: post(front, TEXT).status_code == 200)
+        refused = post(front, {**TEXT, "max_tokens": 0})
+        assert (refused.status_code, "must be greater than 0" in refused.text) == (500, True)
+        workers["generation"].send_signal(signal.SIGTERM)
+        assert workers["generation"].wait(READY_S) == -signal.SIGTERM
+        assert httpx.get(f"{front}/health", trust_env=False).status_code == 503
+        assert post(front, TEXT).json() == {"detail": "Internal server error Cluster is not ready"}
+
+
+def _until(condition: Any) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        try:
+            if condition():
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError("not in time")

@@ -1,0 +1,218 @@
+"""A worker as a process: the ports it takes, what it answers, how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from tests.standin.process import READY_S, environment, free_port, running, wait_healthy
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+TEXT = {"model": "m", "prompt": "hi"}
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder, port = tmp_path_factory.mktemp("worker"), free_port()
+    (folder / "Model").mkdir()
+    with running([str(folder / "Model"), "--port", str(port), "--max_num_tokens", "500"], folder / "log") as process:
+        yield wait_healthy(process, port, folder / "log")
+
+
+def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Response:
+    return httpx.post(f"{url}/v1/{route}", json=body, trust_env=False, timeout=20)
+
+
+def test_small_routes(worker: str) -> None:
+    def get(path: str) -> httpx.Response:
+        return httpx.get(worker + path, trust_env=False)
+
+    assert get("/health").text == ""
+    assert get("/health_generate").text == "Generation health check OK"
+    assert get("/version").json() == {"version": "1.2.1"}
+    assert [one["id"] for one in get("/v1/models").json()["data"]] == ["Model"]
+    assert get("/metrics").json() == get("/perf_metrics").json() == []
+    assert set(get("/steady_clock_offset").json()) == {"receive_ts", "transmit_ts"}
+    assert get("/server_info").json() == {"disaggregated_params": {}}
+    assert get("/prometheus/metrics").status_code == get("/cluster_info").status_code == 404
+    assert get("/v1/completions").json() == {"detail": "Method Not Allowed"}
+    assert get("/health").headers["server"] == "uvicorn"
+
+
+def test_every_body_of_the_conformance_file_over_http(worker: str, shared: Path) -> None:
+    rows = json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())["request"]
+    handled_later = ("max_tokens", "messages", "prompt", "return_context_logits", "disaggregated_params")
+    for row in rows:
+        route = "completions" if row["route"] == "completions" else "chat/completions"
+        answer = post(worker, row["body"], route)
+        if not row["accepted"]:
+            assert (answer.status_code, list(answer.json())) == (400, ["error"]), row
+        elif answer.status_code == 400:
+            assert answer.json()["object"] == "error"
+            assert any(name in row["body"] for name in handled_later)
+        elif row["body"].get("stream"):
+            assert answer.text.endswith("data: [DONE]\n\n")
+        else:
+            assert len(answer.json()["choices"]) == row["body"].get("n", 1), row
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({**TEXT, "max_tokens": 0}, "`max_tokens` (0) must be greater than 0"),
+        ({**TEXT, "prompt": []}, "list index out of range"),
+        ({**TEXT, "prompt": [300], "echo": True}, 'can only concatenate list (not "str") to list'),
+        ({**TEXT, "prompt": "word " * 600}, "should not exceed max_num_tokens (500)"),
+        ({**TEXT, "disaggregated_params": {"request_type": "context_only"}}, "kv_cache_transceiver is disabled"),
+    ],
+)
+def test_refusals_while_handling(worker: str, body: dict[str, Any], message: str) -> None:
+    error = post(worker, body).json()
+    assert message in error.pop("message")
+    assert error == {"object": "error", "type": "BadRequestError", "param": None, "code": 400}
+
+
+def test_completions(worker: str) -> None:
+    whole = post(worker, TEXT).json()
+    [choice] = whole["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert {"token_ids", "context_logits", "stop_reason", "disaggregated_params"} < set(choice)
+    assert whole["usage"]["prompt_tokens"] == 2
+    cut = post(worker, {**TEXT, "max_tokens": 3, "logprobs": 1, "echo": True}).json()["choices"][0]
+    assert cut["finish_reason"] == "length"
+    assert cut["text"].startswith("hi ")
+    assert "hi" + "".join(cut["logprobs"]["tokens"]) == cut["text"]
+    assert ("hi" + choice["text"]).startswith(cut["text"])
+    word = choice["text"].split()[2]
+    stopped = post(worker, {**TEXT, "stop": word}).json()["choices"][0]
+    assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", word)
+    assert stopped["text"] == choice["text"].partition(word)[0]
+    ids = post(worker, {**TEXT, "detokenize": False}).json()["choices"][0]
+    assert (ids["text"], ids["token_ids"][-1]) == ("", 2)
+    several = post(worker, {**TEXT, "prompt": ["hi", "ho"], "n": 2}).json()
+    assert [one["index"] for one in several["choices"]] == [0, 1, 2, 3]
+    assert several["choices"][0]["text"] == choice["text"]
+    assert several["prompt_token_ids"] == []
+    assert post(worker, {**TEXT, "ignore_eos": True, "max_tokens": 40}).json()["usage"]["completion_tokens"] == 40
+
+
+def test_streams_say_the_same(worker: str) -> None:
+    for route, body in (("completions", TEXT), ("chat/completions", CHAT)):
+        whole = post(worker, body, route).json()
+        events = post(worker, {**body, "stream": True, "stream_options": {}}, route).text.split("\n\n")
+        assert events[-2:] == ["data: [DONE]", ""]
+        chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+        assert (chunks[-1]["choices"], chunks[-1]["usage"]) == ([], whole["usage"])
+        choices = [chunk["choices"][0] for chunk in chunks[:-1]]
+        if route == "completions":
+            assert "".join(one["text"] for one in choices) == whole["choices"][0]["text"]
+        else:
+            assert choices[0]["delta"] == {"role": "assistant"}
+            assert events[0].endswith("} ")
+            assert (
+                "".join(one["delta"].get("content", "") for one in choices)
+                == (whole["choices"][0]["message"]["content"])
+            )
+        assert [one["finish_reason"] for one in choices if one["finish_reason"]] == ["stop"]
+
+
+def test_a_port_is_taken_at_once_and_refuses_until_the_model_is_loaded(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    with running(["M", "--port", str(port)], log, environment(load_s=1.0)) as process:
+        deadline = time.monotonic() + READY_S
+        while "Loading" not in log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+        with running(["M", "--port", str(port)], tmp_path / "second") as second:
+            assert second.wait(READY_S) == 1
+        assert f"RuntimeError: Failed to bind socket to localhost:{port}" in (tmp_path / "second").read_text()
+        wait_healthy(process, port, log)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(READY_S) == -signal.SIGTERM
+
+
+def test_sigterm_lets_open_requests_finish(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    with running(["M", "--port", str(port)], log, environment(faults={"latency_s": 0.8})) as process:
+        url = wait_healthy(process, port, log)
+        with ThreadPoolExecutor() as pool:
+            asking = pool.submit(post, url, TEXT)
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            assert asking.result(READY_S).status_code == 200
+        assert process.wait(READY_S) == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flavour", "code", "said"),
+    [
+        (["--host", "h", "M"], "v12", 2, "No such option '--host'"),
+        (["M", "--port", "0"], "v12", 1, "AssertionError"),
+        (["M", "--config", "none.yaml"], "main", 1, "FileNotFoundError"),
+        (["disaggregated", "-c", "none.yaml"], "v12", 1, "FileNotFoundError"),
+    ],
+)
+def test_exit_codes(arguments: list[str], flavour: Any, code: int, said: str, tmp_path: Path) -> None:
+    with running(arguments, tmp_path / "log", environment(flavour)) as process:
+        assert process.wait(READY_S) == code
+    assert said in (tmp_path / "log").read_text()
+
+
+def test_main_reports_its_address_and_decodes_msgpack(tmp_path: Path) -> None:
+    report = tmp_path / "address"
+    arguments = ["M", "--port", "0", "--report_addr", str(report), "--served_model_name", "x", "--max_seq_len", "9"]
+    with running(arguments, tmp_path / "log", environment("main")) as process:
+        deadline = time.monotonic() + READY_S
+        while not report.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        url = f"http://{report.read_text().strip()}"
+        assert process.poll() is None
+        assert httpx.get(f"{url}/v1/models", trust_env=False).json()["data"][0]["id"] == "x"
+        headers = {"X-TRTLLM-Msgpack": "1", "Content-Type": "application/json"}
+        packed = httpx.post(
+            f"{url}/v1/completions", content=msgspec.msgpack.encode(TEXT), headers=headers, trust_env=False
+        )
+        assert packed.json()["choices"][0]["finish_reason"] == "length"
+        error = post(url, {**TEXT, "prompt": "word " * 20}).json()
+        assert error["code"] == "context_length_exceeded"
+
+
+def test_faults(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    with running(["M", "--port", str(port)], log, environment(faults={"unhealthy_after": 1})) as process:
+        url = wait_healthy(process, port, log)
+        assert post(url, TEXT).status_code == 200
+        assert post(url, TEXT).json()["object"] == "error"
+        assert httpx.get(f"{url}/health", trust_env=False).status_code == 503
+        assert process.poll() is None
+    faults = [{"error_after": 0}, {"crash_after": 1, "corrupt_after": 0, "when": {"gpus": "1"}}]
+    port = free_port()
+    env = environment(faults=faults, CUDA_VISIBLE_DEVICES="1")
+    with running(["M", "--port", str(port)], log, env) as process:
+        wrong = post(wait_healthy(process, port, log), TEXT).json()["choices"][0]["text"]
+        with pytest.raises(httpx.TransportError):
+            post(f"http://localhost:{port}", TEXT)
+        assert process.wait(READY_S) == 1
+    port = free_port()
+    with running(["M", "--port", str(port)], log, environment(faults={"drop_stream": 2})) as process:
+        url = wait_healthy(process, port, log)
+        assert post(url, TEXT).json()["choices"][0]["text"] != wrong
+        with pytest.raises(httpx.TransportError):
+            post(url, {**TEXT, "stream": True})
+
+
+@pytest.mark.parametrize(("faults", "code"), [({"crash_at_start": 9}, 9), ({"no_gpu": True}, 1)])
+def test_a_start_that_fails(faults: dict[str, Any], code: int, tmp_path: Path) -> None:
+    with running(["M", "--port", str(free_port())], tmp_path / "log", environment(faults=faults)) as process:
+        assert process.wait(READY_S) == code
