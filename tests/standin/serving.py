@@ -132,6 +132,7 @@ async def _finish(runner: web.AppRunner) -> None:
     for site in list(runner.sites):
         await site.stop()
     if runner.server is not None:
+        runner.server.pre_shutdown()  # closes idle connections
         await runner.server.shutdown(_FOR_EVER)
 
 

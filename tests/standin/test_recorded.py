@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,26 +35,27 @@ PARAMS = {
 class Recorder:
     """The recording workers: they note what comes and say what the recorded ones said."""
 
-    def __init__(self, gen_s: float = 0.0) -> None:
+    def __init__(self, gen_s: float = 0.0, clock_s: float = 0.0) -> None:
         self.seen: dict[str, list[dict[str, Any]]] = {"ctx": [], "gen": []}
-        self.gen_s = gen_s
+        self.runners: dict[str, web.AppRunner] = {}
+        self.gen_s, self.clock_s = gen_s, clock_s
         self._contexts = itertools.count(1)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[dict[str, int]]:
-        ports, runners = {}, []
+        ports = {}
         for name in ("ctx", "gen"):
             app = web.Application()
             app.router.add_route("*", "/{path:.*}", partial(self._answer, name))
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
             await runner.setup()
-            runners.append(runner)
+            self.runners[name] = runner
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             ports[name] = runner.addresses[0][1]
         try:
             yield ports
         finally:
-            for runner in runners:
+            for runner in self.runners.values():
                 await runner.cleanup()
 
     async def _answer(self, name: str, request: web.Request) -> web.StreamResponse:
@@ -62,6 +64,7 @@ class Recorder:
         one = {"worker": name, "method": request.method, "path": request.path, "headers": headers, "body": body}
         self.seen[name].append(one)
         if request.path == "/steady_clock_offset" and request.method == "GET":
+            await asyncio.sleep(self.clock_s)
             return web.json_response({"receive_ts": time.monotonic(), "transmit_ts": time.monotonic()})
         if request.path.startswith("/v1/"):
             return self._context(request, body) if name == "ctx" else await self._generation(request, body)
@@ -214,3 +217,105 @@ def test_every_recorded_scenario(name: str, count: int, shared: Path, tmp_path: 
 def test_a_slow_generation_worker_as_recorded(shared: Path, tmp_path: Path) -> None:
     folder = shared / "recorded_orchestrator"
     assert asyncio.run(replay(folder, "request_timeout", tmp_path, ["-r", "2"], gen_s=60.0)) == 3
+
+
+class _Registered:
+    """A recording worker that registers itself, as the recorded ones did, until it is killed."""
+
+    def __init__(self, base: str, name: str, port: int) -> None:
+        self._base, role = base, ("CONTEXT", "GENERATION")[name == "gen"]
+        worker_id = f"{role}-localhost:{port}-1795177740215-28771-735"
+        self.value = {"worker_id": worker_id, "host": "localhost", "port": port, "role": int(name == "gen")}
+        self.key = f"/trtllm-disagg/t/workers/{worker_id}"
+
+    async def live(self) -> None:
+        entry = {"key": self.key, "value": json.dumps(self.value), "expire_time": -1, "ttl": 3}
+        async with aiohttp.ClientSession() as session:
+            async with session.post(f"{self._base}/set", json={**entry, "overwrite_if_exists": False}) as answer:
+                assert await answer.json() == {"result": True}
+            while True:
+                await asyncio.sleep(1.0)
+                async with session.get(f"{self._base}/expire", params={"key": self.key, "ttl": "3"}) as answer:
+                    assert await answer.json() == {"result": True}
+
+
+async def replay_cluster(folder: Path, tmp_path: Path) -> int:
+    steps = dict(json.loads((folder / "cluster.json").read_text()))
+    config = yaml.safe_load((folder / "cluster.yaml").read_text())
+    config |= {"port": free_port()}
+    base = f"http://localhost:{config['port']}"
+    config["disagg_cluster"]["cluster_uri"] = base
+    (tmp_path / "d.yaml").write_text(yaml.safe_dump(config))
+    recorder = Recorder(clock_s=0.2)
+    numbers: dict[str, str] = {}
+    checked = 0
+
+    async def step(name: str, path: str, body: dict[str, Any] | None = None) -> None:
+        nonlocal checked
+        client = {"method": "POST" if body else "GET", "path": path, "body": body}
+        status, _, said, seconds = await _ask(base, client)
+        assert status == steps[name][0], (name, said)
+        wanted = _plain(steps[name][2])
+        for found, recorded in numbers.items():
+            said = said.replace(found, recorded)
+        assert _plain(said) == wanted, name
+        assert steps[name][3] - 0.5 < seconds < steps[name][3] + 1.0, name
+        checked += 1
+
+    completion = {"model": "m", "max_tokens": 3, "temperature": 0, "prompt": "hello"}
+    async with recorder.serving() as ports:
+        numbers |= {str(ports["ctx"]): CTX, str(ports["gen"]): GEN}
+        with running(["disaggregated", "-c", str(tmp_path / "d.yaml")], tmp_path / "log") as process:
+            for _ in range(300):
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                if (await _ask(base, {"method": "GET", "path": "/version"}))[0] == 200:
+                    break
+                await asyncio.sleep(0.05)
+            await step("health_before", "/health")
+            await step("cluster_info_before", "/cluster_info")
+            await step("completion_before", "/v1/completions", completion)
+            workers = {name: _Registered(base, name, port) for name, port in ports.items()}
+            tasks = {name: asyncio.create_task(workers[name].live()) for name in ("gen", "ctx")}
+            while '"is_ready":true' not in (await _ask(base, {"method": "GET", "path": "/cluster_info"}))[2]:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            await step("completion_ready", "/v1/completions", completion)
+            await step("health_ready", "/health")
+            await step("cluster_info_ready", "/cluster_info")
+            await step("get_prefix", "/get_prefix?key_prefix=/trtllm-disagg/t/workers/&keys_only=0")
+            await step("expire_unknown", "/expire?key=none&ttl=3")
+            await step("get_unknown", "/get?key=none")
+            while len(recorder.seen["ctx"]) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
+            tasks["gen"].cancel()
+            await recorder.runners["gen"].cleanup()
+            await asyncio.sleep(0.5)
+            await step("health_1s_after_gen_killed", "/health")
+            await step("completion_1s_after_gen_killed", "/v1/completions", completion)
+            await asyncio.sleep(4.0)
+            await step("health_5s_after", "/health")
+            await step("cluster_info_5s_after", "/cluster_info")
+            await step("completion_5s_after", "/v1/completions", completion)
+            tasks["ctx"].cancel()
+            results = await asyncio.gather(*tasks.values(), return_exceptions=True)
+            assert all(isinstance(one, asyncio.CancelledError) for one in results), results
+    for name, seen in recorder.seen.items():
+        lines = (folder / f"{name}_requests.jsonl").read_text().splitlines()
+        wanted = [one for one in map(json.loads, lines) if "out" not in one]
+        assert [comparable(one) for one in seen] == [comparable(one) for one in wanted], name
+    assert checked == len(steps)
+    return checked
+
+
+def _plain(said: str) -> Any:
+    """An answer without the parts of worker ids that are a time, a process and chance, and in no order of keys."""
+    text = re.sub(r"(:1800[13])-\d+-\d+-\d+", r"\1", said)
+    parsed = json.loads(text) if text else ""
+    if isinstance(parsed, dict) and isinstance(parsed.get("result"), dict):
+        parsed["result"] = {key: json.loads(value) for key, value in parsed["result"].items()}
+    return parsed
+
+
+@pytest.mark.slow
+def test_service_discovery_as_recorded(shared: Path, tmp_path: Path) -> None:
+    assert asyncio.run(replay_cluster(shared / "recorded_orchestrator", tmp_path)) == 14
