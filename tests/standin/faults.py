@@ -31,7 +31,11 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error_status: int = 400
     """400: what an orchestrator turns into a 500."""
     drop_stream: int | None = None
-    """Streams are cut after so many events."""
+    """The connection of a stream is gone after so many events."""
+    fail_stream: int | None = None
+    """Generation fails after so many events: main tells it in a last event of completions, all others drop."""
+    executor_crash_after: int | None = None
+    """The engine dies: the request gets `null` and the server sends itself SIGINT."""
     corrupt_after: int | None = None
     """Answers are wrong; 0: from the beginning."""
     wrong_tp: bool = False

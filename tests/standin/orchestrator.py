@@ -71,6 +71,7 @@ class Orchestrating:
         self.app.router.add_get("/version", self._version)
         self.app.router.add_get("/cluster_info", self._cluster_info)
         self.app.router.add_get("/perf_metrics", self._perf_metrics)
+        self.app.router.add_get("/prometheus/metrics", self._to_prometheus)
         self.app.router.add_get("/prometheus/metrics/", self._prometheus)
         if config.cluster:
             if not config.cluster.cluster_uri.startswith("http"):
@@ -183,6 +184,9 @@ class Orchestrating:
             except (aiohttp.ClientError, OSError) as error:
                 log(f"no metrics of {url}: {error}")
         return json_response(200, b"[]")
+
+    async def _to_prometheus(self, request: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"Location": "/prometheus/metrics/"})
 
     async def _prometheus(self, request: web.Request) -> web.Response:
         return web.Response(text=f"# TYPE total_requests counter\ntotal_requests {self._requests}.0\n")

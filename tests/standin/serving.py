@@ -86,7 +86,7 @@ async def serve(
 
     def end(number: signal.Signals) -> None:
         if number is signal.SIGINT and caught:
-            os._exit(128 + number)
+            _die(number)
         caught.append(number)
         ended.set()
 
@@ -123,8 +123,12 @@ async def serve(
     log(f"Finished server process [{os.getpid()}]")
     for number in caught[:1]:
         loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        _die(number)
+
+
+def _die(number: signal.Signals) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 async def _finish(runner: web.AppRunner) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import httpx
 import msgspec
 import pytest
 
+from tests.standin.options import Flavour
 from tests.standin.process import READY_S, environment, free_port, running, wait_healthy
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -188,7 +190,7 @@ def test_main_reports_its_address_and_decodes_msgpack(tmp_path: Path) -> None:
         assert error["code"] == "context_length_exceeded"
 
 
-def test_faults(tmp_path: Path) -> None:
+def test_an_engine_that_dies_leaves_a_server_without_one(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
     with running(["M", "--port", str(port)], log, environment(faults={"unhealthy_after": 1})) as process:
         url = wait_healthy(process, port, log)
@@ -196,20 +198,56 @@ def test_faults(tmp_path: Path) -> None:
         assert post(url, TEXT).json()["object"] == "error"
         assert httpx.get(f"{url}/health", trust_env=False).status_code == 503
         assert process.poll() is None
-    faults = [{"error_after": 0}, {"crash_after": 1, "corrupt_after": 0, "when": {"gpus": "1"}}]
-    port = free_port()
+
+
+def test_or_ends_it(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    with running(["M", "--port", str(port)], log, environment(faults={"executor_crash_after": 0})) as process:
+        assert post(wait_healthy(process, port, log), TEXT).text == "null"
+        assert process.wait(READY_S) == -signal.SIGINT
+
+
+def test_faults_of_one_process_and_a_crash(worker: str, tmp_path: Path) -> None:
+    faults = [{"crash_after": 1, "corrupt_after": 0, "when": {"gpus": "1"}}, {"error_after": 0, "when": {"gpus": "0"}}]
+    port, log = free_port(), tmp_path / "log"
     env = environment(faults=faults, CUDA_VISIBLE_DEVICES="1")
     with running(["M", "--port", str(port)], log, env) as process:
-        wrong = post(wait_healthy(process, port, log), TEXT).json()["choices"][0]["text"]
+        answer = post(wait_healthy(process, port, log), TEXT)
+        assert answer.json()["choices"][0]["text"] != post(worker, TEXT).json()["choices"][0]["text"]
         with pytest.raises(httpx.TransportError):
             post(f"http://localhost:{port}", TEXT)
         assert process.wait(READY_S) == 1
-    port = free_port()
-    with running(["M", "--port", str(port)], log, environment(faults={"drop_stream": 2})) as process:
+
+
+@pytest.mark.parametrize("flavour", ["v12", "main"])
+def test_streams_that_fail(flavour: Flavour, tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    with running(["M", "--port", str(port)], log, environment(flavour, faults={"fail_stream": 2})) as process:
         url = wait_healthy(process, port, log)
-        assert post(url, TEXT).json()["choices"][0]["text"] != wrong
+        if flavour == "v12":
+            with pytest.raises(httpx.TransportError):
+                post(url, {**TEXT, "stream": True})
+        else:
+            error, done = post(url, {**TEXT, "stream": True}).text.split("\n\n")[2:4]
+            assert (set(json.loads(error[6:])), done) == ({"error"}, "data: [DONE]")
         with pytest.raises(httpx.TransportError):
-            post(url, {**TEXT, "stream": True})
+            post(url, {**CHAT, "stream": True}, "chat/completions")
+
+
+@pytest.mark.slow
+def test_hangs(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    faults = {"hang_after": 0, "ignore_sigterm": True}
+    with running(["M", "--port", str(port)], log, environment(faults=faults)) as process:
+        url = wait_healthy(process, port, log)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/v1/completions", json=TEXT, trust_env=False, timeout=1)
+        assert httpx.get(f"{url}/health", trust_env=False).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.5)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(READY_S) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(("faults", "code"), [({"crash_at_start": 9}, 9), ({"no_gpu": True}, 1)])

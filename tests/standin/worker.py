@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -140,6 +141,9 @@ class _Worker:
                 raw = msgspec.msgpack.decode(raw)
             request = parse(raw, chat=chat, flavour=self.flavour, path=http.path)
             self._requests += 1
+            if self._beyond(self.faults.executor_crash_after):
+                os.kill(os.getpid(), signal.SIGINT)
+                return json_response(200, b"null")
             await self._misbehave()
             return await self._answer(http, request)
         except Invalid as error:
@@ -338,7 +342,12 @@ class _Worker:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(http)
         for number, event in enumerate(self._events(request, outputs, prompt_tokens)):
-            if number == self.faults.drop_stream:
+            told = self.flavour == "main" and isinstance(request, CompletionRequest)
+            if number == self.faults.fail_stream and told:
+                error = {"message": "Generation failed", "type": "InternalServerError", "code": 500, "param": None}
+                await response.write(b"data: " + encode({"error": error}) + b"\n\ndata: [DONE]\n\n")
+                break
+            if number in (self.faults.drop_stream, self.faults.fail_stream):
                 if http.transport is not None:
                     http.transport.abort()
                 return response
