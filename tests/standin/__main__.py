@@ -16,13 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.standin import arguments
-from tests.standin.config import check_llm_args, orchestrator, worker
-from tests.standin.faults import Faults, faults
 from tests.standin.options import Flavour
-from tests.standin.serving import Ended, bind, log, serve
 
 
 def main() -> None:
@@ -36,19 +31,24 @@ def main() -> None:
         else:
             raise NotImplementedError(f"the stand-in has no {command}")
 
-    try:
-        arguments.group(flavour, run)(prog_name="trtllm-serve")
-    except Ended as end:
-        sys.exit(end.code)
+    arguments.group(flavour, run)(prog_name="trtllm-serve")
 
 
-def _faults(command: str, role: str | None, port: object, config: str | None) -> Faults:
+# What is slow to import comes after the command line was understood.
+
+
+def _faults(command: str, role: str | None, port: object, config: str | None) -> Any:
+    from tests.standin.faults import faults
+
     place = {"command": command, "role": role and role.lower(), "port": port}
     place |= {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "config": config and Path(config).name}
     return faults(os.environ.get("STANDIN_FAULTS"), place)
 
 
 def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> None:
+    from tests.standin.config import check_llm_args, worker
+    from tests.standin.serving import bind, log, serve
+
     config = worker(params["model"], params, given, flavour)
     trouble = _faults("serve", config.role, config.port, params["extra_llm_api_options"])
     listener = bind(config.host, config.port, flavour)
@@ -59,7 +59,7 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     time.sleep(float(os.environ.get("STANDIN_LOAD_S", "0")))
     if trouble.crash_at_start is not None:
         sys.stderr.write("RuntimeError: the executor could not be created, as told\n")
-        raise Ended(trouble.crash_at_start)
+        sys.exit(trouble.crash_at_start)
     # Imported while the port is bound, as everything slow is.
     from tests.standin.model import Model
     from tests.standin.worker import create
@@ -88,6 +88,11 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
 
 
 def _orchestrator(params: dict[str, Any], flavour: Flavour) -> None:
+    import yaml
+
+    from tests.standin.config import orchestrator
+    from tests.standin.serving import Ended, bind, serve
+
     path = params["config_file"]
     config = orchestrator(yaml.safe_load(Path(path).read_text()) or {}, flavour)
     if style := params.get("schedule_style"):
@@ -108,17 +113,19 @@ def _orchestrator(params: dict[str, Any], flavour: Flavour) -> None:
             raise Ended(code)
 
     report = params.get("report_addr")
-    asyncio.run(
-        serve(
-            server.app,
-            listener,
-            keepalive_s=10.0,
-            before=None if config.cluster else workers,
-            meanwhile=server.watching(),
-            hangs=trouble.ignore_sigterm,
-            report=Path(report) if report else None,
-        )
+    running = serve(
+        server.app,
+        listener,
+        keepalive_s=10.0,
+        before=None if config.cluster else workers,
+        meanwhile=server.watching(),
+        hangs=trouble.ignore_sigterm,
+        report=Path(report) if report else None,
     )
+    try:
+        asyncio.run(running)
+    except Ended as end:
+        sys.exit(end.code)
 
 
 if __name__ == "__main__":

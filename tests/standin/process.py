@@ -21,6 +21,8 @@ from tests.standin.options import Flavour
 FOLDER = Path(__file__).resolve().parent
 """Put first on PATH, it is where `trtllm-serve` is found."""
 READY_S = 30.0
+HTTP = httpx.Client(trust_env=False, verify=False, timeout=20.0, limits=httpx.Limits(max_keepalive_connections=0))
+"""One for all, since each takes long to make; no connection outlives its request."""
 
 
 def environment(
@@ -78,7 +80,7 @@ def wait_healthy(process: subprocess.Popen[bytes], port: int, log_file: Path) ->
     while time.monotonic() < deadline:
         assert process.poll() is None, log_file.read_text()
         with suppress(httpx.TransportError):
-            if httpx.get(f"{url}/health", trust_env=False, timeout=5.0).status_code == 200:
+            if HTTP.get(f"{url}/health").status_code == 200:
                 return url
         time.sleep(0.03)
     raise AssertionError(f"not healthy after {READY_S:g} s: {log_file.read_text()}")

@@ -19,7 +19,7 @@ from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import Message
 from tests.standin.model import decode
 from tests.standin.options import Flavour
-from tests.standin.process import READY_S, environment, free_port, running, wait_healthy
+from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
 
 TRANSCEIVER = {"cache_transceiver_config": {"backend": "DEFAULT"}}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "who?"}]}
@@ -36,7 +36,7 @@ ANSWERS = [
 
 
 def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Response:
-    return httpx.post(f"{url}/v1/{route}", json=body, trust_env=False, timeout=20)
+    return HTTP.post(f"{url}/v1/{route}", json=body)
 
 
 class Pair:
@@ -157,14 +157,17 @@ def test_workers_take_what_a_real_orchestrator_sent(pair: Pair, shared: Path) ->
     assert sent > 25
 
 
-@pytest.mark.parametrize(("flavour", "code"), [("v12", 0), ("main", 3)])
-def test_an_orchestrator_without_workers_ends(flavour: Flavour, code: int, tmp_path: Path) -> None:
-    urls = {"urls": [f"localhost:{free_port()}"]}
-    config = {"port": free_port(), "context_servers": urls, "generation_servers": urls}
-    (tmp_path / "d.yaml").write_text(yaml.safe_dump(config))
-    argv = ["disaggregated", "-c", str(tmp_path / "d.yaml"), "-t", "0"]
-    with running(argv, tmp_path / "log", environment(flavour)) as process:
-        assert process.wait(READY_S) == code
+def test_an_orchestrator_without_workers_ends(tmp_path: Path) -> None:
+    cases: list[tuple[Flavour, int]] = [("v12", 0), ("main", 3)]
+    with ExitStack() as stack:
+        started = []
+        for flavour, _ in cases:
+            urls = {"urls": [f"localhost:{free_port()}"]}
+            config = {"port": free_port(), "context_servers": urls, "generation_servers": urls}
+            (tmp_path / flavour).write_text(yaml.safe_dump(config))
+            argv = ["disaggregated", "-c", str(tmp_path / flavour), "-t", "0"]
+            started.append(stack.enter_context(running(argv, tmp_path / "log", environment(flavour))))
+        assert [process.wait(READY_S) for process in started] == [code for _, code in cases]
 
 
 def test_workers_that_register_themselves(tmp_path: Path) -> None:
@@ -178,18 +181,18 @@ def test_workers_that_register_themselves(tmp_path: Path) -> None:
     with ExitStack() as stack:
         argv = ["disaggregated", "-c", str(tmp_path / "d.yaml")]
         stack.enter_context(running(argv, tmp_path / "front.log", env))
-        _until(lambda: httpx.get(f"{front}/health", trust_env=False).status_code == 503)
+        _until(lambda: HTTP.get(f"{front}/health").status_code == 503)
         workers = {}
         for role in ("context", "generation"):
             argv = ["M", "--port", "0", "--server_role", role, "--config", str(tmp_path / "w.yaml")]
             workers[role] = stack.enter_context(running(argv, tmp_path / f"{role}.log", env))
-        _until(lambda: httpx.get(f"{front}/cluster_info", trust_env=False).json()["is_ready"])
+        _until(lambda: HTTP.get(f"{front}/cluster_info").json()["is_ready"])
         _until(lambda: post(front, TEXT).status_code == 200)
         refused = post(front, {**TEXT, "max_tokens": 0})
         assert (refused.status_code, "must be greater than 0" in refused.text) == (500, True)
         workers["generation"].send_signal(signal.SIGTERM)
         assert workers["generation"].wait(READY_S) == -signal.SIGTERM
-        assert httpx.get(f"{front}/health", trust_env=False).status_code == 503
+        assert HTTP.get(f"{front}/health").status_code == 503
         assert post(front, TEXT).json() == {"detail": "Internal server error Cluster is not ready"}
 
 
