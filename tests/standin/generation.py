@@ -89,6 +89,21 @@ def _logprob(token: int) -> float:
     return -((token % 97) + 1) / 100
 
 
+def split_thoughts(text: str, *, ended: bool = True) -> tuple[str, str]:
+    """Thoughts and answer, as a reasoning parser keeps them apart. Until the text has `ended`, what may become a tag
+    belongs to neither."""
+    opened, tag, rest = text.partition("<think>")
+    if opened or not tag:
+        return ("", "") if not ended and "<think>".startswith(text) else ("", text)
+    thoughts, closed, answer = rest.partition("</think>")
+    if ended and not closed:
+        return thoughts, ""
+    if not closed:
+        whole = max(n for n in range(len("</think>")) if thoughts.endswith("</think>"[:n]))
+        return thoughts[: len(thoughts) - whole], ""
+    return thoughts, answer
+
+
 def opaque_state(ids: Sequence[int], tensor_parallel: int) -> str:
     """What a context worker hands to the generation worker, which can tell from it whether they fit."""
     state = {"tp": tensor_parallel, "prompt": _digest(ids)}

@@ -180,7 +180,7 @@ def test_workers_that_register_themselves(tmp_path: Path) -> None:
     front, env = f"http://localhost:{port}", environment("main")
     with ExitStack() as stack:
         argv = ["disaggregated", "-c", str(tmp_path / "d.yaml")]
-        stack.enter_context(running(argv, tmp_path / "front.log", env))
+        orchestrator = stack.enter_context(running(argv, tmp_path / "front.log", env))
         _until(lambda: HTTP.get(f"{front}/health").status_code == 503)
         workers = {}
         for role in ("context", "generation"):
@@ -194,6 +194,55 @@ def test_workers_that_register_themselves(tmp_path: Path) -> None:
         assert workers["generation"].wait(READY_S) == -signal.SIGTERM
         assert HTTP.get(f"{front}/health").status_code == 503
         assert post(front, TEXT).json() == {"detail": "Internal server error Cluster is not ready"}
+        orchestrator.send_signal(signal.SIGTERM)
+        assert orchestrator.wait(READY_S) == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_an_orchestrator_takes_its_port_at_once_and_listens_when_its_workers_are_healthy(tmp_path: Path) -> None:
+    """With generation first, a worker that comes late, and one that registers and sends no heartbeats."""
+    ports = [free_port() for _ in range(3)]
+    urls = [{"urls": [f"localhost:{port}"]} for port in ports]
+    config = {"port": ports[2], "context_servers": urls[0], "generation_servers": urls[1]}
+    (tmp_path / "d.yaml").write_text(yaml.safe_dump({**config, "schedule_style": "generation_first"}))
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(TRANSCEIVER))
+    with ExitStack() as stack:
+        argv = ["disaggregated", "-c", str(tmp_path / "d.yaml")]
+        front = stack.enter_context(running(argv, tmp_path / "front.log", environment(STANDIN_POLL_S="0.2")))
+        started = []
+        for port, load_s in zip(ports[:2], (0.0, 2.0), strict=True):
+            argv = ["M", "--port", str(port), "--config", str(tmp_path / "w.yaml"), "--reasoning_parser", "qwen3"]
+            started.append(stack.enter_context(running(argv, tmp_path / str(port), environment(load_s=load_s))))
+        wait_healthy(started[0], ports[0], tmp_path / str(ports[0]))
+        with pytest.raises(httpx.ConnectError):
+            HTTP.get(f"http://localhost:{ports[2]}/health")
+        url = wait_healthy(front, ports[2], tmp_path / "front.log")
+        assert started[1].poll() is None
+        for route, body in (("completions", TEXT), ("chat/completions", CHAT)):
+            one, two = post(f"http://localhost:{ports[1]}", body, route).json(), post(url, body, route).json()
+            assert {**one, "id": 0, "created": 0} == {**two, "id": 0, "created": 0}
+        front.send_signal(signal.SIGINT)
+        assert front.wait(READY_S) == -signal.SIGINT
+
+
+@pytest.mark.slow
+def test_a_worker_without_heartbeats_is_forgotten(tmp_path: Path) -> None:
+    port = free_port()
+    cluster = {"cluster_uri": f"http://localhost:{port}", "heartbeat_interval_sec": 1, "inactive_timeout_sec": 2}
+    cluster["minimal_instances"] = {"context_servers": 0, "generation_servers": 1}
+    (tmp_path / "d.yaml").write_text(yaml.safe_dump({"port": port, "disagg_cluster": cluster}))
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump({"disagg_cluster": cluster}))
+    with ExitStack() as stack:
+        argv = ["disaggregated", "-c", str(tmp_path / "d.yaml")]
+        front = stack.enter_context(running(argv, tmp_path / "front.log"))
+        url = f"http://localhost:{port}"
+        _until(lambda: HTTP.get(f"{url}/health").status_code == 500)
+        argv = ["M", "--port", "0", "--server_role", "generation", "--config", str(tmp_path / "w.yaml")]
+        env = environment(faults={"silent_discovery": True, "when": {"role": "generation"}})
+        worker = stack.enter_context(running(argv, tmp_path / "log", env))
+        _until(lambda: HTTP.get(f"{url}/health").status_code == 200)
+        _until(lambda: HTTP.get(f"{url}/health").status_code == 500)
+        assert (front.poll(), worker.poll()) == (None, None)
 
 
 def _until(condition: Any) -> None:

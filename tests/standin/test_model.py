@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import Message
+from tests.standin.generation import split_thoughts
 from tests.standin.model import BOS, EOS, Model, decode, encode, encode_messages, prompt_of
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
@@ -41,3 +42,16 @@ def test_a_known_prompt_gets_its_text(tmp_path: Path) -> None:
     assert decode(model.answer(ids)) == " 4"
     assert decode(model.answer(ids, wrong=True)) == " 5"
     assert Model().answer(ids) == Model().answer(ids) != Model().answer(ids, wrong=True)
+
+
+@given(st.sampled_from(["", "a < b", "seven"]), st.sampled_from(["", "<", "is </ it"]))
+def test_thoughts_are_kept_apart_at_every_moment_of_a_stream(thoughts: str, answer: str) -> None:
+    text = f"<think>{thoughts}</think>{answer}"
+    assert split_thoughts(text) == (thoughts, answer)
+    assert split_thoughts(answer) == ("", answer)
+    before = ("", "")
+    for end in range(len(text) + 1):
+        now = split_thoughts(text[:end], ended=end == len(text))
+        assert all(new.startswith(old) for new, old in zip(now, before, strict=True))
+        before = now
+    assert before == (thoughts, answer)

@@ -30,7 +30,16 @@ from tests.standin.bodies import (
 from tests.standin.config import Worker
 from tests.standin.faults import Faults
 from tests.standin.fields import ChatCompletionRequest, CompletionRequest, Invalid, Request, parse
-from tests.standin.generation import Output, chat_logprobs, fits, generate, opaque_state, state_of, text_logprobs
+from tests.standin.generation import (
+    Output,
+    chat_logprobs,
+    fits,
+    generate,
+    opaque_state,
+    split_thoughts,
+    state_of,
+    text_logprobs,
+)
 from tests.standin.options import Flavour
 from tests.standin.serving import application
 
@@ -300,7 +309,7 @@ class _Worker:
             choices = [
                 ChatChoice(
                     index=index,
-                    message=ChatMessage(role="assistant", content=prefix + one.text),
+                    message=self._message(prefix, one.text),
                     logprobs=chat_logprobs(one, request.top_logprobs) if request.logprobs else None,
                     finish_reason=one.finish_reason,
                     stop_reason=one.stop_reason,
@@ -325,6 +334,12 @@ class _Worker:
             usage=usage,
             prompt_token_ids=[] if several else None,
         )
+
+    def _message(self, prefix: str, text: str) -> ChatMessage:
+        if not self.config.args.get("reasoning_parser"):
+            return ChatMessage(role="assistant", content=prefix + text)
+        thoughts, answer = split_thoughts(text)
+        return ChatMessage(role="assistant", content=prefix + answer, reasoning_content=thoughts)
 
     @staticmethod
     def _echo(request: Request, number: int) -> str:
@@ -375,8 +390,12 @@ class _Worker:
         for index, output in enumerate(outputs):
             if prefix := self._echo(request, index // request.n):
                 yield event(_chunk(chat, index, prefix), 0)
+            shown = ""
             for text, count in output.pieces():
                 chunk = _chunk(chat, index, text)
+                if chat and self.config.args.get("reasoning_parser"):
+                    chunk["delta"] = _delta(shown, shown + text, ended=count == len(output.ids))
+                    shown += text
                 if count == len(output.ids):
                     chunk |= {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}
                 if isinstance(request, CompletionRequest) and not request.detokenize:
@@ -385,6 +404,14 @@ class _Worker:
         if options is not None and options.include_usage:
             yield event(None, sum(len(one.ids) for one in outputs))
         yield b"data: [DONE]\n\n"
+
+
+def _delta(before: str, now: str, *, ended: bool) -> dict[str, str]:
+    """What a stream that keeps thoughts apart adds to what it has shown."""
+    thoughts, answer = split_thoughts(now, ended=ended)
+    old_thoughts, old_answer = split_thoughts(before, ended=False)
+    more = {"reasoning_content": thoughts[len(old_thoughts) :], "content": answer[len(old_answer) :]}
+    return {name: text for name, text in more.items() if text} or {"content": ""}
 
 
 def _chunk(chat: bool, index: int, text: str) -> dict[str, Any]:
