@@ -9,7 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tests.standin.fields import Request
-from tests.standin.model import EOS, decode
+from tests.standin.model import EOS, decode, encode
+
+[FILLER] = encode(".")
+"""What is said when nothing is, and something must be."""
 
 
 class Output(NamedTuple):
@@ -56,7 +59,9 @@ def _endless(answer: Sequence[int], request: Request) -> Iterator[int]:
     while True:
         for token in answer:
             if token == EOS and produced < request.min_tokens:
-                continue
+                if len(answer) > 1:
+                    continue
+                token = FILLER
             produced += 1
             yield token
 

@@ -75,7 +75,7 @@ def prompt_of(ids: Sequence[int]) -> Prompt:
     for turn in turns:
         if SAYS in turn and turn[-1] == TURN_END:
             at = turn.index(SAYS)
-            messages.append(Message(role=decode(turn[:at]), content=decode(turn[at + 1 : -1])))  # type: ignore[arg-type]
+            messages.append(Message(role=decode(turn[:at]), content=decode(turn[at + 1 : -1])))
     return tuple(messages)
 
 

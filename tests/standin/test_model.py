@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import Message
-from tests.standin.generation import split_thoughts
+from tests.standin.fields import parse
+from tests.standin.generation import generate, split_thoughts
 from tests.standin.model import BOS, EOS, Model, decode, encode, encode_messages, prompt_of
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
@@ -55,3 +56,9 @@ def test_thoughts_are_kept_apart_at_every_moment_of_a_stream(thoughts: str, answ
         assert all(new.startswith(old) for new, old in zip(now, before, strict=True))
         before = now
     assert before == (thoughts, answer)
+
+
+def test_an_answer_of_nothing_is_filled_up_when_it_must_be_longer() -> None:
+    body = {"model": "m", "prompt": "x", "min_tokens": 3}
+    request = parse(body, chat=False, flavour="v12", path="")
+    assert generate([EOS], request, 9).text == "..."

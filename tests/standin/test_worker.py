@@ -104,6 +104,8 @@ def test_completions(worker: str) -> None:
     assert [one["index"] for one in several["choices"]] == [0, 1, 2, 3]
     assert several["choices"][0]["text"] == choice["text"]
     assert several["prompt_token_ids"] == []
+    least = post(worker, {**TEXT, "min_tokens": 30, "max_tokens": 60}).json()["usage"]["completion_tokens"]
+    assert 30 <= least < 60
     assert post(worker, {**TEXT, "ignore_eos": True, "max_tokens": 40}).json()["usage"]["completion_tokens"] == 40
 
 

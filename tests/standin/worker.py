@@ -107,7 +107,7 @@ class _Worker:
 
     async def models(self, request: web.Request) -> web.Response:
         path = Path(self.config.model)
-        name = self.config.served_model_name or (path.resolve().name if path.is_dir() else self.config.model)
+        name = self.config.served_model_name or (path.absolute().name if path.is_dir() else self.config.model)
         one = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "tensorrt_llm"}
         return json_response(200, encode({"object": "list", "data": [one]}))
 
@@ -159,6 +159,10 @@ class _Worker:
             return json_response(400, encode({"error": str(error)}))
         except Refused as error:
             return json_response(error.status, encode(error.body))
+        except ConnectionError:
+            raise  # the client is gone
+        except Exception as error:
+            return json_response(400, encode(bad_request(str(error)).body))
 
     async def _misbehave(self) -> None:
         faults = self.faults
