@@ -328,7 +328,7 @@ def in_reverse(count: int) -> Act:
         await turn.write(http(answer(turn.request)))
         waiting.remove(mine)
         if waiting:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
             waiting[-1].set()
 
     return act
