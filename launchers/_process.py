@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -20,15 +21,22 @@ KILL_S = 5.0
 LOG_LINES = 15
 """Lines of the log that an error quotes."""
 
+SUPERVISOR = Path(__file__).with_name("_supervisor.py")
+
 T = TypeVar("T")
 
 
 class ServerProcess:
     """A server that `server_process` started. `pid` is also the id of its process group."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log_file: Path, log_start: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], log_file: Path, log_start: int, grace_s: float | None = None
+    ) -> None:
         self.pid, self.log_file = process.pid, log_file
         self._process, self._log_start = process, log_start
+        # A supervisor is never killed while it may still end its server: a second SIGTERM tells it to do so at once.
+        self._stop_s = STOP_S if grace_s is None else grace_s + 2 * KILL_S
+        self._at_once = signal.SIGKILL if grace_s is None else signal.SIGTERM
 
     def exit_code(self) -> int | None:
         """None while it runs. What is left of its group is killed as soon as the end is seen."""
@@ -72,11 +80,12 @@ class ServerProcess:
         try:
             if self.exit_code() is None:
                 self._signal(signal.SIGTERM)
-                await self._ended(STOP_S)
+                await self._ended(self._stop_s)
         finally:
-            if self.exit_code() is None:
-                self._signal(signal.SIGKILL)
-                await self._ended(KILL_S)
+            for number in (self._at_once, signal.SIGKILL):
+                if self.exit_code() is None:
+                    self._signal(number)
+                    await self._ended(2 * KILL_S)
             if self._process.stdin is not None:
                 self._process.stdin.close()
 
@@ -92,35 +101,59 @@ class ServerProcess:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
+    def log(self, last_bytes: int = 16384) -> str:
+        """The end of what it wrote since it was started."""
+        with self.log_file.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._log_start, size - last_bytes))
+            return file.read().decode(errors="replace")
+
     def _error(self, message: str) -> LaunchError:
-        log = self.log_file.read_bytes()[self._log_start :][-16384:].decode(errors="replace")
-        return LaunchError("\n  ".join([message, *log.splitlines()[-LOG_LINES:]]), hint=f"Its log is {self.log_file}.")
+        lines = self.log().splitlines()[-LOG_LINES:]
+        return LaunchError("\n  ".join([message, *lines]), hint=f"Its log is {self.log_file}.")
 
 
 @asynccontextmanager
 async def server_process(
-    command: Sequence[str], *, log_file: Path, env: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    log_file: Path,
+    env: Mapping[str, str] | None = None,
+    grace_s: float | None = None,
+    keep: Sequence[int] = (),
 ) -> AsyncIterator[ServerProcess]:
     """Runs a command in a session of its own for the length of the block; every way out of the block ends it.
 
     Its output is added to `log_file` (mode 0600). Its stdin is a pipe that only we hold: a server that watches it ends
-    with us, however we end. `env` None: our environment. Raises LaunchError when the command cannot be run.
+    with us, however we end. For any other there is `grace_s`: a supervisor then stands between, ends the server when we
+    end, and gives it so many seconds after SIGTERM; `pid` is the supervisor's, which inherits the descriptors `keep`.
+    `env` None: our environment. Raises LaunchError when the command cannot be run.
     """
-    server = _start(command, log_file, env)
+    if grace_s is not None:
+        command = [sys.executable, "-I", str(SUPERVISOR), str(grace_s), *command]
+    server = _start(command, log_file, env, grace_s, keep)
     try:
         yield server
     finally:
         await server.stop()
 
 
-def _start(command: Sequence[str], log_file: Path, env: Mapping[str, str] | None) -> ServerProcess:
+def _start(
+    command: Sequence[str], log_file: Path, env: Mapping[str, str] | None, grace_s: float | None, keep: Sequence[int]
+) -> ServerProcess:
     try:
         log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with os.fdopen(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
             log_start = log.tell()
             process = subprocess.Popen(  # noqa: S603 - the launcher's own command, and no shell
-                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+                pass_fds=keep,
             )
     except OSError as error:
         raise LaunchError(f"{command[0]} cannot be started: {error}") from error
-    return ServerProcess(process, log_file, log_start)
+    return ServerProcess(process, log_file, log_start, grace_s)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,13 +72,14 @@ async def evaluate(
     strict: bool = False,
     moved: bool = False,
     launching: Launching | None = None,
+    told: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Runs a plan in a run folder, or goes on with what is there, and returns the report (also in report.json).
 
     Secrets are taken from `environ` when the connection is opened and kept in memory only. `strict` makes an undecided
     run fail. `moved` lets a run go on at another base URL. `launching` gives the endpoint when something is to be
-    asked (None: `launch`, for this run alone). Raises ServeEvalError for what stops the run; what was had by then is in
-    the folder.
+    asked (None: `launch`, for this run alone). `told` gets a line now and then about what a launch waits for. Raises
+    ServeEvalError for what stops the run; what was had by then is in the folder.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
@@ -97,7 +99,7 @@ async def evaluate(
         _watch(plan, work, folder, draw=True)
         if any(w.unfinished for w in work):
             async with (
-                (launching or launch)(plan, prepared, folder) as endpoint,
+                (launching or partial(launch, told=told))(plan, prepared, folder) as endpoint,
                 connect(plan, endpoint, environ) as client,
             ):
                 endpoint = await _preflight(client, endpoint, [w.p for w in work if w.unfinished])
@@ -295,12 +297,18 @@ async def with_model(plan: Plan, environ: Mapping[str, str]) -> Plan:
 
 
 @asynccontextmanager
-async def launch(plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+async def launch(
+    plan: Plan, prepared: Sequence[PreparedTask], folder: Path, *, told: Callable[[str], None] = lambda line: None
+) -> AsyncIterator[Endpoint]:
     """The endpoint of the plan's launcher, with the options checked. Raises PlanError and LaunchError."""
     start: Callable[..., AbstractAsyncContextManager[Endpoint]] = folders.load(LAUNCHERS, plan.launcher.name)
     options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
     context = LaunchContext(
-        model=plan.model, log_dir=folder / "logs", write_answer_file=lambda path, p: _write_answers(path, prepared, p)
+        model=plan.model,
+        log_dir=(folder / "logs").absolute(),
+        write_answer_file=lambda path, p: _write_answers(path, prepared, p),
+        patience_s=plan.limits.sample_timeout_s,
+        told=told,
     )
     async with start(context, **options) as endpoint:
         yield replace(endpoint, base_url=normalise_base_url(endpoint.base_url), model=plan.model or endpoint.model)

@@ -134,11 +134,16 @@ AnswerFileWriter = Callable[[Path, Callable[[str, str], float]], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
     """What the story hands to every launcher: the model's name, a folder for logs, and, for launchers that play a
-    model themselves, a function that writes down the right and a wrong answer to every prompt."""
+    model themselves, a function that writes down the right and a wrong answer to every prompt.
+
+    `patience_s` is how long the client waits for a sample at most. `told` gets a line about what the launch waits for.
+    """
 
     model: str | None
     log_dir: Path
     write_answer_file: AnswerFileWriter | None = None
+    patience_s: float = 3600.0
+    told: Callable[[str], None] = lambda line: None
 
 
 # ------------------------------------------------------------------------------------------- what is asked

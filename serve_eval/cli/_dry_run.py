@@ -47,15 +47,18 @@ def show(plan: Plan, *, as_json: bool) -> int:
     prepared = prepare(replace(plan, no_reference=True))
     launcher = folders.load("launchers", plan.launcher.name)
     options = folders.check_options(launcher, plan.launcher.options, "launcher")
-    commands = sys.modules[launcher.__module__].commands(
-        LaunchContext(model=plan.model, log_dir=Path("logs")), **options
+    module = sys.modules[launcher.__module__]
+    context = LaunchContext(model=plan.model, log_dir=Path("logs"), patience_s=plan.limits.sample_timeout_s)
+    commands = module.commands(context, **options)
+    files = (
+        {str(path): text for path, text in module.files(context, **options).items()} if hasattr(module, "files") else {}
     )
     tasks = [facts(p, plan.repeats) for p in prepared]
     if as_json:
-        content = {"plan": to_file(plan), "commands": commands, "tasks": tasks}
+        content = {"plan": to_file(plan), "commands": commands, "files": files, "tasks": tasks}
         emit(pretty_json(content).decode())
     else:
-        emit(_text(plan, commands, tasks))
+        emit(_text(plan, commands, files, tasks))
     unjudged = plan.model is None or plan.no_reference or plan.integration_test
     if unjudged or all(p.reference is not None for p in prepared):
         return PASS
@@ -94,10 +97,12 @@ def facts(p: PreparedTask, repeats: int) -> dict[str, Any]:
     return facts
 
 
-def _text(plan: Plan, commands: list[list[str]], tasks: list[dict[str, Any]]) -> str:
+def _text(plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: list[dict[str, Any]]) -> str:
     import yaml
 
     lines = ["plan:", *_indented(yaml.safe_dump(msgspec.to_builtins(to_file(plan)), sort_keys=False))]
+    for path, text in files.items():
+        lines += [f"file {path}:", *_indented(text)]
     if commands:
         lines += ["commands:", *(f"  {shlex.join(command)}" for command in commands)]
     for facts in tasks:

@@ -288,7 +288,7 @@ def execute(plan: Plan, out_dir: Path, *, as_json: bool = False, strict: bool = 
     say(f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}, run folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False))
     try:
-        report = run_async(evaluate(plan, out_dir, progress=shown, strict=strict, moved=moved))
+        report = run_async(evaluate(plan, out_dir, progress=shown, strict=strict, moved=moved, told=say))
     except (Interrupted, ServeEvalError) as ending:
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
         if stopped and (out_dir / PLAN_FILE).exists():

@@ -6,10 +6,11 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation import Launching, evaluate
+from serve_eval.evaluation import Launching, evaluate, launch
 from serve_eval.report.exit_code import INFRASTRUCTURE
 from serve_eval.run_folder import pretty_json, write_private
 from serve_eval.runner import Progress
@@ -47,7 +48,9 @@ async def evaluate_suite(
             told(f"{len(ended)} of {len(suite.runs)} runs are finished already")
         for number, group in enumerate(groups(suite.runs), start=1):
             left = [run for run in group if run.name not in ended]
-            async with SharedServer(left, folder / SERVERS / str(number), launching) as server:
+            async with SharedServer(
+                left, folder / SERVERS / str(number), launching or partial(launch, told=told)
+            ) as server:
                 for run in left:
                     told(f"run {len(ended) + 1} of {len(suite.runs)}: {run.name}")
                     ended[run.name] = await _run(run, folder, server, progress, environ, strict=strict)

@@ -1,0 +1,222 @@
+"""Servers that run together: started at once, ready together, ended together, and over when one of them ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from launchers import _environment, _gpus
+from launchers._causes import cause
+from launchers._process import LOG_LINES, ServerProcess, server_process
+from launchers._trtllm_command import Server
+from serve_eval.errors import LaunchError
+
+WATCH_S = 0.25
+"""How often it is while they are used: how late an end is noticed at most."""
+MEMORY_S = 20.0
+"""How long the memory of a GPU may take to come back."""
+SLACK_MIB = 512
+"""By how much the memory in use may differ from what it was."""
+LEFT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server with its process."""
+
+    server: Server
+    process: ServerProcess
+    began: float
+
+    def ended(self) -> LaunchError | None:
+        """The error that tells of its end; None while it runs."""
+        if (code := self.process.exit_code()) is None:
+            return None
+        how = f"signal {code - 128}" if code > 128 else f"signal {-code}" if code < 0 else f"exit code {code}"
+        return self.error(f"{self.server.name} ended with {how} after {time.monotonic() - self.began:.0f} s")
+
+    def error(self, message: str) -> LaunchError:
+        """With the known cause and the last lines of the log."""
+        log, hint = self.process.log(), f"Its log is {self.process.log_file}."
+        if known := cause(log):
+            message, hint = f"{message}: {known[0]}", f"{known[1]} {hint}"
+        return LaunchError("\n  ".join([message, *log.splitlines()[-LOG_LINES:]]), hint=hint)
+
+    def last_line(self) -> str:
+        lines = [line.strip() for line in self.process.log(2048).splitlines() if line.strip()]
+        return lines[-1][:160] if lines else "nothing yet"
+
+
+@asynccontextmanager
+async def fleet(
+    servers: Sequence[Server],
+    *,
+    log_dir: Path,
+    told: Callable[[str], None],
+    stop_timeout_s: float,
+    environ: Mapping[str, str] = os.environ,
+) -> AsyncIterator[list[Running]]:
+    """Starts the servers, each in a process group with a log of its own, and ends them all on every way out.
+
+    When one of them ends, the block is cancelled and LaunchError raised in its place. Raises LaunchError too when a GPU
+    or a port is used by another launch, when the machine has too few GPUs, or when an executable is not there.
+    """
+    for server in servers:
+        if shutil.which(server.argv[0]) is None:
+            raise LaunchError(
+                f"{server.argv[0]} is not there", hint="Set launcher.command to the executable or its full path."
+            )
+    used = await asyncio.to_thread(_gpus.memory_used)
+    gpus = [gpu for server in servers for gpu in server.gpus]
+    _gpus.check_there(gpus, used)
+    mark = uuid.uuid4().hex
+    _write(servers, log_dir)
+    running: list[Running] = []
+    with _gpus.locked([*(f"GPU-{gpu}" for gpu in gpus), *(f"port-{server.port}" for server in servers)]) as locks:
+        for server in servers:
+            _check_free(server)
+        try:
+            async with AsyncExitStack() as stack:
+                for server in servers:
+                    env = _environment.over(_environment.scrubbed(environ), server.env)
+                    process = await stack.enter_async_context(
+                        server_process(
+                            server.argv,
+                            log_file=log_dir / f"{server.name}.log",
+                            env={**env, _environment.MARK: mark},
+                            grace_s=stop_timeout_s,
+                            keep=locks,
+                        )
+                    )
+                    running.append(Running(server, process, time.monotonic()))
+                    where = f" on GPU {','.join(server.gpus)}" if server.gpus else ""
+                    told(f"{server.name}: started{where}, log {process.log_file}")
+                try:
+                    async with _while_alive(running):
+                        yield running
+                finally:
+                    # Together: one after the other they would take the time of all.
+                    await asyncio.gather(*(one.process.stop() for one in running))
+        finally:
+            await _check_gone(mark, told)
+            await _check_memory(gpus, used, told)
+
+
+@asynccontextmanager
+async def _while_alive(running: Sequence[Running]) -> AsyncIterator[None]:
+    """The block ends with a LaunchError as soon as one of the servers ends, whatever it is doing."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancelling, death = task.cancelling(), None
+
+    async def watch() -> None:
+        nonlocal death
+        while death is None:
+            await asyncio.sleep(WATCH_S)
+            death = first_end(running)
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if death is not None and task.uncancel() <= cancelling:
+            raise death from None
+        raise
+    except Exception as error:
+        # What a server's end did to a request may come up before the end itself.
+        found = death or first_end(running)
+        if death is not None:
+            task.uncancel()
+        if found is not None and not isinstance(error, LaunchError):
+            raise found from error
+        raise
+    finally:
+        watcher.cancel()
+
+
+def first_end(running: Iterable[Running]) -> LaunchError | None:
+    return next((error for one in running if (error := one.ended()) is not None), None)
+
+
+# ------------------------------------------------------------------------------------------------ before and after
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Ports that nobody listens on. Fresh ones for every launch: versions differ in whether one can be used again at
+    once."""
+    with ExitStack() as stack:
+        try:
+            held = [stack.enter_context(socket.create_server((host, 0))) for _ in range(count)]
+        except OSError as error:
+            raise LaunchError(f"{host} is no address of this machine: {error}") from error
+        return [one.getsockname()[1] for one in held]
+
+
+def _check_free(server: Server) -> None:
+    try:
+        socket.create_server((server.host, server.port)).close()
+    except OSError as error:
+        raise LaunchError(
+            f"{server.name}: {server.host}:{server.port} cannot be used: {error.strerror or error}",
+            hint="Another server listens there: stop it, or leave `port` out, and a free one is taken.",
+        ) from error
+
+
+def _write(servers: Sequence[Server], log_dir: Path) -> None:
+    """The config files, and what is started as a script that a person can run."""
+    log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lines = [shlex.join(server.line()) + " &" for server in servers]
+    script = (
+        "#!/bin/sh\n# What was started. Variables of MPI and SLURM were removed besides.\n"
+        + "\n".join(lines)
+        + "\nwait\n"
+    )
+    for path, text in [(log_dir / "commands.sh", script), *(item for s in servers for item in s.files.items())]:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(text)
+
+
+async def _check_gone(mark: str, told: Callable[[str], None]) -> None:
+    """Waits until no process of the launch is left, and tells of those that stay."""
+    deadline = time.monotonic() + LEFT_S
+    while left := _marked(mark):
+        if time.monotonic() > deadline:
+            told(f"warning: processes of the servers are left: {', '.join(map(str, left))}")
+            return
+        await asyncio.sleep(0.1)
+
+
+def _marked(mark: str) -> list[int]:
+    """The processes that have the mark in their environment; none where there is no /proc."""
+    wanted, found = f"{_environment.MARK}={mark}".encode(), []
+    for folder in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
+        if folder.name.isdecimal():
+            with suppress(OSError):
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+    return found
+
+
+async def _check_memory(gpus: Sequence[str], before: Mapping[str, int] | None, told: Callable[[str], None]) -> None:
+    """Waits until the GPUs have as much memory free as before, and tells of those that have not."""
+    known = {gpu: before[gpu] for gpu in gpus if before is not None and gpu in before}
+    deadline = time.monotonic() + MEMORY_S
+    while known and (now := await asyncio.to_thread(_gpus.memory_used)) is not None:
+        missing = {gpu: now.get(gpu, 0) for gpu, mib in known.items() if now.get(gpu, 0) > mib + SLACK_MIB}
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            each = ", ".join(f"GPU {gpu} {mib} MiB (before {known[gpu]})" for gpu, mib in missing.items())
+            told(f"warning: memory did not come back within {MEMORY_S:g} s: {each}")
+            return
+        await asyncio.sleep(0.5)

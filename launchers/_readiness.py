@@ -1,0 +1,109 @@
+"""When servers are ready: all alive, all healthy, and one real completion through the front door."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from launchers._causes import cause
+from launchers._fleet import WATCH_S, Running, first_end
+from launchers._trtllm_command import Server
+from serve_eval.errors import LaunchError
+
+POLL_S = 0.5
+"""How often the state of the servers is looked at."""
+TELL_S = 10.0
+"""How often is told what is waited for."""
+
+
+async def ready(
+    running: Sequence[Running],
+    *,
+    front: Server,
+    model: str,
+    timeout_s: float,
+    answer_timeout_s: float,
+    told: Callable[[str], None],
+    cluster: bool = False,
+) -> None:
+    """Returns once every server is healthy and the front door has answered one completion.
+
+    With `cluster` the front door is asked for /cluster_info, and the others, which register with it, for nothing.
+    Raises LaunchError when a server ends, after `timeout_s` seconds for the servers, and after `answer_timeout_s` more
+    for the completion.
+    """
+    import httpx
+
+    began, said = time.monotonic(), time.monotonic()
+    waiting = {one.server.name: one for one in running if not cluster or one.server.name == front.name}
+    async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+        while waiting:
+            for name, one in list(waiting.items()):
+                if await _healthy(client, one.server, cluster=cluster):
+                    told(f"{name}: ready after {time.monotonic() - one.began:.0f} s")
+                    del waiting[name]
+            _check_alive(running)
+            now = time.monotonic()
+            if waiting and now - began > timeout_s:
+                one = next(iter(waiting.values()))
+                raise one.error(f"{', '.join(waiting)} not ready after {timeout_s:g} s")
+            if now - said > TELL_S:
+                said = now
+                for one in running if cluster else waiting.values():
+                    told(f"{one.server.name}: not ready after {now - one.began:.0f} s; its log: {one.last_line()}")
+            if waiting:
+                await asyncio.sleep(POLL_S)
+        await _answering(client, running, front, model, answer_timeout_s, told)
+
+
+async def _healthy(client: Any, server: Server, *, cluster: bool) -> bool:
+    import httpx
+
+    with suppress(httpx.TransportError, ValueError):
+        reply = await client.get(server.reached_at() + ("/cluster_info" if cluster else "/health"))
+        return reply.status_code == 200 and (not cluster or bool(reply.json().get("is_ready")))
+    return False
+
+
+async def _answering(
+    client: Any,
+    running: Sequence[Running],
+    front: Server,
+    model: str,
+    timeout_s: float,
+    told: Callable[[str], None],
+) -> None:
+    """One real completion: health says nothing of the engine, nor of the way between two of them."""
+    import httpx
+
+    began, last = time.monotonic(), "no answer"
+    body = {"model": model, "prompt": "Hello", "max_tokens": 4, "temperature": 0.0}
+    while (left := began + timeout_s - time.monotonic()) > 0:
+        asked = asyncio.create_task(client.post(front.reached_at() + "/v1/completions", json=body, timeout=left))
+        try:
+            while not (await asyncio.wait([asked], timeout=WATCH_S))[0]:
+                _check_alive(running)
+            reply = asked.result()
+            if reply.status_code == 200 and reply.json().get("choices"):
+                told(f"{front.name}: the first completion took {time.monotonic() - began:.1f} s")
+                return
+            last = f"HTTP {reply.status_code} {reply.text[:500]}"
+        except (httpx.TransportError, ValueError) as error:
+            last = f"{type(error).__name__} {error}"
+        finally:
+            asked.cancel()
+        _check_alive(running)
+        await asyncio.sleep(POLL_S)
+    [door] = [one for one in running if one.server.name == front.name]
+    refusal = door.error(f"{front.name} is healthy and gives no completion within {timeout_s:g} s, but: {last}")
+    if known := cause(last):
+        refusal = LaunchError(f"{refusal}\n  {known[0]}", hint=f"{known[1]} {refusal.hint}")
+    raise refusal
+
+
+def _check_alive(running: Sequence[Running]) -> None:
+    if (error := first_end(running)) is not None:
+        raise error

@@ -1,0 +1,126 @@
+"""A process between us and one server, which outlives us: whatever ends us, nothing of the server stays.
+
+`_supervisor.py GRACE_S COMMAND...`, run by its path with the standard library alone. Its stdin is a pipe that only the
+launcher holds: at its end, or on SIGTERM, the server's process group gets SIGTERM, and what is left after GRACE_S
+seconds SIGKILL. As a subreaper (Linux) it inherits every process whose parent ended, MPI ranks among them, so that none
+can hide by leaving the process group; a parent-death signal would reach direct children only. A second SIGTERM means at
+once. Ends as the server did: with its exit code, or 128 + the number of its signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG = 1
+STRAY_S = 1.0
+"""How long what a server started may take to end after it."""
+KILL_S = 5.0
+TICK_S = 0.1
+
+
+class Supervisor:
+    """Holds one server. `asked` counts the requests to end."""
+
+    def __init__(self, grace_s: float) -> None:
+        self.grace_s, self.asked, self.pid = grace_s, 0, 0
+        self.code: int | None = None
+
+    def ask(self, *_: object) -> None:
+        self.asked += 1
+
+    def reap(self) -> None:
+        """Takes note of what ended, of the server and of what we inherited."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid == self.pid:
+                    code = os.waitstatus_to_exitcode(status)
+                    self.code = code if code >= 0 else 128 - code
+
+    def run(self, command: list[str]) -> int:
+        """Starts the command and returns its exit code once nothing of it is left."""
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self.ask)
+        try:
+            server = subprocess.Popen(  # noqa: S603 - the launcher's own command, and no shell
+                command,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+            )
+        except OSError as error:
+            print(f"{command[0]} cannot be started: {error}", flush=True)  # noqa: T201 - into the server's log
+            return 127
+        self.pid = server.pid
+        watched = [sys.stdin]
+        while self.code is None and not self.asked:
+            with contextlib.suppress(InterruptedError):
+                readable, _, _ = select.select(watched, [], [], TICK_S)
+                if readable and not os.read(0, 4096):
+                    self.asked, watched = 1, []
+            self.reap()
+        self.end()
+        server.returncode = self.code if self.code is not None else -signal.SIGKILL
+        return self.code if self.code is not None else 128 + signal.SIGKILL
+
+    def end(self) -> None:
+        """Ends the server and all that it started; what a server leaves behind that ended by itself gets no grace."""
+        if self.code is None:
+            self.signal_group(signal.SIGTERM)
+            deadline = time.monotonic() + self.grace_s
+            while descendants(os.getpid()) and time.monotonic() < deadline and self.asked < 2:
+                running = self.code is None
+                self.pause()
+                if running and self.code is not None:
+                    deadline = min(deadline, time.monotonic() + STRAY_S)
+        deadline = time.monotonic() + KILL_S
+        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.pause()
+
+    def pause(self) -> None:
+        time.sleep(0.02)
+        self.reap()
+
+    def signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+def descendants(root: int) -> list[int]:
+    """The processes below `root`, zombies too; none where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():  # noqa: PTH112, PTH208
+        if not name.isdecimal():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:  # noqa: PTH123
+            parent = int(file.read().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(name))
+    found, todo = [], [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(Supervisor(float(sys.argv[1])).run(sys.argv[2:]))

@@ -1,0 +1,143 @@
+"""Command lines and config files of trtllm-serve. Pure: nothing here looks at the machine, but for config files that a
+plan names."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from serve_eval.errors import PlanError
+
+PARALLEL = {
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "moe_expert_parallel_size",
+}
+"""Our short names, which are also the portable flags (`--tp_size`), and the keys of the config file."""
+OURS = ("--host", "--port", "--config", "--extra_llm_api_options", "--server_role", "--disagg_cluster_uri", "--backend")
+"""What `extra_args` may not hold: the launcher has to know these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """One process to start. `name` also names its log. `env` is set on top of the scrubbed environment (None: removed),
+    `files` are written before."""
+
+    name: str
+    argv: tuple[str, ...]
+    host: str
+    port: int
+    gpus: tuple[str, ...] = ()
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    files: Mapping[Path, str] = field(default_factory=dict)
+
+    def line(self) -> list[str]:
+        """The command line with its environment, ready to paste."""
+        removed = [word for name, value in self.env.items() if value is None for word in ("-u", name)]
+        changed = [*removed, *(f"{name}={value}" for name, value in self.env.items() if value is not None)]
+        return [*(["env", *changed] if changed else []), *self.argv]
+
+    def reached_at(self) -> str:
+        """The address that a client on this machine uses."""
+        return f"http://{loopback(self.host)}:{self.port}"
+
+
+def loopback(host: str) -> str:
+    """The host under which what binds to `host` is reached from this machine."""
+    return "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - compared, not bound
+
+
+def words(command: str | Sequence[str]) -> tuple[str, ...]:
+    """The executable or the command prefix in words. Raises PlanError when there are none."""
+    try:
+        found = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+    except ValueError as error:
+        raise PlanError(f"launcher.command: {error}") from error
+    if not found:
+        raise PlanError("launcher.command: name an executable, such as trtllm-serve")
+    return found
+
+
+def read_config(config: str | Mapping[str, Any] | None, where: str) -> dict[str, Any]:
+    """The content of a config: a mapping as it is, a path as YAML. Raises PlanError when it is no mapping."""
+    import yaml
+
+    if config is None or isinstance(config, Mapping):
+        return dict(config or {})
+    path = Path(config).expanduser()
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise PlanError(f"{where}: {path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise PlanError(f"{where}: {path} is not a YAML mapping")
+    return content
+
+
+def to_yaml(content: Mapping[str, Any]) -> str:
+    """The text of a config file, in the order in which it was given."""
+    import yaml
+
+    text: str = yaml.safe_dump(dict(content), sort_keys=False)
+    return text
+
+
+def once(given: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What may stand as an option or in the config file, by our name: the options that are not None, then the config.
+
+    Which of the two wins differs between versions, so PlanError is raised when they differ.
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        key = PARALLEL.get(name, name)
+        in_file = config.get(key)
+        if value is not None and in_file is not None and value != in_file:
+            raise PlanError(
+                f"{where}: {name} is {value} and {key} in the config is {in_file}",
+                hint="Versions differ in which of the two wins: give it in one place only.",
+            )
+        found[name] = in_file if value is None else value
+    return found
+
+
+def width(parallel: Mapping[str, Any], where: str) -> int:
+    """How many GPUs a server needs. Raises PlanError for a size below 1."""
+    sizes = {name: 1 if parallel[name] is None else parallel[name] for name in ("tp", "pp", "cp")}
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise PlanError(f"{where}: {name} is {size}; it is a number of GPUs, 1 or more")
+    return int(sizes["tp"] * sizes["pp"] * sizes["cp"])
+
+
+def serve(
+    command: Sequence[str],
+    model: str,
+    *,
+    host: str,
+    port: int,
+    options: Mapping[str, Any],
+    config: Mapping[str, Any],
+    config_file: Path | None,
+    role: str | None = None,
+    extra_args: Sequence[str] = (),
+    where: str = "launcher",
+) -> tuple[str, ...]:
+    """The words of `trtllm-serve serve`. What the config holds is not said again. Raises PlanError for extra arguments
+    that are the launcher's own."""
+    for argument in extra_args:
+        flag = argument.partition("=")[0]
+        if flag in OURS or flag in [f"--{name}_size" for name in PARALLEL] + [f"--{key}" for key in PARALLEL.values()]:
+            raise PlanError(f"{where}.extra_args: {flag} is an option of the launcher: set that instead")
+    argv = [*command, "serve", model, "--host", host, "--port", str(port)]
+    for name, value in options.items():
+        if value is not None and PARALLEL.get(name, name) not in config:
+            argv += [f"--{name}_size" if name in PARALLEL else f"--{name}", str(value)]
+    if config_file is not None:
+        argv += ["--config", str(config_file)]
+    if role is not None:
+        argv += ["--server_role", role]
+    return (*argv, *extra_args)

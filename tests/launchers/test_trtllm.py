@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from launchers import _fleet, _gpus, trtllm
+from serve_eval import folders
+from serve_eval.errors import LaunchError, PlanError
+from serve_eval.evaluation import evaluate
+from serve_eval.plan import resolve
+from serve_eval.schema import Endpoint, LaunchContext
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE = [sys.executable, str(Path(__file__).with_name("fake_trtllm_serve.py"))]
+CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def context(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> LaunchContext:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return LaunchContext(model="org/model", log_dir=tmp_path / "logs", told=said.append)
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def number(context: LaunchContext, word: str, name: str = "trtllm") -> int:
+    """The process number that the fake wrote after `word`."""
+    words = (context.log_dir / f"{name}.log").read_text().split()
+    return int(words[words.index(word) + 1])
+
+
+def start(context: LaunchContext, story: Any, **options: Any) -> Any:
+    async def tell() -> Any:
+        async with trtllm.launch(context, **{"command": FAKE, "ready_timeout_s": 20.0, **options}) as endpoint:
+            return await story(endpoint)
+
+    return asyncio.run(tell())
+
+
+async def nothing(endpoint: Endpoint) -> Endpoint:
+    return endpoint
+
+
+# ------------------------------------------------------------------------------------------------ pure commands
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, "env CUDA_VISIBLE_DEVICES=0 trtllm-serve serve org/model --host 127.0.0.1 --port 8000"),
+        (
+            {"tp": 2, "pp": 2, "ep": 4, "backend": "pytorch", "port": 9000, "model": "/models/m"},
+            "env CUDA_VISIBLE_DEVICES=0,1,2,3 trtllm-serve serve /models/m --host 127.0.0.1 --port 9000 "
+            "--tp_size 2 --pp_size 2 --ep_size 4 --backend pytorch",
+        ),
+        (
+            {"config": {"tensor_parallel_size": 2, "max_num_tokens": 16384}, "gpus": [5, "GPU-ab"], "tp": 2},
+            "env CUDA_VISIBLE_DEVICES=5,GPU-ab trtllm-serve serve org/model --host 127.0.0.1 --port 8000 "
+            "--config logs/trtllm.yaml",
+        ),
+        (
+            {
+                "command": "docker run --rm image python -m tensorrt_llm.commands.serve",
+                "extra_args": ["--trust_remote_code"],
+                "env": {"HF_HOME": "/a b", "NCCL_DEBUG": None},
+                "host": "0.0.0.0",
+            },
+            "env -u NCCL_DEBUG CUDA_VISIBLE_DEVICES=0 'HF_HOME=/a b' docker run --rm image "
+            "python -m tensorrt_llm.commands.serve serve org/model --host 0.0.0.0 --port 8000 --trust_remote_code",
+        ),
+    ],
+)
+def test_the_command_line(options: dict[str, Any], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert folders.check_options(trtllm.launch, options, "launcher") == options
+    assert [shlex.join(command) for command in trtllm.commands(CONTEXT, **options)] == [line]
+
+
+def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
+    content = {"kv_cache_config": {"free_gpu_memory_fraction": 0.5}}
+    text = "kv_cache_config:\n  free_gpu_memory_fraction: 0.5\n"
+    assert trtllm.files(CONTEXT, config=content) == {Path("logs/trtllm.yaml"): text}
+    (own := tmp_path / "own.yaml").write_text(text)
+    assert trtllm.files(CONTEXT, config=str(own)) == {}
+    assert trtllm.commands(CONTEXT, config=str(own))[0][-2:] == ["--config", str(own)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tp": 4, "gpus": [0, 1]}, r"4 GPUs are needed \(trtllm 4\), and gpus names 2: 0,1"),
+        ({"gpus": [1, 1]}, "names 1 twice"),
+        ({"tp": 2, "config": {"tensor_parallel_size": 4}}, "tp is 2 and tensor_parallel_size in the config is 4"),
+        ({"extra_args": ["--port=1"]}, "--port is an option of the launcher"),
+        ({"extra_args": ["--tp_size", "2"]}, "--tp_size is an option of the launcher"),
+        ({"tp": 0}, "tp is 0"),
+        ({"config": "/nowhere.yaml"}, "nowhere.yaml cannot be read"),
+        ({"command": ""}, "name an executable"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        trtllm.commands(CONTEXT, **options)
+
+
+def test_gpus_are_cut_from_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert trtllm.commands(CONTEXT, tp=2)[0][1] == "CUDA_VISIBLE_DEVICES=2,3"
+    with pytest.raises(PlanError, match=r"3 GPUs are needed .* CUDA_VISIBLE_DEVICES names 2: 2,3"):
+        trtllm.commands(CONTEXT, tp=3)
+
+
+def test_a_dry_run_shows_the_command_and_the_file(tmp_path: Path, data_root: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimit: 2\n"
+        "launcher: {name: trtllm, gpus: [3], config: {max_num_tokens: 8192}}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "serve_eval", "run", str(plan), "--dry-run"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "  env CUDA_VISIBLE_DEVICES=3 trtllm-serve serve org/model --host 127.0.0.1 --port 8000" in done.stdout
+    assert "file logs/trtllm.yaml:\n  max_num_tokens: 8192\n" in done.stdout
+
+
+# ----------------------------------------------------------------------------------------------------- lifecycle
+
+
+def test_a_run_starts_asks_and_stops(context: LaunchContext, tmp_path: Path, data_root: Path, said: list[str]) -> None:
+    options = {"name": "trtllm", "command": FAKE, "env": {"FAKE_LOAD_S": "0.3", "FAKE_CHILD": "1", "FAKE_REFUSE": "1"}}
+    plan = resolve(
+        {"model": "org/model", "tasks": ["gsm8k"], "dataset_root": str(data_root), "launcher": options},
+        {"no_reference": True, "limit": 5},
+        {},
+    ).plan
+    report = asyncio.run(evaluate(plan, tmp_path, told=said.append))
+    assert report.tasks[0].result.scored == 5
+    assert report.endpoint.info["launcher"] == "trtllm"
+    assert gone(number(context, "pid"))
+    assert gone(number(context, "child"))
+    assert [line.partition(":")[2].split()[0] for line in said] == ["started", "ready", "the"]
+    assert "FAKE_LOAD_S=0.3" in (tmp_path / "logs/commands.sh").read_text()
+    assert report.endpoint.base_url.startswith("http://127.0.0.1:")
+
+
+def test_variables_of_mpi_and_slurm_are_not_inherited(context: LaunchContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "UCX_TLS"):
+        monkeypatch.setenv(name, "1")
+
+    async def names(endpoint: Endpoint) -> set[str]:
+        content = Path(f"/proc/{number(context, 'pid')}/environ").read_text()
+        return {line.partition("=")[0] for line in content.split("\0")}
+
+    found = start(context, names, env={"UCX_TLS": "tcp"})
+    assert {"UCX_TLS", "CUDA_VISIBLE_DEVICES", "PATH"} <= found
+    assert not found & {"SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"}
+
+
+def test_an_end_in_start_up_is_told_with_its_cause(context: LaunchContext) -> None:
+    with pytest.raises(LaunchError) as caught:
+        start(context, nothing, env={"FAKE_EXIT": "0", "FAKE_LOG": "RuntimeError: Failed to bind socket to h:1"})
+    assert "trtllm ended with exit code 0" in str(caught.value)
+    assert "its port is taken" in str(caught.value)
+    assert "Failed to bind" in str(caught.value)
+    assert "trtllm.log" in caught.value.hint
+
+
+def test_a_server_that_never_gets_ready_is_an_error_in_time(context: LaunchContext) -> None:
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=r"trtllm not ready after 0\.5 s\n"):
+        start(context, nothing, env={"FAKE_LOAD_S": "60"}, ready_timeout_s=0.5)
+    assert time.monotonic() - began < 10
+    assert gone(number(context, "pid"))
+
+
+def test_health_alone_is_not_enough(context: LaunchContext) -> None:
+    with pytest.raises(LaunchError, match=r"gives no completion within 0\.6 s, but: HTTP 500 .*No 0 servers available"):
+        start(context, nothing, env={"FAKE_REFUSE": "1000"}, answer_timeout_s=0.6)
+
+
+def test_an_end_while_it_is_used_ends_the_run_at_once(context: LaunchContext) -> None:
+    async def asking(endpoint: Endpoint) -> None:
+        async with httpx.AsyncClient() as client:
+            with pytest.raises(httpx.TransportError):
+                await client.post(endpoint.base_url + "/completions", json={"model": "m"})
+        await asyncio.sleep(60)
+
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=r"trtllm ended with exit code 9 .*: out of GPU memory"):
+        start(context, asking, env={"FAKE_CRASH_AFTER": "1"})
+    assert time.monotonic() - began < 10
+
+
+def test_a_deaf_server_is_killed(context: LaunchContext) -> None:
+    start(context, nothing, env={"FAKE_DEAF": "1"}, stop_timeout_s=0.3)
+    assert gone(number(context, "pid"))
+
+
+def test_cancelling_stops_it(context: LaunchContext) -> None:
+    async def cancelled(endpoint: Endpoint) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+
+    with pytest.raises(asyncio.CancelledError):
+        start(context, cancelled, env={"FAKE_CHILD": "1"})
+    assert gone(number(context, "pid"))
+    assert gone(number(context, "child"))
+
+
+def test_the_same_gpu_or_port_twice_is_refused(context: LaunchContext, tmp_path: Path) -> None:
+    async def again(endpoint: Endpoint) -> None:
+        other = replace(context, log_dir=tmp_path / "other")
+        with pytest.raises(LaunchError, match=rf"GPU 0 is used by another launch .*process {os.getpid()}"):
+            async with trtllm.launch(other, command=FAKE):
+                raise AssertionError("it started")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(LaunchError, match=f"127.0.0.1:{port} cannot be used"):
+                async with trtllm.launch(other, command=FAKE, port=port, gpus=[1]):
+                    raise AssertionError("it started")
+
+    start(context, again)
+
+
+def test_an_executable_that_is_not_there_is_an_error(context: LaunchContext) -> None:
+    with pytest.raises(LaunchError, match="no-such-serve is not there"):
+        start(context, nothing, command="no-such-serve")
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_however_the_run_ends(
+    how: signal.Signals, context: LaunchContext, tmp_path: Path, data_root: Path
+) -> None:
+    plan, context = tmp_path / "plan.yaml", replace(context, log_dir=tmp_path / "run/logs")
+    plan.write_text(
+        f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimits: {{rate_limit: 1}}\n"
+        f"launcher: {{name: trtllm, stop_timeout_s: 1, command: {FAKE}, env: {{FAKE_CHILD: '1'}}}}\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "serve_eval", "run", str(plan), "-o", str(tmp_path / "run")],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        try:
+            assert run.stderr is not None
+            assert any("first completion" in line for line in run.stderr)
+        finally:
+            run.send_signal(how)
+        code = run.wait(timeout=20)
+    assert code == (-signal.SIGKILL if how == signal.SIGKILL else 130)
+    deadline = time.monotonic() + 10
+    pids = [number(context, "pid"), number(context, "child")]
+    while not all(map(gone, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    if how != signal.SIGKILL:
+        return
+    deadline = time.monotonic() + 5  # the supervisor holds the lock of the GPU until nothing is left
+    while time.monotonic() < deadline:
+        try:
+            with _gpus.locked(["GPU-0"]):
+                return
+        except LaunchError:
+            time.sleep(0.05)
+    raise AssertionError("the GPU stays locked")
+
+
+def test_gpus_are_checked_before_and_after(
+    context: LaunchContext, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = tmp_path / "bin/nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(f"#!/bin/sh\necho 0, GPU-a, $(cat {tmp_path}/used)\n")
+    smi.chmod(0o755)
+    (tmp_path / "used").write_text("10")
+    monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(_fleet, "MEMORY_S", 0.3)
+    with pytest.raises(LaunchError, match="this machine has 1 GPUs, numbered 0, and the plan needs number 1"):
+        start(context, nothing, tp=2)
+
+    async def leak(endpoint: Endpoint) -> None:
+        (tmp_path / "used").write_text("70000")
+
+    start(context, leak)
+    assert said[-1] == "warning: memory did not come back within 0.3 s: GPU 0 70000 MiB (before 10)"
