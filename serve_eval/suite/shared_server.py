@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from urllib.parse import urlsplit
 
 from serve_eval import evaluation
@@ -42,7 +43,8 @@ class SharedServer:
         self._launching = launching or evaluation.launch
         self._endpoint: Endpoint | None = None
         self._refused: LaunchError | None = None
-        self._stack = AsyncExitStack()
+        self._keeper: asyncio.Task[None] | None = None
+        self._leave = asyncio.Event()
         self._worked = False
 
     async def __aenter__(self) -> SharedServer:
@@ -56,7 +58,14 @@ class SharedServer:
     async def stop(self) -> None:
         """Stops the server, if there is one."""
         self._endpoint, self._worked = None, False
-        await self._stack.aclose()
+        if (keeper := self._keeper) is not None:
+            self._keeper, over = None, keeper.done()
+            self._leave.set()
+            try:
+                await keeper
+            except LaunchError:
+                if not over:  # else the run that used it was told
+                    raise
 
     async def used(self, error: RunError | None) -> None:
         """To be told how each run ended."""
@@ -70,21 +79,49 @@ class SharedServer:
         """The endpoint, started if need be: what `evaluate` takes as its own `launching`."""
         if self._refused is not None:
             raise self._refused
-        if self._endpoint is not None and await _gone(self._endpoint.base_url):
+        ended = self._keeper is not None and self._keeper.done()
+        if ended or (self._endpoint is not None and await _gone(self._endpoint.base_url)):
             await self.stop()
         if self._endpoint is None:
             self._endpoint = await self._start(plan, prepared)
-        yield self._endpoint
+        assert self._keeper is not None
+        async with _while_kept(self._keeper):
+            yield self._endpoint
 
     async def _start(self, plan: Plan, prepared: Sequence[PreparedTask]) -> Endpoint:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if plan.launcher.name != "external":
             prepared = [*prepared, *await asyncio.to_thread(self._others, plan, prepared)]
+        started: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
+        self._leave = asyncio.Event()
+        self._keeper = keeper = asyncio.create_task(self._keep(plan, prepared, started, self._leave))
         try:
-            return await self._stack.enter_async_context(self._launching(plan, prepared, self._folder))
+            both: set[asyncio.Future[Any]] = {started, keeper}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not started.done():
+                await keeper
         except LaunchError as error:
-            self._refused = error
+            self._refused, self._keeper = error, None
             raise
+        except BaseException:
+            self._keeper = None
+            keeper.cancel()
+            await asyncio.wait({keeper})
+            raise
+        return started.result()
+
+    async def _keep(
+        self,
+        plan: Plan,
+        prepared: Sequence[PreparedTask],
+        started: asyncio.Future[Endpoint],
+        leave: asyncio.Event,
+    ) -> None:
+        """The server's whole life in a task of its own: a launcher whose server ends cancels the task that started it,
+        and that must be none that goes on to the next run."""
+        async with self._launching(plan, prepared, self._folder) as endpoint:
+            started.set_result(endpoint)
+            await leave.wait()
 
     def _others(self, first: Plan, prepared: Sequence[PreparedTask]) -> list[PreparedTask]:
         """The tasks of the other runs as far as they ask other prompts: a simulated model has to know them all."""
@@ -99,6 +136,30 @@ class SharedServer:
                         known.add(key)
                         found.append(p)
         return found
+
+
+@asynccontextmanager
+async def _while_kept(keeper: asyncio.Task[None]) -> AsyncIterator[None]:
+    """The block ends with the keeper's error as soon as there is one."""
+    task, over = asyncio.current_task(), False
+    assert task is not None
+    cancelling = task.cancelling()
+
+    def ended(_: object) -> None:
+        if not over:
+            task.cancel()
+
+    keeper.add_done_callback(ended)
+    try:
+        yield
+    except asyncio.CancelledError:
+        error = keeper.exception() if keeper.done() and not keeper.cancelled() else None
+        if error is not None and task.uncancel() <= cancelling:
+            raise error from None
+        raise
+    finally:
+        over = True
+        keeper.remove_done_callback(ended)
 
 
 async def _gone(base_url: str) -> bool:

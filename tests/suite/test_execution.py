@@ -272,3 +272,34 @@ def test_a_defect_in_one_run_is_told_and_costs_no_other(plan: Plan, tmp_path: Pa
     error = report.runs[0].error
     assert error is not None
     assert (error.kind, error.message, error.exit_code) == ("ZeroDivisionError", "unexpected: oops", 4)
+
+
+class Ending(Servers):
+    """A server that ends by itself as soon as it is used, the first time."""
+
+    @asynccontextmanager
+    async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+        task, first = asyncio.current_task(), not self.events
+        assert task is not None
+        self.events.append("start")
+        async with evaluation.launch(plan, prepared, folder) as endpoint:
+            if first:
+                asyncio.get_running_loop().call_later(0.3, task.cancel)
+            try:
+                yield endpoint
+            except asyncio.CancelledError:
+                task.uncancel()
+                raise LaunchError("generation_0 ended with signal 9") from None
+        self.events.append("stop")
+
+
+def test_a_server_that_its_launcher_sees_end_ends_one_run_and_is_started_anew(plan: Plan, tmp_path: Path) -> None:
+    slow = _damaged(plan, latency_s=1.0)
+    suite = _suite(a=slow, b=replace(slow, seed=1))
+    servers = Ending()
+    report = _evaluate(suite, tmp_path / "out", servers)
+    [first, second] = report.runs
+    assert first.error is not None
+    assert (first.error.kind, first.error.message) == ("LaunchError", "generation_0 ended with signal 9")
+    assert second.error is None
+    assert servers.events == ["start", "start", "stop"]
