@@ -3,8 +3,9 @@ plan names."""
 
 from __future__ import annotations
 
+import inspect
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ OURS = ("--host", "--port", "--config", "--extra_llm_api_options", "--server_rol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """One process to start. `name` also names its log. `env` is set on top of the scrubbed environment (None: removed),
-    `files` are written before."""
+    """One process to start. `name` also names its log. `probe` is the part of `argv` that tells of its flags with
+    --help. `env` is set on top of the scrubbed environment (None: removed), `files` are written before."""
 
     name: str
     argv: tuple[str, ...]
+    probe: tuple[str, ...]
     host: str
     port: int
     gpus: tuple[str, ...] = ()
@@ -49,6 +51,12 @@ class Server:
 def loopback(host: str) -> str:
     """The host under which what binds to `host` is reached from this machine."""
     return "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - compared, not bound
+
+
+def with_defaults(launch: Callable[..., object], options: Mapping[str, object]) -> dict[str, Any]:
+    """The options with the defaults of a launcher for those that are not given."""
+    parameters = inspect.signature(launch).parameters
+    return {**{name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}, **options}
 
 
 def words(command: str | Sequence[str]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launchers import _gpus, _trtllm_command
+from launchers._flavour import adapted_to_machine
 from launchers._fleet import fleet, free_ports
 from launchers._readiness import ready
 from launchers._trtllm_command import Server
@@ -22,12 +22,12 @@ FIRST_PORT = 8000
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
     """The command line that `launch` would start with these options, with the environment that it sets."""
-    return [_server(context, **_all(options)).line()]
+    return [_server(context, **_trtllm_command.with_defaults(launch, options)).line()]
 
 
 def files(context: LaunchContext, **options: object) -> Mapping[Path, str]:
     """The config files that `launch` would write, by path."""
-    return _server(context, **_all(options)).files
+    return _server(context, **_trtllm_command.with_defaults(launch, options)).files
 
 
 @asynccontextmanager
@@ -62,9 +62,10 @@ async def launch(
     """
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
+    _server(context, **options)  # what is wrong is told before anything is looked for
     if port is None:
         [options["port"]] = free_ports(host, 1)
-    server = _server(context, **options)
+    [server] = await adapted_to_machine([_server(context, **options)])
     named = str(model or context.model)
     async with fleet([server], log_dir=context.log_dir, told=context.told, stop_timeout_s=stop_timeout_s) as running:
         await ready(
@@ -77,11 +78,6 @@ async def launch(
         )
         info = {"launcher": "trtllm", "commands": [server.line()], "log_dir": str(context.log_dir)}
         yield Endpoint(base_url=f"{server.reached_at()}/v1", model=context.model or named, info=info)
-
-
-def _all(options: Mapping[str, object]) -> dict[str, Any]:
-    parameters = inspect.signature(launch).parameters
-    return {**{name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}, **options}
 
 
 def _server(
@@ -116,8 +112,9 @@ def _server(
         file = context.log_dir / "trtllm.yaml"
         written[file] = _trtllm_command.to_yaml(content)
     port = FIRST_PORT if port is None else port
+    words = _trtllm_command.words(command)
     argv = _trtllm_command.serve(
-        _trtllm_command.words(command),
+        words,
         served,
         host=host,
         port=port,
@@ -127,4 +124,13 @@ def _server(
         extra_args=extra_args,
     )
     variables = {"CUDA_VISIBLE_DEVICES": ",".join(block), **env}
-    return Server(name="trtllm", argv=argv, host=host, port=port, gpus=block, env=variables, files=written)
+    return Server(
+        name="trtllm",
+        argv=argv,
+        probe=(*words, "serve"),
+        host=host,
+        port=port,
+        gpus=block,
+        env=variables,
+        files=written,
+    )

@@ -2,7 +2,8 @@
 
 Told what to do wrong by variables: FAKE_LOAD_S (seconds before it listens), FAKE_LOG (a line that it writes), FAKE_EXIT
 (exit code at once), FAKE_CRASH_AFTER (completions), FAKE_DEAF (ignores SIGTERM), FAKE_CHILD (starts a deaf process in a
-session of its own and writes its number), FAKE_REFUSE (answers so many completions with 500 first), FAKE_FLAVOUR (v12).
+session of its own and writes its number), FAKE_REFUSE (answers so many completions with 500 first), FAKE_FLAVOUR (main:
+further flags).
 """
 
 from __future__ import annotations
@@ -86,9 +87,11 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main(argv: list[str]) -> None:
-    if argv == ["serve", "--help"]:
-        flags = [*FLAGS, *([] if os.environ.get("FAKE_FLAVOUR") == "v12" else ["kv_cache_dtype"])]
-        print("Options:\n" + "\n".join(f"  --{flag} TEXT" for flag in flags))
+    if argv[1:] == ["--help"]:
+        main = os.environ.get("FAKE_FLAVOUR") == "main"
+        flags = FLAGS if argv[0] == "serve" else ["server_start_timeout", "request_timeout"]
+        flags = [*flags, *(["kv_cache_dtype", "telemetry / --no-telemetry"] if main else [])]
+        print("Options:\n  -c, -t, -r\n" + "\n".join(f"  --{flag} TEXT" for flag in flags))
         return
     print(f"pid {os.getpid()}", flush=True)
     print(os.environ.get("FAKE_LOG", "loading the model"), flush=True)
@@ -101,6 +104,7 @@ def main(argv: list[str]) -> None:
         assert child.stdout is not None
         child.stdout.readline()
         print(f"child {child.pid}", flush=True)
+    argv = [word for word in argv if word != "--no-telemetry"]
     if argv[0] == "serve":
         given = dict(zip(argv[2::2], argv[3::2], strict=True))
         host, port = given["--host"], int(given["--port"])

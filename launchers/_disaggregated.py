@@ -1,0 +1,110 @@
+"""Disaggregated serving, pure: what both sides must agree on, and the file of the orchestrator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from serve_eval.errors import PlanError
+
+TRANSCEIVER = "cache_transceiver_config"
+OWN = ("hostname", "port", "context_servers", "generation_servers", "disagg_cluster")
+"""Keys of the orchestrator's file that the launcher writes."""
+KNOWN = (
+    "max_retries",
+    "perf_metrics_max_requests",
+    "conditional_disagg_config",
+    "otlp_config",
+    "node_id",
+    "schedule_style",
+    "return_perf_metrics",
+    "perf_metrics_output_dir",
+    "allow_request_chat_template",
+    "gen_strip_message_history",
+    "gen_tokids_ctxbytes",
+    "server_keep_alive_timeout",
+)
+"""Further keys. The orchestrator takes any other one, and a typo, for an argument of the workers and says nothing."""
+HEARTBEAT_S, INACTIVE_S = 5, 10
+
+
+def agreed(
+    context: Mapping[str, Any], generation: Mapping[str, Any], transceiver: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configs of both sides, with `transceiver` where neither has one.
+
+    The overlap scheduler is off on context servers unless their config says otherwise: older versions refuse it there.
+    Raises PlanError where the sides differ in what must be the same, which the servers themselves do not diagnose.
+    """
+    sides = {"context_servers": dict(context), "generation_servers": dict(generation)}
+    if not any(TRANSCEIVER in side for side in sides.values()):
+        for side in sides.values():
+            side[TRANSCEIVER] = dict(transceiver)
+    problems = []
+    same = {
+        TRANSCEIVER: TRANSCEIVER,
+        "kv_cache_config.dtype": "the type of the KV cache",
+        "kv_cache_config.tokens_per_block": "the block size of the KV cache",
+        "guided_decoding_backend": "the backend of guided decoding",
+    }
+    for path, told in same.items():
+        values = [_at(side, path) for side in sides.values()]
+        if values[0] != values[1]:
+            problems.append(f"launcher: {told} differs: context servers {values[0]}, generation servers {values[1]}")
+    for name, side in sides.items():
+        given = side.get(TRANSCEIVER)
+        if given is not None and not (isinstance(given, Mapping) and given.get("backend")):
+            problems.append(f"launcher.{name}: {TRANSCEIVER} has no backend, which turns it off")
+    if problems:
+        raise PlanError(problems, hint="Give both sides the same value in their config.")
+    sides["context_servers"].setdefault("disable_overlap_scheduler", True)
+    return sides["context_servers"], sides["generation_servers"]
+
+
+def _at(config: Mapping[str, Any], path: str) -> Any:
+    value: Any = config
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def cluster(host: str, port: int, context: int, generation: int) -> dict[str, Any]:
+    """The section for service discovery, the same for all. Its name keeps launches apart."""
+    return {
+        "cluster_uri": f"http://{host}:{port}",
+        "cluster_name": f"serve-eval-{port}",
+        "minimal_instances": {"context_servers": context, "generation_servers": generation},
+        "heartbeat_interval_sec": HEARTBEAT_S,
+        "inactive_timeout_sec": INACTIVE_S,
+    }
+
+
+def orchestrator(
+    host: str,
+    port: int,
+    addresses: Mapping[str, list[str]],
+    routers: Mapping[str, str | Mapping[str, Any] | None],
+    discovery: Mapping[str, Any] | None,
+    more: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The content of the orchestrator's file. `more` are keys of the user's own. Raises PlanError for one that is not
+    known, and for a router without a type."""
+    for key in more:
+        if key in OWN:
+            raise PlanError(f"launcher.orchestrator.{key}: is written by the launcher")
+        if key not in KNOWN:
+            raise PlanError(f"launcher.orchestrator.{key}: unknown key", hint=f"Known: {', '.join(KNOWN)}.")
+    # A hidden second try would make the same request twice and hide what failed.
+    content: dict[str, Any] = {"hostname": host, "port": port, "max_retries": 0, **more}
+    for side, urls in addresses.items():
+        content[side] = {"num_instances": len(urls)}
+        if discovery is None:
+            content[side]["urls"] = urls
+        router = routers[side]
+        if isinstance(router, Mapping) and "type" not in router:
+            raise PlanError(f"launcher.{side}.router: a type is required, such as round_robin or load_balancing")
+        if router is not None:
+            content[side]["router"] = dict(router) if isinstance(router, Mapping) else {"type": router}
+    if discovery is not None:
+        content["disagg_cluster"] = dict(discovery)
+    return content

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from launchers import _flavour, _supervisor, trtllm, trtllm_disaggregated
+from launchers._causes import cause
+from serve_eval import folders
+from serve_eval.errors import LaunchError, PlanError
+from serve_eval.schema import Endpoint, LaunchContext
+
+FAKE = [sys.executable, str(Path(__file__).with_name("fake_trtllm_serve.py"))]
+CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
+UCX = "'UCX_TLS=^ib' UCX_MM_ERROR_HANDLING=y"
+
+
+@pytest.fixture(autouse=True)
+def _no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def context(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> LaunchContext:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return LaunchContext(model="org/model", log_dir=tmp_path / "logs", told=said.append)
+
+
+def checked(**options: Any) -> dict[str, Any]:
+    return folders.check_options(trtllm_disaggregated.launch, options, "launcher")
+
+
+def lines(**options: Any) -> list[str]:
+    return [shlex.join(line) for line in trtllm_disaggregated.commands(CONTEXT, **checked(**options))]
+
+
+def written(**options: Any) -> dict[str, Any]:
+    files = trtllm_disaggregated.files(CONTEXT, **checked(**options))
+    return {path.name: yaml.safe_load(text) for path, text in files.items()}
+
+
+def start(context: LaunchContext, story: Any, **options: Any) -> Any:
+    async def tell() -> Any:
+        given = checked(command=FAKE, ready_timeout_s=20.0, **options)
+        async with trtllm_disaggregated.launch(context, **given) as endpoint:
+            return await story(endpoint)
+
+    return asyncio.run(tell())
+
+
+async def complete(endpoint: Endpoint) -> str:
+    async with httpx.AsyncClient() as client:
+        reply = await client.post(endpoint.base_url + "/completions", json={"model": "m", "prompt": "p"})
+    text = reply.json()["choices"][0]["text"]
+    assert isinstance(text, str)
+    return text
+
+
+# --------------------------------------------------------------------------------------------------------- pure
+
+
+def test_one_and_one_need_no_options() -> None:
+    assert lines() == [
+        f"env CUDA_VISIBLE_DEVICES=0 {UCX} trtllm-serve serve org/model --host 127.0.0.1 --port 8001 "
+        "--config logs/context_servers.yaml",
+        f"env CUDA_VISIBLE_DEVICES=1 {UCX} trtllm-serve serve org/model --host 127.0.0.1 --port 8002 "
+        "--config logs/generation_servers.yaml",
+        "env TRTLLM_DISAGG_NO_RETRY=1 trtllm-serve disaggregated -c logs/orchestrator.yaml -t 3660 -r 7200",
+    ]
+    assert written() == {
+        "context_servers.yaml": {
+            "cache_transceiver_config": {"backend": "DEFAULT"},
+            "disable_overlap_scheduler": True,
+        },
+        "generation_servers.yaml": {"cache_transceiver_config": {"backend": "DEFAULT"}},
+        "orchestrator.yaml": {
+            "hostname": "127.0.0.1",
+            "port": 8000,
+            "max_retries": 0,
+            "context_servers": {"num_instances": 1, "urls": ["127.0.0.1:8001"]},
+            "generation_servers": {"num_instances": 1, "urls": ["127.0.0.1:8002"]},
+        },
+    }
+
+
+def test_many_servers_get_blocks_of_gpus_context_first() -> None:
+    options = {
+        "context_servers": {"num_instances": 2, "router": "kv_cache_aware", "config": {"tensor_parallel_size": 1}},
+        "generation_servers": {"num_instances": 1, "tp": 2, "pp": 2, "router": {"type": "load_balancing"}},
+        "gpus": [7, 6, 5, 4, 3, 2],
+        "env": {"UCX_TLS": None},
+        "orchestrator": {"schedule_style": "generation_first"},
+    }
+    found = trtllm_disaggregated.commands(CONTEXT, **checked(**options))
+    assert [word for line in found for word in line if word.startswith("CUDA")] == [
+        "CUDA_VISIBLE_DEVICES=7",
+        "CUDA_VISIBLE_DEVICES=6",
+        "CUDA_VISIBLE_DEVICES=5,4,3,2",
+    ]
+    assert found[0][:3] == ["env", "-u", "UCX_TLS"]
+    assert found[2][-4:] == ["--pp_size", "2", "--config", "logs/generation_servers.yaml"]
+    content = written(**options)["orchestrator.yaml"]
+    assert content["context_servers"] == {
+        "num_instances": 2,
+        "urls": ["127.0.0.1:8001", "127.0.0.1:8002"],
+        "router": {"type": "kv_cache_aware"},
+    }
+    assert content["generation_servers"]["router"] == {"type": "load_balancing"}
+    assert content["schedule_style"] == "generation_first"
+
+
+def test_service_discovery_names_one_cluster_everywhere() -> None:
+    found, files = lines(discovery=True, host="0.0.0.0"), written(discovery=True, host="0.0.0.0")
+    assert found[0].endswith("--config logs/context_servers.yaml --server_role context")
+    assert found[1].endswith("--server_role generation")
+    section = files["orchestrator.yaml"]["disagg_cluster"]
+    assert section == {
+        "cluster_uri": "http://127.0.0.1:8000",
+        "cluster_name": "serve-eval-8000",
+        "minimal_instances": {"context_servers": 1, "generation_servers": 1},
+        "heartbeat_interval_sec": 5,
+        "inactive_timeout_sec": 10,
+    }
+    assert (
+        files["context_servers.yaml"]["disagg_cluster"] == files["generation_servers.yaml"]["disagg_cluster"] == section
+    )
+    assert "urls" not in files["orchestrator.yaml"]["context_servers"]
+
+
+UCX_BOTH = {"cache_transceiver_config": {"backend": "UCX"}}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"context_servers": {"num_instances": 2, "tp": 2}, "generation_servers": {"tp": 4}, "gpus": [0, 1, 2, 3]},
+            r"8 GPUs are needed \(context_0 2, context_1 2, generation_0 4\), and gpus names 4: 0,1,2,3",
+        ),
+        ({"context_servers": {"config": UCX_BOTH}}, "cache_transceiver_config differs: context servers .*UCX.* None"),
+        (
+            {"generation_servers": {"config": {"kv_cache_config": {"dtype": "fp8"}}}},
+            "type of the KV cache differs: context servers None, generation servers fp8",
+        ),
+        ({"cache_transceiver": {"max_tokens_in_buffer": 8}}, "has no backend, which turns it off"),
+        ({"request_timeout_s": 3600}, "would give up after 3600 s, before the client, which waits for 3600 s"),
+        ({"orchestrator": {"schedul_style": "x"}}, "schedul_style: unknown key"),
+        ({"orchestrator": {"port": 1}}, "port: is written by the launcher"),
+        ({"context_servers": {"router": {"use_tokens": True}}}, "router: a type is required"),
+        ({"context_servers": {"num_instances": 0}}, "must be 1 or more"),
+        ({"context_servers": {"instances": 2}}, "unknown field `instances`"),
+        ({"context_servers": {"tp": 2, "config": {"tensor_parallel_size": 1}}}, "tp is 2 and tensor_parallel_size"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        lines(**options)
+
+
+def test_the_orchestrator_waits_longer_than_the_client() -> None:
+    patient = replace(CONTEXT, patience_s=7200.0)
+    assert trtllm_disaggregated.commands(patient, ready_timeout_s=100.5)[-1][-4:] == ["-t", "161", "-r", "14400"]
+
+
+# ------------------------------------------------------------- what the real definitions accept (facts that are shared)
+
+
+@pytest.mark.parametrize("flavour", ["v12", "main"])
+def test_every_option_that_is_used_is_known_to_the_real_command(shared: Path, flavour: str) -> None:
+    vectors = json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())["argv"]
+    known = {
+        word.partition("=")[0]
+        for vector in vectors
+        if vector["flavour"] == flavour and vector["rc"] == 0
+        for word in vector["argv"]
+        if word.startswith("-")
+    }
+    sides = {"context_servers": {"tp": 1, "pp": 1, "cp": 1}, "backend": "pytorch", "discovery": True}
+    used = trtllm_disaggregated.commands(CONTEXT, **checked(**sides))
+    used += trtllm.commands(CONTEXT, tp=2, config={"a": 1})
+    for line in used:
+        words = line[line.index("trtllm-serve") + 1 :]
+        assert {word for word in words if word.startswith("-")} <= known
+
+
+# ----------------------------------------------------------------------------------------------------- lifecycle
+
+
+@pytest.mark.parametrize("discovery", [False, True])
+def test_many_start_answer_and_stop(discovery: bool, context: LaunchContext, said: list[str]) -> None:
+    options = {"context_servers": {"num_instances": 2}, "env": {"FAKE_LOAD_S": "0.2"}, "discovery": discovery}
+    assert start(context, complete, **options) == "#### 1"
+    names = ["context_0", "context_1", "generation_0", "orchestrator"]
+    assert sorted(file.name for file in context.log_dir.glob("*.log")) == [f"{name}.log" for name in names]
+    for name in names:
+        pid = int((context.log_dir / f"{name}.log").read_text().split()[1])
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert [line.partition(":")[0] for line in said[:4]] == names
+    assert "the first completion" in said[-1]
+
+
+@pytest.mark.parametrize("side", ["context_servers", "generation_servers"])
+def test_one_that_ends_ends_all(side: str, context: LaunchContext) -> None:
+    async def killing(endpoint: Endpoint) -> None:
+        log = context.log_dir / f"{side.removesuffix('_servers')}_0.log"
+        os.kill(int(log.read_text().split()[1]), 9)
+        await asyncio.sleep(60)
+
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=f"{side.removesuffix('_servers')}_0 ended with signal 9"):
+        start(context, killing)
+    assert time.monotonic() - began < 15
+
+
+def test_one_that_fails_in_start_up_is_named(context: LaunchContext) -> None:
+    bad = {"env": {"FAKE_EXIT": "1", "FAKE_LOG": "torch.OutOfMemoryError: CUDA out of memory."}}
+    with pytest.raises(LaunchError, match=r"generation_0 ended with exit code 1 .*: out of GPU memory"):
+        start(context, complete, generation_servers=bad)
+
+
+# ------------------------------------------------------------------------------------------------------ flavours
+
+
+def test_an_option_that_this_version_lacks_is_refused_before_anything_starts(context: LaunchContext) -> None:
+    options = {"generation_servers": {"extra_args": ["--kv_cache_dtype", "fp8"]}}
+    _flavour._known.clear()
+    with pytest.raises(PlanError, match="of this version has no option --kv_cache_dtype"):
+        start(context, complete, **options)
+    assert not context.log_dir.exists()
+
+
+def test_telemetry_is_off_where_it_can_be(context: LaunchContext) -> None:
+    _flavour._known.clear()
+
+    async def flags(endpoint: Endpoint) -> str:
+        return (context.log_dir / "commands.sh").read_text()
+
+    try:
+        options = {"generation_servers": {"extra_args": ["--kv_cache_dtype", "auto"]}}
+        assert start(context, flags, env={"FAKE_FLAVOUR": "main"}, **options).count("--no-telemetry") == 3
+        assert len(_flavour._known) == 2
+    finally:
+        _flavour._known.clear()
+
+
+def test_a_command_whose_help_fails_is_an_error(context: LaunchContext) -> None:
+    with pytest.raises(LaunchError, match="serve --help ended with exit code 2"):
+        asyncio.run(_launch_with(context, [sys.executable, "/nowhere.py"]))
+
+
+async def _launch_with(context: LaunchContext, command: list[str]) -> None:
+    async with trtllm_disaggregated.launch(context, command=command):
+        raise AssertionError("it started")
+
+
+# -------------------------------------------------------------------------------------------------------- causes
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of GPU memory"),
+        ("RuntimeError: Failed to bind socket to localhost:8000: [Errno 98]", "its port is taken"),
+        ("Error: No such option '--server-role'. Did you mean '--server_role'?", "it does not know an option"),
+        ("Error: Invalid value for '--backend': 'vllm' is not one of", "it does not know an option"),
+        (
+            "kv_cache_transceiver is disabled, please set 'cache",
+            "its cache transceiver is disabled",
+        ),
+        ("ValueError: No GPU devices found on the node", "it found too few GPUs"),
+        ("OSError: foo is not a local folder and is not a valid model identifier", "its model was not found"),
+        ("INFO: all is well", None),
+    ],
+)
+def test_known_causes(line: str, told: str | None) -> None:
+    found = cause(f"INFO: first\n{line}\nlast")
+    assert (found is None) if told is None else (found is not None and found[0].startswith(told))
+
+
+def test_descendants_are_found_below_this_process() -> None:
+    assert os.getpid() in _supervisor.descendants(os.getppid())
