@@ -6,6 +6,7 @@ import asyncio
 import os
 import shlex
 import shutil
+import signal
 import socket
 import time
 import uuid
@@ -27,6 +28,7 @@ MEMORY_S = 20.0
 SLACK_MIB = 512
 """By how much the memory in use may differ from what it was."""
 LEFT_S = 5.0
+"""How long what is killed at the very end may take to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +189,13 @@ def _write(servers: Sequence[Server], log_dir: Path) -> None:
 
 
 async def _check_gone(mark: str, told: Callable[[str], None]) -> None:
-    """Waits until no process of the launch is left, and tells of those that stay."""
+    """Kills what is left of the launch, such as what a supervisor that was killed itself left behind, and tells of what
+    stays all the same."""
     deadline = time.monotonic() + LEFT_S
     while left := _marked(mark):
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
             told(f"warning: processes of the servers are left: {', '.join(map(str, left))}")
             return

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from launchers import _gpus, _trtllm_command
+from launchers import _environment, _gpus, _trtllm_command
 from launchers._flavour import adapted_to_machine
 from launchers._fleet import fleet, free_ports
 from launchers._readiness import ready
@@ -101,6 +101,7 @@ def _server(
     served = model or context.model
     if served is None:
         raise PlanError("launcher.model: required: a name of the hub or a folder with a checkpoint")
+    _environment.check(env, "launcher.env")
     content = _trtllm_command.read_config(config, "launcher.config")
     given = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "backend": backend}
     known = _trtllm_command.once(given, content, "launcher")

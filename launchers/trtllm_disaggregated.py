@@ -1,4 +1,4 @@
-"""Disaggregated serving on this machine: context and generation servers with an orchestrator, for the run.
+"""Context and generation servers with an orchestrator on GPUs of this machine, for the run.
 
 Every server is a trtllm-serve of its own. The deprecated MPI-worker mode (`disaggregated_mpi_worker`) is not built.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from launchers import _disaggregated, _gpus, _trtllm_command
+from launchers import _disaggregated, _environment, _gpus, _trtllm_command
 from launchers._flavour import adapted_to_machine
 from launchers._fleet import fleet, free_ports
 from launchers._readiness import ready
@@ -139,7 +139,9 @@ def _servers(
     if served is None:
         raise PlanError("launcher.model: required: a name of the hub or a folder with a checkpoint")
     sides = {"context_servers": context_servers, "generation_servers": generation_servers}
+    _environment.check(env, "launcher.env")
     for name, side in sides.items():
+        _environment.check(side.env, f"launcher.{name}.env")
         if side.num_instances < 1:
             raise PlanError(f"launcher.{name}.num_instances: must be 1 or more")
     read = [_trtllm_command.read_config(side.config, f"launcher.{name}.config") for name, side in sides.items()]

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from launchers import _fleet, _gpus, trtllm
+from launchers import _fleet, _gpus, _readiness, trtllm
 from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation import evaluate
@@ -121,6 +121,7 @@ def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
         ({"tp": 0}, "tp is 0"),
         ({"config": "/nowhere.yaml"}, "nowhere.yaml cannot be read"),
         ({"command": ""}, "name an executable"),
+        ({"env": {"HF_TOKEN": "hf_x"}}, "env.HF_TOKEN: a plan holds no secret"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
@@ -203,6 +204,12 @@ def test_a_server_that_never_gets_ready_is_an_error_in_time(context: LaunchConte
     assert gone(number(context, "pid"))
 
 
+def test_what_is_waited_for_is_told(context: LaunchContext, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_readiness, "TELL_S", 0.2)
+    start(context, nothing, env={"FAKE_LOAD_S": "1.2", "FAKE_LOG": "loading shard 3 of 9"})
+    assert "trtllm: not ready after 1 s; its log: loading shard 3 of 9" in said
+
+
 def test_health_alone_is_not_enough(context: LaunchContext) -> None:
     with pytest.raises(LaunchError, match=r"gives no completion within 0\.6 s, but: HTTP 500 .*No 0 servers available"):
         start(context, nothing, env={"FAKE_REFUSE": "1000"}, answer_timeout_s=0.6)
@@ -219,6 +226,33 @@ def test_an_end_while_it_is_used_ends_the_run_at_once(context: LaunchContext) ->
     with pytest.raises(LaunchError, match=r"trtllm ended with exit code 9 .*: out of GPU memory"):
         start(context, asking, env={"FAKE_CRASH_AFTER": "1"})
     assert time.monotonic() - began < 10
+
+
+def test_an_end_in_a_run_keeps_what_was_had(context: LaunchContext, tmp_path: Path, data_root: Path) -> None:
+    options = {"name": "trtllm", "command": FAKE, "env": {"FAKE_CRASH_AFTER": "6"}}
+    plan = resolve(
+        {"model": "org/model", "tasks": ["gsm8k"], "dataset_root": str(data_root), "launcher": options},
+        {"no_reference": True, "limit": 20, "concurrency": 1},
+        {},
+    ).plan
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=r"trtllm ended with exit code 9 .*: out of GPU memory") as caught:
+        asyncio.run(evaluate(plan, tmp_path / "run"))
+    assert caught.value.exit_code == 4
+    assert time.monotonic() - began < 15
+    assert len((tmp_path / "run/samples/gsm8k.jsonl").read_text().splitlines()) >= 3
+
+
+def test_what_a_killed_supervisor_leaves_is_killed_too(context: LaunchContext) -> None:
+    async def killing(endpoint: Endpoint) -> None:
+        status = Path(f"/proc/{number(context, 'pid')}/status").read_text().split()
+        os.kill(int(status[status.index("PPid:") + 1]), signal.SIGKILL)
+        await asyncio.sleep(60)
+
+    with pytest.raises(LaunchError, match=r"trtllm ended with signal 9"):
+        start(context, killing, env={"FAKE_CHILD": "1"})
+    assert gone(number(context, "pid"))
+    assert gone(number(context, "child"))
 
 
 def test_a_deaf_server_is_killed(context: LaunchContext) -> None:
