@@ -87,6 +87,8 @@ async def evaluate(
     prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
     _check_pairs(plan, prepared)
     _verdict_rule(plan.verdict)
+    if launching is None and not (out_dir / run_folder.PLAN_FILE).exists():
+        _check_launcher(plan)
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     warnings: list[str] = []
     with (
@@ -312,6 +314,14 @@ async def launch(
     )
     async with start(context, **options) as endpoint:
         yield replace(endpoint, base_url=normalise_base_url(endpoint.base_url), model=plan.model or endpoint.model)
+
+
+def _check_launcher(plan: Plan) -> None:
+    """Raises PlanError for options that cannot be launched, before there is a run folder that is bound to them."""
+    start = folders.load(LAUNCHERS, plan.launcher.name)
+    options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    context = LaunchContext(model=plan.model, log_dir=Path(), patience_s=plan.limits.sample_timeout_s)
+    sys.modules[start.__module__].commands(context, **options)
 
 
 async def _preflight(client: Client, endpoint: Endpoint, prepared: Sequence[PreparedTask]) -> Endpoint:

@@ -101,10 +101,13 @@ def _text(plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: l
     import yaml
 
     lines = ["plan:", *_indented(yaml.safe_dump(msgspec.to_builtins(to_file(plan)), sort_keys=False))]
+    if files:
+        lines += ["files:", f"mkdir -p {shlex.join(sorted({str(Path(path).parent) for path in files}))}"]
     for path, text in files.items():
-        lines += [f"file {path}:", *_indented(text)]
+        lines += [f"cat > {shlex.quote(path)} <<'END'", text.rstrip("\n"), "END"]
     if commands:
-        lines += ["commands:", *(f"  {shlex.join(command)}" for command in commands)]
+        together = " &" if len(commands) > 1 else ""
+        lines += ["commands:", *(f"  {shlex.join(command)}{together}" for command in commands)]
     for facts in tasks:
         lines.append(f"task {facts['task']}: {facts['requests']} requests")
         shown = {

@@ -151,7 +151,9 @@ def test_a_dry_run_shows_the_command_and_the_file(tmp_path: Path, data_root: Pat
     )
     assert done.returncode == 0, done.stderr
     assert "  env CUDA_VISIBLE_DEVICES=3 trtllm-serve serve org/model --host 127.0.0.1 --port 8000" in done.stdout
-    assert "file logs/trtllm.yaml:\n  max_num_tokens: 8192\n" in done.stdout
+    pasted = done.stdout[done.stdout.index("mkdir -p logs") : done.stdout.index("commands:")]
+    subprocess.run(["sh", "-ec", pasted], cwd=tmp_path, check=True)
+    assert (tmp_path / "logs/trtllm.yaml").read_text() == "max_num_tokens: 8192\n"
 
 
 # ----------------------------------------------------------------------------------------------------- lifecycle
@@ -172,6 +174,18 @@ def test_a_run_starts_asks_and_stops(context: LaunchContext, tmp_path: Path, dat
     assert [line.partition(":")[2].split()[0] for line in said] == ["started", "ready", "the"]
     assert "FAKE_LOAD_S=0.3" in (tmp_path / "logs/commands.sh").read_text()
     assert report.endpoint.base_url.startswith("http://127.0.0.1:")
+
+
+def test_a_plan_that_cannot_be_launched_leaves_no_folder(tmp_path: Path, data_root: Path) -> None:
+    options = {"name": "trtllm", "tp": 2, "gpus": [0]}
+    plan = resolve(
+        {"model": "org/model", "tasks": ["gsm8k"], "dataset_root": str(data_root), "launcher": options},
+        {"no_reference": True, "limit": 5},
+        {},
+    ).plan
+    with pytest.raises(PlanError, match="2 GPUs are needed"):
+        asyncio.run(evaluate(plan, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_variables_of_mpi_and_slurm_are_not_inherited(context: LaunchContext, monkeypatch: pytest.MonkeyPatch) -> None:
