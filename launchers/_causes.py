@@ -46,7 +46,7 @@ CAUSES = (
     ),
     (r"ModuleNotFoundError: No module named", "a Python package is missing", "Is this the environment of the server?"),
     (
-        r"Killed|oom-kill|signal 9 \(Killed\)",
+        r"(?m)^Killed$|oom-kill|signal 9 \(Killed\)",
         "it was killed, perhaps by the kernel for want of main memory",
         "dmesg says whether the kernel did it.",
     ),

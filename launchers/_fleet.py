@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import socket
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -44,7 +45,10 @@ class Running:
         if (code := self.process.exit_code()) is None:
             return None
         how = f"signal {code - 128}" if code > 128 else f"signal {-code}" if code < 0 else f"exit code {code}"
-        return self.error(f"{self.server.name} ended with {how} after {time.monotonic() - self.began:.0f} s")
+        error = self.error(f"{self.server.name} ended with {how} after {time.monotonic() - self.began:.0f} s")
+        if how == "signal 9":
+            error.hint = f"Perhaps the kernel killed it for want of main memory: dmesg says so. {error.hint}"
+        return error
 
     def error(self, message: str) -> LaunchError:
         """With the known cause and the last lines of the log."""
@@ -70,8 +74,11 @@ async def fleet(
     """Starts the servers, each in a process group with a log of its own, and ends them all on every way out.
 
     When one of them ends, the block is cancelled and LaunchError raised in its place. Raises LaunchError too when a GPU
-    or a port is used by another launch, when the machine has too few GPUs, or when an executable is not there.
+    or a port is used by another launch, when the machine has too few GPUs, or when an executable is not there, and
+    anywhere but on Linux.
     """
+    if sys.platform != "linux":
+        raise LaunchError("servers are launched on Linux only", hint="Start them elsewhere and give --base-url.")
     for server in servers:
         if shutil.which(server.argv[0]) is None:
             raise LaunchError(

@@ -24,6 +24,7 @@ from serve_eval.schema import Endpoint, LaunchContext
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = [sys.executable, str(Path(__file__).with_name("fake_trtllm_serve.py"))]
+MEMORY_USED = _gpus.memory_used
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
 
@@ -36,6 +37,7 @@ def said() -> list[str]:
 def context(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> LaunchContext:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(_gpus, "memory_used", lambda: None)  # whatever this machine has
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return LaunchContext(model="org/model", log_dir=tmp_path / "logs", told=said.append)
 
@@ -356,6 +358,7 @@ def test_gpus_are_checked_before_and_after(
     smi.chmod(0o755)
     (tmp_path / "used").write_text("10")
     monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(_gpus, "memory_used", MEMORY_USED)
     monkeypatch.setattr(_fleet, "MEMORY_S", 0.3)
     with pytest.raises(LaunchError, match="this machine has 1 GPUs, numbered 0, and the plan needs number 1"):
         start(context, nothing, tp=2)
