@@ -289,6 +289,25 @@ def test_cancelling_stops_it(context: LaunchContext) -> None:
     assert gone(number(context, "child"))
 
 
+def test_cancelling_while_it_loads_stops_it(context: LaunchContext) -> None:
+    async def story() -> None:
+        task, log = asyncio.create_task(_loading(context)), context.log_dir / "trtllm.log"
+        while not (log.exists() and "child" in log.read_text()):  # noqa: ASYNC110 - a process writes it
+            await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+    assert gone(number(context, "pid"))
+    assert gone(number(context, "child"))
+
+
+async def _loading(context: LaunchContext) -> None:
+    async with trtllm.launch(context, command=FAKE, env={"FAKE_LOAD_S": "60", "FAKE_CHILD": "1"}):
+        raise AssertionError("it started")
+
+
 def test_the_same_gpu_or_port_twice_is_refused(context: LaunchContext, tmp_path: Path) -> None:
     async def again(endpoint: Endpoint) -> None:
         other = replace(context, log_dir=tmp_path / "other")
