@@ -1,0 +1,70 @@
+"""The launchers and the stand-in, made apart from each other from the same facts: started, evaluated, judged, stopped,
+in both generations of trtllm-serve."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from serve_eval.evaluation import evaluate
+from serve_eval.preparation import prepare
+from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.schema import Plan, Report, Spec, VerdictOutcome
+from tests.standin.process import environment
+
+MODEL = "my-org/my-model"
+CASES = [
+    pytest.param("v12", "trtllm", {}),
+    pytest.param("main", "trtllm", {}),
+    pytest.param("v12", "trtllm_disaggregated", {}),
+    pytest.param("main", "trtllm_disaggregated", {}),
+    *(
+        pytest.param(flavour, "trtllm_disaggregated", {"discovery": discovery, **many}, marks=pytest.mark.slow)
+        for flavour in ("v12", "main")
+        for discovery in (False, True)
+        for many in ({}, {"context_servers": {"num_instances": 2}, "generation_servers": {"num_instances": 2}})
+    ),
+]
+
+
+def _answers(plan: Plan, path: Path) -> Path:
+    """What the stand-in is to say: three right answers of four."""
+    import msgspec
+
+    with path.open("wb") as file:
+        for p in prepare(plan):
+            for number, sample in enumerate(p.dataset.samples):
+                right, wrong = p.task.answers(sample)
+                line = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong}
+                file.write(msgspec.json.encode({**line, "probability": float(number % 4 > 0)}) + b"\n")
+    return path
+
+
+@pytest.mark.parametrize(("flavour", "launcher", "options"), CASES)
+def test_an_evaluation_of_servers_that_were_started_for_it(
+    data_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flavour: str,
+    launcher: str,
+    options: dict[str, object],
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the locks of GPUs lie there, and other tests run beside this one
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "refs").mkdir()
+    (tmp_path / "refs/gsm8k.yaml").write_text(f"{MODEL}: [{{accuracy: 75}}]\n")
+    plan = Plan(
+        model=MODEL,
+        launcher=Spec(name=launcher, options=options),
+        tasks=(Spec(name="gsm8k", options={"num_samples": 80}),),
+        dataset_roots=(str(data_root),),
+        references_dir=str(tmp_path / "refs"),
+    )
+    answers = _answers(plan, tmp_path / "answers.jsonl")
+    for name, value in environment(flavour, answers=answers, STANDIN_POLL_S="0.2").items():  # type: ignore[arg-type]
+        monkeypatch.setenv(name, value)
+    report: Report = asyncio.run(evaluate(plan, tmp_path / "out"))
+    (task,) = report.tasks
+    assert (task.result.scored, task.result.value, task.verdict.outcome) == (80, 75.0, VerdictOutcome.PASS)
