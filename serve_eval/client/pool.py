@@ -22,8 +22,6 @@ ADDRESSES_S = 10.0
 """How long the addresses of a name are kept."""
 NEXT_ADDRESS_S = 0.25
 """After so long without a connection the next address of a name is tried beside it (RFC 8305)."""
-
-
 TURNS_TO_CLOSE = 10
 """Turns of the event loop that aborted connections may take to be gone."""
 

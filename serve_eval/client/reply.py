@@ -13,10 +13,8 @@ AFTER_DONE_S = 1.0
 """How long a stream that said [DONE] may take to end before its connection is given up."""
 AFTER_FINISH_S = 5.0
 """How long the usage and [DONE] are waited for, once a finish_reason said that the answer is whole."""
-
-
 FRAMING, MIN_FRAMING = 2, 65536
-"""A body of n bytes may come in FRAMING * n + MIN_FRAMING: chunks of one byte take more, and no server sends them."""
+"""A body of n bytes may come in FRAMING * n + MIN_FRAMING bytes of chunks."""
 
 
 class Disconnected(Exception):

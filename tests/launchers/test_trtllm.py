@@ -28,20 +28,6 @@ MEMORY_USED = _gpus.memory_used
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
 
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def context(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> LaunchContext:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(_gpus, "memory_used", lambda: None)  # whatever this machine has
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return LaunchContext(model="org/model", log_dir=tmp_path / "logs", told=said.append)
-
-
 def gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)

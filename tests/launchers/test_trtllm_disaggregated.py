@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from launchers import _flavour, _gpus, _supervisor, trtllm, trtllm_disaggregated
+from launchers import _flavour, _supervisor, trtllm, trtllm_disaggregated
 from launchers._causes import cause
 from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
@@ -28,19 +28,6 @@ UCX = "'UCX_TLS=^ib' UCX_MM_ERROR_HANDLING=y"
 @pytest.fixture(autouse=True)
 def _no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def context(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> LaunchContext:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(_gpus, "memory_used", lambda: None)  # whatever this machine has
-    return LaunchContext(model="org/model", log_dir=tmp_path / "logs", told=said.append)
 
 
 def checked(**options: Any) -> dict[str, Any]:

@@ -47,12 +47,11 @@ def test_an_evaluation_of_servers_that_were_started_for_it(
     data_root: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    own_machine: None,
     flavour: str,
     launcher: str,
     options: dict[str, object],
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the locks of GPUs lie there, and other tests run beside this one
-    monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/gsm8k.yaml").write_text(f"{MODEL}: [{{accuracy: 75}}]\n")
     plan = Plan(
