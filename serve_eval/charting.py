@@ -16,6 +16,7 @@ import msgspec
 from serve_eval import reference_samples
 from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.history import Night, Series
+from serve_eval.schema import file_stem
 from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, drift
 from serve_eval.stats.instability import instability
 
@@ -105,7 +106,7 @@ def _measured(series: Series) -> tuple[str, list[float]]:
 
 def _scores(night: Night, task: str) -> dict[str, float] | None:
     """Sample -> score; None when the file is not there. Raises RunFolderError for a damaged one."""
-    path = night.run / "scores" / f"{task}.jsonl"
+    path = night.run / "scores" / f"{file_stem(task)}.jsonl"
     try:
         return {line.id: line.value for line in _decoder.decode_lines(path.read_bytes())}
     except FileNotFoundError:

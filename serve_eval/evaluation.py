@@ -248,19 +248,19 @@ def _open(
     failures_stand: bool = False,
 ) -> Work:
     """The journal of a task with what was had, scored again."""
-    journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.name}.jsonl"))
+    journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.file_stem}.jsonl"))
     if journal.dropped_bytes:
         torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
         warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
     runs_code = p.task.program is not None
-    executions = Executions(folder / FOLDER / f"{p.task.name}.jsonl", keep=True) if runs_code else None
+    executions = Executions(folder / FOLDER / f"{p.task.file_stem}.jsonl", keep=True) if runs_code else None
     tally = Tally(p.task, p.dataset.samples, None if runs_code else _scores(p, folder, stack), repeats=repeats)
     replay(journal, tally, failures_stand=failures_stand)
     return Work(p, journal, tally, executions)
 
 
 def _scores(p: PreparedTask, folder: Path, stack: ExitStack) -> BinaryIO:
-    return stack.enter_context(run_folder.private_file(folder / "scores" / f"{p.task.name}.jsonl"))
+    return stack.enter_context(run_folder.private_file(folder / "scores" / f"{p.task.file_stem}.jsonl"))
 
 
 async def _sandbox(plan: Plan, work: Sequence[Work], told: Callable[[str], None]) -> tuple[Sandbox, Isolation] | None:

@@ -2,12 +2,14 @@
 
 Every module of such a folder offers one function (`task`, `launch`, `judge`) whose keyword-only parameters are the
 options of the plan; the first line of the module's docstring is what the list command shows. Files that start with an
-underscore are shared code and not offered.
+underscore are shared code and not offered. A task that has a parameter before its options is a family of them:
+`lm_eval:arc` calls that of `lm_eval` with "arc".
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 import math
@@ -20,13 +22,25 @@ import msgspec
 
 from serve_eval.errors import PlanError
 
-ENTRY_POINTS = {"serve_eval.tasks": "task", "launchers": "launch", "serve_eval.verdicts": "judge"}
+ENTRY_POINTS = {
+    "serve_eval.tasks": "task",
+    "serve_eval.scorers": "scorer",
+    "launchers": "launch",
+    "serve_eval.verdicts": "judge",
+}
+SCORERS = "serve_eval.scorers"
+"""The folder that also holds what only tasks score by: a file of it is offered when it has the function."""
+FAMILIES = "serve_eval.tasks"
+"""The folder whose functions may make a whole family; those of the others are handed what they work on."""
 
 
 def names(folder: str) -> list[str]:
     """Names offered by a folder given as a package name, sorted."""
     paths = importlib.import_module(folder).__path__
-    return sorted(module.name for module in pkgutil.iter_modules(paths) if not module.name.startswith("_"))
+    found = sorted(module.name for module in pkgutil.iter_modules(paths) if not module.name.startswith("_"))
+    if folder != SCORERS:
+        return found
+    return [name for name in found if hasattr(importlib.import_module(f"{folder}.{name}"), ENTRY_POINTS[folder])]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -40,13 +54,42 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def load(folder: str, name: str) -> Callable[..., Any]:
-    """The function that a folder's module offers. Raises PlanError with the nearest known name."""
+    """The function that a folder's module offers; of a family, that of the member. Raises PlanError with the nearest
+    known name."""
     known = names(folder)
-    if name not in known:
-        kind = ENTRY_POINTS[folder].replace("launch", "launcher").replace("judge", "verdict rule")
+    file, colon, member = name.partition(":")
+    kind = ENTRY_POINTS[folder].replace("launch", "launcher").replace("judge", "verdict rule")
+    if file not in known:
         raise PlanError(f"unknown {kind} {name!r}.{nearest(name, known)}")
-    function: Callable[..., Any] = getattr(importlib.import_module(f"{folder}.{name}"), ENTRY_POINTS[folder])
-    return function
+    make = function(folder, file)
+    parameter = family_of(folder, make)
+    if parameter is None and colon:
+        raise PlanError(f"unknown {kind} {name!r}: {file} is one {kind} and takes no name after a colon")
+    if parameter is None:
+        return make
+    if not member:
+        raise PlanError(f"{file} is a family of {kind}s: say which one, {file}:{parameter.upper()}")
+
+    @functools.wraps(make)
+    def of_member(**options: object) -> Any:
+        return make(member, **options)
+
+    return of_member
+
+
+def function(folder: str, file: str) -> Callable[..., Any]:
+    """What a file of the folder offers, as it stands there."""
+    found: Callable[..., Any] = getattr(importlib.import_module(f"{folder}.{file}"), ENTRY_POINTS[folder])
+    return found
+
+
+def family_of(folder: str, function: Callable[..., Any]) -> str | None:
+    """What the members of a family of tasks are called; None for a function that makes one thing."""
+    if folder != FAMILIES:
+        return None
+    parameters = inspect.signature(function).parameters.values()
+    before = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return before[0] if before else None
 
 
 def summary(folder: str, name: str) -> str:

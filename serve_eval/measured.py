@@ -10,7 +10,7 @@ import msgspec
 
 from serve_eval import run_folder
 from serve_eval.errors import RunFolderError
-from serve_eval.schema import MEAN
+from serve_eval.schema import MEAN, file_stem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ def measured(run: Path) -> list[Measured]:
         name, scale = task["result"]["task"], task["result"]["metric"]["scale"]
         if (how := task["result"].get("aggregation", MEAN.name)) != MEAN.name:
             raise RunFolderError(f"{run}: the value of {name} is the {how}, whose spread is not that of its scores")
-        lines = (run / "scores" / f"{name}.jsonl").read_bytes()
+        lines = (run / "scores" / f"{file_stem(name)}.jsonl").read_bytes()
         values = [scale * line.value for line in msgspec.json.Decoder(_Line).decode_lines(lines)]
         if not values:
             raise RunFolderError(f"{run}: {name} has no score")

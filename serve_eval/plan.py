@@ -327,7 +327,7 @@ def _apply(
     import yaml
 
     target, _, raw = text.partition("=")
-    name, _, option = target.partition(".")
+    name, _, option = target.rpartition(".")  # names may have dots, options have none
     try:
         value = yaml.safe_load(raw)
     except yaml.YAMLError:

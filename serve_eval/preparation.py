@@ -15,7 +15,7 @@ from typing import Any
 from serve_eval import folders, reference
 from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError
 from serve_eval.fingerprint import fingerprint, protocol_differences
-from serve_eval.protocol import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task
+from serve_eval.protocol import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
 from serve_eval.reference import AcceptanceLength
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Need, Plan, Reference, Spec, Task
 from serve_eval.stats.classic import num_samples_for
@@ -131,7 +131,7 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
             raise DatasetError(deviation, hint=_OTHER_DATA_HINT)
         found, why, protocol = None, deviation, None
     dataset, hypothesis, notes = _subset(plan, task, full, hypothesis)
-    usual = build_task(Spec(name=spec.name)).hypothesis.num_samples
+    usual = usual_task(spec).hypothesis.num_samples
     if hypothesis.num_samples != usual and not notes and (found is None or found.num_samples is None):
         notes = (f"num_samples is {hypothesis.num_samples} where the task registers {usual}: judged with that n",)
     if full.deviation is not None:
@@ -192,17 +192,17 @@ def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> t
 def _assumed(spec: Spec, task: Task, found: Reference) -> tuple[Any, str]:
     """The protocol of a reference that records none, and what the report says of it: the task's own, or, for a shipped
     row where the suite is followed exactly, the suite's, which renders a chat itself."""
-    usual = build_task(Spec(name=spec.name))
+    usual = usual_task(spec)
     if not _is_shipped(found):
         return usual.protocol, "assumed (task default)"
     if not task.protocol.get("suite_exact"):
-        exact = build_task(Spec(name=spec.name, options={"suite_exact": True})).protocol
+        exact = usual_task(spec, suite_exact=True).protocol
         others = sorted({*protocol_differences(usual.protocol, exact)} - {"suite_exact"})
         hint = f"; suite_exact would change {', '.join(others)}" if others else ""
         return usual.protocol, f"assumed (task default{hint})"
     names = ("suite_exact", "tokenizer", "template_date") if usual.chat else ("suite_exact",)
     options = {name: spec.options[name] for name in names if name in spec.options}
-    return build_task(Spec(name=spec.name, options=options)).protocol, "assumed (as in the suite)"
+    return usual_task(spec, **options).protocol, "assumed (as in the suite)"
 
 
 def _is_shipped(found: Reference) -> bool:

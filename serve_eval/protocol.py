@@ -71,6 +71,13 @@ def build_task(spec: Spec, where: str = "") -> Task:
     return apply(task, typing.cast(Choices, shared), where)
 
 
+def usual_task(spec: Spec, **options: object) -> Task:
+    """The task with the defaults of its options, but for those that it cannot be made without, and `options`."""
+    own = folders.options_of(folders.load(TASKS, spec.name))
+    needed = {n: spec.options[n] for n, p in own.items() if p.default is p.empty and n in spec.options}
+    return build_task(Spec(name=spec.name, options={**needed, **options}))
+
+
 def apply(task: Task, given: Choices, where: str = "") -> Task:
     """The task under these choices. Pure but for the chat template, which is read. Raises PlanError for choices that
     exclude each other, each problem starting with `where`."""

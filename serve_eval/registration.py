@@ -93,8 +93,8 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
     with ExitStack() as stack:
         folder = stack.enter_context(run_folder.open_folder(run, plan, fingerprints))
         for p in prepared:
-            journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.name}.jsonl"))
-            executions = Executions(folder / FOLDER / f"{p.task.name}.jsonl", keep=False)
+            journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.file_stem}.jsonl"))
+            executions = Executions(folder / FOLDER / f"{p.task.file_stem}.jsonl", keep=False)
             tally = Tally(p.task, p.dataset.samples, repeats=plan.repeats, executions=executions)
             replay(journal, tally)
             missing = len(tally.samples) - tally.scored

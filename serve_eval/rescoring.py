@@ -27,7 +27,7 @@ from serve_eval.journal import read
 from serve_eval.plan import resolve, to_file
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.protocol import TASKS, build_task
-from serve_eval.schema import DataRoots, Outcome, Plan, Program, Sample, Score, Spec, Task
+from serve_eval.schema import DataRoots, Outcome, Plan, Program, Sample, Score, Spec, Task, file_stem
 from serve_eval.tally import Tally, take
 
 NOT_SCORED = "not scored"
@@ -219,11 +219,11 @@ _decoder = msgspec.json.Decoder(_Line)
 
 def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan) -> Rescored:
     name = work.task.name
-    lines = _scores_on_file(run / "scores" / f"{name}.jsonl")
+    lines = _scores_on_file(run / "scores" / f"{file_stem(name)}.jsonl")
     before = {sample: line.told() for sample, line in lines.items()}
     comparison = _Comparison(before)
-    samples, journal = work.prepared.dataset.samples, run / "samples" / f"{name}.jsonl"
-    executions = Executions(run / FOLDER / f"{name}.jsonl", keep=False)
+    samples, journal = work.prepared.dataset.samples, run / "samples" / f"{file_stem(name)}.jsonl"
+    executions = Executions(run / FOLDER / f"{file_stem(name)}.jsonl", keep=False)
     tally = Tally(work.task, samples, comparison, repeats=plan.repeats, executions=executions)
     if journal.exists():
         if programs := executions.pending(work.task, tally.samples, read(journal)):
@@ -317,7 +317,7 @@ def _write(run: Path, to: Path, plan: Plan, work: Sequence[_Work], report: Mappi
     prints = {one.task.name: fingerprint(one.task, one.prepared.dataset) for one in work}
     try:
         with run_folder.open_folder(to, plan, prints) as folder:
-            kept = [Path(place) / f"{name}.jsonl" for place in ("samples", FOLDER) for name in prints]
+            kept = [Path(place) / f"{file_stem(name)}.jsonl" for place in ("samples", FOLDER) for name in prints]
             for place in (Path(run_folder.ENVIRONMENT_FILE), *kept):
                 if (run / place).exists():
                     (folder / place).parent.mkdir(mode=0o700, exist_ok=True)

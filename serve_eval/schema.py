@@ -453,6 +453,24 @@ class Program(Struct, frozen=True, kw_only=True, gc=False):
     wall_s: float = 10.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorer:
+    """How answers to the cases of a file are scored: a value that holds functions, as a task is.
+
+    `expected` is what a case says of its answer, as YAML has it. `problems(expected)` tells what is wrong with it,
+    before anything is asked; `score(expected, response)` judges one answer between 0 and 1; `answers(expected)` is one
+    text that scores full marks and one that scores nothing. `version` rises when a score could come out otherwise.
+    `program` is there for one that runs answers, as in a Task.
+    """
+
+    version: int
+    score: Callable[[object, Response], Score]
+    answers: Callable[[object], tuple[str, str]]
+    problems: Callable[[object], Sequence[str]]
+    program: Callable[[object, Response], Program | None] | None = None
+    requires: frozenset[Need] = frozenset()
+
+
 Scored = Iterable[tuple[Sample, Score]]
 """Samples with their scores. Of a score the value, the outcome and the parts are kept, the answer is not."""
 
@@ -491,6 +509,11 @@ class Need(StrEnum):
     IMAGES = "images"
     GUIDED_DECODING = "guided decoding"
     TOKENS_PER_STEP = "tokens per step"
+
+
+def file_stem(task: str) -> str:
+    """What the files of a task of that name are called."""
+    return task.replace(":", "-").replace("/", "-")
 
 
 Secondary = Callable[[Scored], Mapping[str, float]]
@@ -557,6 +580,11 @@ class Task:
     requires: frozenset[Need] = frozenset()
     context_tokens: int | None = None
     acceptance_length: str | None = None
+
+    @property
+    def file_stem(self) -> str:
+        """What its files are called: a member of a family has a colon in its name, and that is no good in a path."""
+        return file_stem(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

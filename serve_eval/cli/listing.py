@@ -24,8 +24,11 @@ def listing(
         if kind in (title, "all"):
             emit(f"{title}:\n")
             for name in folders.names(package):
-                emit(f"  {name}: {folders.summary(package, name)}\n")
-                options = folders.options_of(folders.load(package, name))
+                function = folders.function(package, name)
+                member = folders.family_of(package, function)
+                shown = f"{name}:{member.upper()}" if member else name
+                emit(f"  {shown}: {folders.summary(package, name)}\n")
+                options = folders.options_of(function)
                 for option, parameter in options.items():
                     required = parameter.default is parameter.empty
                     emit(f"      {option}: {'required' if required else repr(parameter.default)}\n")
