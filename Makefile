@@ -30,6 +30,7 @@ lint: $(VENV)/.dev
 # Error rates of every rule by simulation, in a few minutes; docs/method.md holds what it printed.
 calibrate: $(VENV)/.runtime
 	@$(BIN)/python -m tests.stats.calibrate
+	@$(BIN)/python -m tests.stats.calibrate_onset
 
 # Coverage-guided, for two minutes; new inputs that it finds stay in a folder of its own.
 fuzz: $(VENV)/.dev

@@ -22,6 +22,8 @@ from serve_eval import folders, pairing, run_folder
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
 from serve_eval.connection import connect
+from serve_eval.degradation import degradations
+from serve_eval.degradation import told as told_of
 from serve_eval.descriptors import ensure_descriptors
 from serve_eval.endpoint import (
     RETRIES,
@@ -175,14 +177,18 @@ def _report(
     judge = _verdict_rule(plan.verdict)
     warnings = [*warnings, *_other_versions(work, endpoint)]
     unsupported = run_folder.unsupported(folder)
-    tasks = tuple(_report_task(w, plan, judge, unsupported.get(w.p.task.name)) for w in work)
+    loads = run_folder.loads(folder)
+    in_random_order = plan.early_stop is not None or all(load.limits.order == "random" for load in loads)
+    tasks = tuple(
+        _report_task(w, plan, judge, unsupported.get(w.p.task.name), in_random_order=in_random_order) for w in work
+    )
     return Report(
         schema_version=SCHEMA_VERSION,
         plan=plan,
         endpoint=endpoint,
         environment=environment(),
         tasks=tasks,
-        loads=run_folder.loads(folder),
+        loads=loads,
         exit_code=exit_code([t.verdict for t in tasks], strict=strict),
         started_at=started_at.isoformat(timespec="seconds"),
         wall_s=round(wall_s, 3),
@@ -384,7 +390,9 @@ def _check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
             )
 
 
-def _report_task(w: Work, plan: Plan, judge: Callable[..., Verdict], lacks: Ability | None) -> TaskReport:
+def _report_task(
+    w: Work, plan: Plan, judge: Callable[..., Verdict], lacks: Ability | None, *, in_random_order: bool
+) -> TaskReport:
     """`lacks` is what the endpoint cannot do; a task that was answered to its end before stays judged."""
     p, tally = w.p, w.tally
     early = None if w.early is None else w.early.result()
@@ -410,7 +418,8 @@ def _report_task(w: Work, plan: Plan, judge: Callable[..., Verdict], lacks: Abil
     if p.task.acceptance_length is not None and p.acceptance is not None:
         verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
     one_token = p.task.sampling.max_tokens <= 2
-    extra = (*p.notes, *remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop))
+    worse = () if not in_random_order else degradations(tally.course(), p.task.metric)
+    extra = (*p.notes, *map(told_of, worse), *remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop))
     return TaskReport(
         spec=p.spec,
         version=p.task.version,
@@ -421,6 +430,7 @@ def _report_task(w: Work, plan: Plan, judge: Callable[..., Verdict], lacks: Abil
         reference=p.reference,
         verdict=replace(verdict, protocol=p.protocol, warnings=(*verdict.warnings, *extra)),
         isolations=() if w.executions is None else tuple(w.executions.isolations),
+        degradations=worse,
     )
 
 

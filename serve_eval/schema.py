@@ -75,7 +75,7 @@ class Limits:
 
     concurrency: int | Literal["auto"] = 64
     rate_limit: float | None = None
-    order: Order = "natural"
+    order: Order = "random"
     stream: bool = False
     max_attempts: int = 4
     retry_budget: int | None = None
@@ -728,6 +728,25 @@ class PairedComparison:
     reasons: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degradation:
+    """A run that turned worse on its way, by the order in which its requests were started.
+
+    `measure` says in what: the value, or answers that are empty, repeat themselves, or are longer or shorter than most.
+    `since` is the number of the first request that is worse, `noticed` that of the one at which there was no doubt
+    left, counted from 1. `before` and `after` are the shares of bad answers before `since` and from it on. `started_s`
+    is when that request was started, in seconds since 1970 in UTC.
+    """
+
+    measure: str
+    since: int
+    noticed: int
+    of: int
+    before: float
+    after: float
+    started_s: float
+
+
 class VerdictOutcome(StrEnum):
     """What is said of a task in the end."""
 
@@ -906,7 +925,7 @@ class Isolation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     """One task of a report: what was asked, what came back, what is said of it. `isolations` are those in which answers
-    were run, in the order of their first use."""
+    were run, in the order of their first use; `degradations` tell from when on the run turned worse."""
 
     spec: Spec
     version: int
@@ -917,6 +936,7 @@ class TaskReport:
     reference: Reference | None
     verdict: Verdict
     isolations: tuple[Isolation, ...] = ()
+    degradations: tuple[Degradation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

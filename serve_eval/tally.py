@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from serve_eval.degradation import Course
 from serve_eval.executions import Executions, program_of
 from serve_eval.journal import Journal, Record
 from serve_eval.repeats import Repeated, stability
@@ -20,7 +21,13 @@ from serve_eval.traffic import TrafficCounter
 _encode = msgspec.json.Encoder().encode
 _COUNTED = Score(value=0.0, outcome=Outcome.UNPARSED)
 """In the place of the score of an answer that is only counted."""
-_TRUNCATED, _STOPPED_IN_REASONING = 1, 2
+_TRUNCATED, _STOPPED_IN_REASONING, _REPETITIVE = 1, 2, 4
+_TAIL, _LOOP, _TIMES = 400, 20, 6
+"""An answer goes in circles when its last characters stand so often within its tail."""
+
+
+def _repetitive(text: str) -> bool:
+    return len(text) >= _TAIL and text.count(text[-_LOOP:], len(text) - _TAIL) >= _TIMES
 
 
 def score_response(task: Task, sample: Sample, response: Response) -> Score:
@@ -72,6 +79,8 @@ class Tally:
         self._failure = bytearray(len(samples))
         self._retryable = bytearray(len(samples))
         self._flags = bytearray(len(samples))
+        self._started = array("d", bytes(8 * len(samples)))
+        self._lengths = array("i", bytes(4 * len(samples)))
         self._traffic = TrafficCounter()
         self.scored, self.failed, self._sum = 0, 0, 0.0
 
@@ -90,7 +99,13 @@ class Tally:
         self.failed -= bool(self._failure[i])
         self._failure[i] = 0
         self._outcome[i] = self._OUTCOMES[score.outcome]
-        self._flags[i] = result.truncated * _TRUNCATED | result.stopped_in_reasoning * _STOPPED_IN_REASONING
+        self._flags[i] = (
+            result.truncated * _TRUNCATED
+            | result.stopped_in_reasoning * _STOPPED_IN_REASONING
+            | _repetitive(result.text) * _REPETITIVE
+        )
+        self._started[i] = result.attempts[0].start_s if result.attempts else 0.0
+        self._lengths[i] = result.usage.completion_tokens or len(result.text)
         self._values[i] = score.value
         if self._answers is not None and score.answer is not None:
             self._answers[i] = hash(score.answer) or 1
@@ -205,8 +220,8 @@ class Tally:
             scored=n,
             failed=self.failed if spared else planned - n,
             spared=planned - n - self.failed if spared else 0,
-            truncated=sum(flags & _TRUNCATED for flags in self._flags),
-            stopped_in_reasoning=sum(flags & _STOPPED_IN_REASONING for flags in self._flags) // _STOPPED_IN_REASONING,
+            truncated=self._flagged(_TRUNCATED),
+            stopped_in_reasoning=self._flagged(_STOPPED_IN_REASONING),
             outcomes={str(key): count for key, code in self._OUTCOMES.items() if (count := outcomes[code])},
             failures={str(key): count for key, code in self._KINDS.items() if (count := failures[code])},
             value=value,
@@ -220,6 +235,21 @@ class Tally:
             stability=None if spared else stability(self),
             aggregation=aggregation.name,
             secondary=self.task.secondary(self._pairs(self._scored())) if n else {},
+        )
+
+    def _flagged(self, flag: int) -> int:
+        return sum(flags & flag for flags in self._flags) // flag
+
+    def course(self) -> Course:
+        """What came of the samples that have a score, in the order in which they were started."""
+        order = sorted(self._scored(), key=self._started.__getitem__)
+        no_text = {self._OUTCOMES[Outcome.EMPTY], self._OUTCOMES[Outcome.REASONING_ONLY]}
+        return Course(
+            started_s=array("d", (self._started[i] for i in order)),
+            values=array("d", (self._values[i] for i in order)),
+            lengths=array("i", (self._lengths[i] for i in order)),
+            empty=bytes(self._outcome[i] in no_text for i in order),
+            repetitive=bytes(self._flags[i] & _REPETITIVE != 0 for i in order),
         )
 
     def _bounds(self, total: float, value: float | None) -> tuple[float, float] | None:

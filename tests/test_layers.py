@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS: list[tuple[str, ...]] = [
     ("errors",),
     ("schema", "stats", "folders", "yaml_file", "address", "fingerprint", "prompt_hash", "order", "traffic"),
-    ("concurrency", "watch", "descriptors", "repeats", "asking", "aggregations", "chat_template"),
+    ("concurrency", "watch", "descriptors", "repeats", "asking", "aggregations", "degradation", "chat_template"),
     (
         "client",
         "hung",

@@ -167,7 +167,7 @@ def run(
         float | None, _flag("--rate-limit", "At most so many requests per second, evenly spaced.", _SENT)
     ] = None,
     order: Annotated[
-        str | None, _flag("--order", "Which samples first: natural (default), random, prefix, longest.", _SENT)
+        str | None, _flag("--order", "Which samples first: random (default), natural, prefix, longest.", _SENT)
     ] = None,
     stream: Annotated[
         bool | None,

@@ -104,7 +104,7 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(data_root: Path, 
     assert load["limits"]["order"] == "random"
     assert load["steps"][0]["concurrency"] == 32
     assert load["max_in_flight"] > 16
-    plain = _run(data_root, tmp_path / "p", *flags)
+    plain = _run(data_root, tmp_path / "p", *flags, "--order", "natural")
     assert plain.returncode == 3
     (other,) = json.loads((tmp_path / "p/report.json").read_text())["tasks"]
     assert other["result"] == task["result"]
