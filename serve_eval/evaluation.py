@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import serve_eval
-from serve_eval import folders, pairing, run_folder
+from serve_eval import folders, origins, pairing, run_folder
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
 from serve_eval.connection import connect
@@ -26,6 +26,7 @@ from serve_eval.degradation import degradations
 from serve_eval.degradation import told as told_of
 from serve_eval.descriptors import ensure_descriptors
 from serve_eval.endpoint import (
+    LAUNCHERS,
     RETRIES,
     Launching,
     about_endpoint,
@@ -42,6 +43,7 @@ from serve_eval.journal import FULL_DISK, NO_ROOM_HINT, Journal
 from serve_eval.order import arranged
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.probe import probe, reason
+from serve_eval.protocol import TASKS
 from serve_eval.report.exit_code import exit_code
 from serve_eval.runner import Lane, Progress, Session, ask
 from serve_eval.sandbox.sandbox import Sandbox
@@ -93,6 +95,7 @@ async def evaluate(
     ServeEvalError for what stops the run; what was had by then is in the folder.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
+    origins.include(plan.include_path)
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
     plan = await with_model(plan, environ)
     prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
@@ -149,6 +152,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     """
     started_at, began = datetime.now(UTC), time.monotonic()
     saved = run_folder.saved_plan(out_dir)
+    origins.include(plan.include_path)
     prepared = prepare(plan)
     _check_pairs(plan, prepared)
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
@@ -175,7 +179,7 @@ def _report(
     strict: bool,
 ) -> Report:
     judge = _verdict_rule(plan.verdict)
-    warnings = [*warnings, *_other_versions(work, endpoint)]
+    warnings = [*warnings, *_other_versions(work, endpoint), *_other_code(plan, folder)]
     unsupported = run_folder.unsupported(folder)
     loads = run_folder.loads(folder)
     in_random_order = plan.early_stop is not None or all(load.limits.order == "random" for load in loads)
@@ -360,6 +364,21 @@ def _other_versions(work: Sequence[Work], endpoint: Endpoint) -> list[str]:
     return found
 
 
+def _other_code(plan: Plan, folder: Path) -> list[str]:
+    """What code of others made the numbers, and where it has changed since answers were had."""
+    named = [*((TASKS, task) for task in plan.tasks), (LAUNCHERS, plan.launcher), (VERDICTS, plan.verdict)]
+    used = {f"{origins.KINDS[folder]}.{spec.name.partition(':')[0]}" for folder, spec in named}
+    told = []
+    for name, now in origins.loaded().items():
+        if name not in used and not name.startswith("scorers."):
+            continue
+        before = [session.get("extensions", {}).get(name, {}).get("sha256") for session in run_folder.sessions(folder)]
+        changed = sorted({digest[:12] for digest in before if digest is not None} - {now.sha256[:12]})
+        line = f"{name} is that of {now.origin} (sha256 {now.sha256[:12]})"
+        told.append(f"{line}; answers were had when it was {', '.join(changed)}" if changed else line)
+    return told
+
+
 # ------------------------------------------------------------------------------------------- verdict and report
 
 
@@ -458,6 +477,7 @@ def environment() -> dict[str, object]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": versions,
+        **({"extensions": extensions} if (extensions := origins.loaded()) else {}),
     }
 
 

@@ -3,7 +3,8 @@
 Every module of such a folder offers one function (`task`, `launch`, `judge`) whose keyword-only parameters are the
 options of the plan; the first line of the module's docstring is what the list command shows. Files that start with an
 underscore are shared code and not offered. A task that has a parameter before its options is a family of them:
-`lm_eval:arc` calls that of `lm_eval` with "arc".
+`lm_eval:arc` calls that of `lm_eval` with "arc". What others offer in the same shape (`origins.py`) is found beside
+ours and checked when it is loaded.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import importlib
 import inspect
 import math
 import pkgutil
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
+from serve_eval import origins
 from serve_eval.errors import PlanError
 
 ENTRY_POINTS = {
@@ -30,12 +34,19 @@ ENTRY_POINTS = {
 }
 SCORERS = "serve_eval.scorers"
 """The folder that also holds what only tasks score by: a file of it is offered when it has the function."""
+BESIDE = {"launchers": ("commands",)}
+"""Further functions of a file that a run calls: a launcher says what it would start."""
 FAMILIES = "serve_eval.tasks"
 """The folder whose functions may make a whole family; those of the others are handed what they work on."""
 
 
 def names(folder: str) -> list[str]:
-    """Names offered by a folder given as a package name, sorted."""
+    """Names offered by a folder given as a package name and by others beside it, sorted."""
+    return sorted({*shipped(folder), *origins.names(folder)})
+
+
+def shipped(folder: str) -> list[str]:
+    """Names that one of our own folders offers, sorted."""
     paths = importlib.import_module(folder).__path__
     found = sorted(module.name for module in pkgutil.iter_modules(paths) if not module.name.startswith("_"))
     if folder != SCORERS:
@@ -58,7 +69,7 @@ def load(folder: str, name: str) -> Callable[..., Any]:
     known name."""
     known = names(folder)
     file, colon, member = name.partition(":")
-    kind = ENTRY_POINTS[folder].replace("launch", "launcher").replace("judge", "verdict rule")
+    kind = kind_of(folder)
     if file not in known:
         raise PlanError(f"unknown {kind} {name!r}.{nearest(name, known)}")
     make = function(folder, file)
@@ -78,9 +89,44 @@ def load(folder: str, name: str) -> Callable[..., Any]:
 
 
 def function(folder: str, file: str) -> Callable[..., Any]:
-    """What a file of the folder offers, as it stands there."""
-    found: Callable[..., Any] = getattr(importlib.import_module(f"{folder}.{file}"), ENTRY_POINTS[folder])
-    return found
+    """What a file of the folder offers, as it stands there. Raises PlanError when two places offer the name, and for
+    the code of others that cannot be imported or has not the shape of ours."""
+    others = origins.find(folder, file)
+    if not others:
+        found: Callable[..., Any] = getattr(importlib.import_module(f"{folder}.{file}"), ENTRY_POINTS[folder])
+        return found
+    places = [*(["serve-eval itself"] if file in shipped(folder) else []), *(origin.place for origin in others)]
+    if len(places) > 1:
+        raise PlanError(
+            f"two offer the {kind_of(folder)} {file!r}: {' and '.join(places)}",
+            hint="Rename one of them, or leave out the folder or the package that it comes from.",
+        )
+    offered, place = others[0].get(), places[0]
+    made = getattr(offered, ENTRY_POINTS[folder], None) if isinstance(offered, ModuleType) else offered
+    if not inspect.isfunction(made):
+        raise PlanError(f"{place}: has no function {ENTRY_POINTS[folder]}(*, ...)")
+    _check_shape(folder, made, f"{place}: {made.__name__}")
+    origins.note(folder, file, place, sys.modules[made.__module__])
+    return made
+
+
+def _check_shape(folder: str, made: Callable[..., Any], place: str) -> None:
+    """Raises PlanError for a function of others that is not as ours are."""
+    try:
+        types = typing.get_type_hints(made)
+    except (NameError, TypeError, AttributeError) as error:
+        raise PlanError(f"{place}: the types of its options cannot be read: {error}") from error
+    untyped = [name for name in options_of(made) if name not in types]
+    if untyped:
+        raise PlanError(f"{place}: give the types of its options: {', '.join(untyped)}")
+    lacking = [name for name in BESIDE.get(folder, ()) if not hasattr(sys.modules[made.__module__], name)]
+    if lacking:
+        raise PlanError(f"{place}: its file has no function {', '.join(lacking)}")
+
+
+def kind_of(folder: str) -> str:
+    """What one alternative of a folder is called."""
+    return ENTRY_POINTS[folder].replace("launch", "launcher").replace("judge", "verdict rule")
 
 
 def family_of(folder: str, function: Callable[..., Any]) -> str | None:
@@ -93,9 +139,10 @@ def family_of(folder: str, function: Callable[..., Any]) -> str | None:
 
 
 def summary(folder: str, name: str) -> str:
-    """The first line of the module's docstring."""
-    doc = importlib.import_module(f"{folder}.{name}").__doc__ or ""
-    return doc.strip().partition("\n")[0]
+    """The first line of what documents it: the file, or a function that stands for itself."""
+    others = origins.find(folder, name)
+    offered = others[0].get() if others else importlib.import_module(f"{folder}.{name}")
+    return (offered.__doc__ or "").strip().partition("\n")[0]
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

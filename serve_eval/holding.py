@@ -22,7 +22,7 @@ from typing import TextIO
 
 import msgspec
 
-from serve_eval import folders, held
+from serve_eval import folders, held, origins
 from serve_eval.endpoint import LAUNCHERS, check_launcher, launch
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.fingerprint import canonical
@@ -60,6 +60,8 @@ def identity(plan: Plan) -> str:
         "model": plan.model or loaded,
         "loaded": str(Path(str(loaded)).resolve()) if Path(str(loaded)).is_dir() else loaded,
     }
+    if (code := origins.loaded().get(f"launchers.{plan.launcher.name}")) is not None:
+        content["code"] = code.sha256
     return hashlib.sha256(canonical(content).encode()).hexdigest()[:ID_CHARS]
 
 
@@ -192,6 +194,7 @@ def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
         model=plan.model,
         launcher=plan.launcher,
         tasks=(),
+        include_path=plan.include_path,
         limits=Limits(sample_timeout_s=plan.limits.sample_timeout_s),
     )
     file, log_file = folder / "plan.yaml", folder / "logs" / "holder.log"

@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import connection, folders, protocol
+from serve_eval import connection, folders, origins, protocol
 from serve_eval.address import normalise_base_url
 from serve_eval.errors import PlanError
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec
@@ -55,6 +55,7 @@ _SCALARS: dict[str, Any] = {
     "no_reference": bool,
     "allow_mismatch": list[str],
     "allow_code_execution": bool,
+    "include_path": str | list[str],
     "output_dir": str,
 }
 _SPECS = ("tasks", "launcher", "verdict")
@@ -98,6 +99,7 @@ def resolve(
     """
     problems = _Problems(line)
     values = _scalars(file, settings, problems)
+    include_path = _included(values, problems)
     sections = {name: _section(name, kind, file, settings, problems) for name, kind in SECTIONS.items()}
     tasks = _tasks(file.get("tasks"), settings.get("tasks"), problems)
     launcher = _launcher(file, settings, values, environ, problems)
@@ -131,6 +133,7 @@ def resolve(
         integration_test=environ.get("INTEGRATION_TEST") == "1",
         early_stop=_early_stop(values.get("early_stop")),
         allow_code_execution=values.get("allow_code_execution", False),
+        include_path=include_path,
         connection=Connection(**sections["connection"]),
         limits=Limits(**sections["limits"]),
     )
@@ -146,10 +149,12 @@ def resolve_launcher(
 ) -> Plan:
     """What of a plan decides which servers are started: a plan without tasks, as `resolve` makes it of the same file.
 
-    `settings` may have `model` and, in `set`, launcher.OPTION=VALUE. Raises PlanError with every problem.
+    `settings` may have `model`, `include_path` and, in `set`, launcher.OPTION=VALUE. Raises PlanError with every
+    problem.
     """
     problems = _Problems(line)
     values = _scalars(file, settings, problems)
+    include_path = _included(values, problems)
     limits = _section("limits", Limits, file, settings, problems)
     launcher, verdict = _launcher(file, settings, values, environ, problems), Spec(name="classic")
     for text in settings.get("set", ()):
@@ -162,12 +167,15 @@ def resolve_launcher(
     _check_values(values, {"limits": limits}, verdict.name, problems)
     if problems.found:
         raise PlanError(problems.found)
-    return Plan(model=values.get("model"), launcher=launcher, tasks=(), limits=Limits(**limits))
+    return Plan(
+        model=values.get("model"), launcher=launcher, tasks=(), include_path=include_path, limits=Limits(**limits)
+    )
 
 
 def to_file(plan: Plan) -> dict[str, Any]:
     """The plan in the form of a plan file: what `resolve` reads back, and what a dry run shows. Without
-    `allow_code_execution`, which has to be said anew: the folder of a run may come from somebody else."""
+    `allow_code_execution`, which has to be said anew: the folder of a run may come from somebody else. For the same
+    reason the `include_path` of a saved plan goes through `trust.trusted` first."""
     named = [{spec.name: dict(spec.options)} if spec.options else spec.name for spec in (*plan.tasks, plan.verdict)]
     content: dict[str, Any] = {
         "model": plan.model,
@@ -176,6 +184,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
         "tasks": named[:-1],
         "verdict": named[-1],
         "dataset_root": list(plan.dataset_roots),
+        "include_path": list(plan.include_path),
         "references_dir": plan.references_dir,
         "allow_mismatch": list(plan.allow_mismatch),
         "repeats": plan.repeats if plan.repeats > 1 else None,
@@ -398,17 +407,31 @@ def _check_values(
         problems.add(("references_dir",), f"{references_dir} is not a folder")
 
 
+def _included(values: Mapping[str, Any], problems: _Problems) -> tuple[str, ...]:
+    """The folders of the user's own code, which are searched from now on."""
+    found = tuple(dict.fromkeys(_absolute_all(values.get("include_path"))))
+    try:
+        origins.include(found)
+    except PlanError as error:
+        problems.found += error.problems
+    return found
+
+
 def _early_stop(given: bool | float | None) -> float | None:
     return EPS if given is True else float(given) if given else None
 
 
 def _dataset_roots(given: str | list[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The given roots, then the layout of TensorRT-LLM's models root."""
-    roots = [given] if isinstance(given, str) else list(given or [])
+    roots = _absolute_all(given)
     if models := environ.get("LLM_MODELS_ROOT"):
-        roots += [str(Path(models) / "datasets"), models]
-    unique = dict.fromkeys(root for root in map(_absolute, roots) if root)
-    return tuple(unique)
+        roots += _absolute_all([str(Path(models) / "datasets"), models])
+    return tuple(dict.fromkeys(roots))
+
+
+def _absolute_all(paths: str | list[str] | None) -> list[str]:
+    """Of one path or several."""
+    return [path for given in ([paths] if isinstance(paths, str) else paths or []) if (path := _absolute(given))]
 
 
 def _absolute(path: str | None) -> str | None:

@@ -6,6 +6,7 @@ that two results under different choices are never compared by accident.
 
 from __future__ import annotations
 
+import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -66,7 +67,10 @@ def build_task(spec: Spec, where: str = "") -> Task:
     make = folders.load(TASKS, spec.name)
     checked = folders.check_options(make, spec.options, where, also=OPTIONS)
     own = folders.options_of(make)
-    task: Task = make(**{name: value for name, value in checked.items() if name in own})
+    task: object = make(**{name: value for name, value in checked.items() if name in own})
+    if not isinstance(task, Task) or task.name != spec.name:  # the names of its files are made of it
+        made = f"the task {task.name!r}" if isinstance(task, Task) else f"a {type(task).__name__}"
+        raise PlanError(f"made {made}, and not a task of that name: {sys.modules[make.__module__].__file__}")
     shared = {name: value for name, value in checked.items() if name not in own or name == "suite_exact"}
     return apply(task, typing.cast(Choices, shared), where)
 

@@ -21,6 +21,7 @@ from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.reference_samples import SampleScores
 from serve_eval.schema import AccuracySpec, Plan
 from serve_eval.tally import Tally, replay
+from serve_eval.trust import trusted
 
 WANTED_RUNS = 3
 """Runs that a reference should be the mean of: a single one leaves it as noisy as what is compared with it."""
@@ -44,16 +45,18 @@ def register(
     wanted: int = WANTED_RUNS,
     hardware: str | None = None,
     reason: str | None = None,
+    include_path: Sequence[str] = (),
 ) -> list[Registered]:
     """Registers the first `wanted` of these run folders as the reference of every task that they hold; every repeat of
     a run counts as a run.
 
     Never the best ones: they are taken in the order given. An entry of the same model and specification is replaced
-    only with a `reason`, and is kept within the new one. Raises RunFolderError for runs that are incomplete or not
+    only with a `reason`, and is kept within the new one. `include_path` has the folders of code that may be used, which
+    those of the saved plans are not. Raises RunFolderError for runs that are incomplete or not
     alike, ReferenceFileError for a file that cannot be changed.
     """
     chosen = list(runs)[:wanted]
-    plans = [run_folder.saved_plan(run) for run in chosen]
+    plans = [trusted(run_folder.saved_plan(run), include_path) for run in chosen]
     prints = [run_folder.saved_fingerprints(run) for run in chosen]
     _check_alike(chosen, plans, prints)
     prepared = prepare(replace(plans[0], no_reference=True))

@@ -29,6 +29,7 @@ from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.protocol import TASKS, build_task
 from serve_eval.schema import DataRoots, Outcome, Plan, Program, Sample, Score, Spec, Task, file_stem
 from serve_eval.tally import Tally, take
+from serve_eval.trust import trusted
 
 NOT_SCORED = "not scored"
 """In the place of an outcome, for an answer without a line in the scores on file: the run was killed before that."""
@@ -101,16 +102,23 @@ class _Work:
 
 
 def rescore(
-    run: Path, settings: Sequence[str] = (), *, to: Path | None = None, allow_code_execution: bool = False
+    run: Path,
+    settings: Sequence[str] = (),
+    *,
+    to: Path | None = None,
+    allow_code_execution: bool = False,
+    include_path: Sequence[str] = (),
 ) -> list[Rescored]:
     """Scores what a run folder holds again; `settings` are options as TASK.option=value.
 
     `to` is a new folder that becomes a run of its own: the same answers under the changed options, with a report where
-    the run had one. `allow_code_execution`: programs that the run has not run may be. Raises PlanError for an option
+    the run had one. `allow_code_execution`: programs that the run has not run may be. `include_path` has the folders of
+    code that may be used, which those of the saved plan are not. Raises PlanError for an option
     that decides what is asked, DatasetError when the samples are not those of the run, RunFolderError for a folder that
     cannot be read or for a `to` that is not new, SandboxError for programs that must not or cannot be run.
     """
-    saved, prints = run_folder.saved_plan(run), run_folder.saved_fingerprints(run)
+    saved = trusted(run_folder.saved_plan(run), include_path)
+    prints = run_folder.saved_fingerprints(run)
     specs = _with_settings(saved, settings)
     prepared = prepare(replace(saved, no_reference=True))
     work = [_work(saved, spec, p, prints, run) for spec, p in zip(specs, prepared, strict=True)]

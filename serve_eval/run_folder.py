@@ -27,9 +27,17 @@ from serve_eval.schema import Ability, Endpoint, Load, Plan
 PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
 ORDER_FILE = "order.json"
 
-FREE_FIELDS = ("limits", "connection", "dataset_roots", "early_stop", "repeats", "allow_code_execution")
-"""Fields of the plan that may differ on resuming: they say how fast, how far, how often, how reached, where the data
-lies and what is allowed, not what is asked. The content of the data is held by the fingerprints."""
+FREE_FIELDS = (
+    "limits",
+    "connection",
+    "dataset_roots",
+    "early_stop",
+    "repeats",
+    "allow_code_execution",
+    "include_path",
+)
+"""Fields of the plan that may differ on resuming: they say how fast, how far, how often, how reached, where data and
+code lie and what is allowed, not what is asked. The content of the data is held by the fingerprints."""
 
 
 def private_file(path: Path) -> BinaryIO:

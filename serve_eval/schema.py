@@ -41,7 +41,8 @@ class AccuracySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How an endpoint is reached: the *name* of the key's variable and unexpanded `${VAR}` values, never a key.
+    """How an endpoint is reached: the *name* of the key's variable ("": no key is sent) and unexpanded `${VAR}` values,
+    never a key.
 
     `max_tokens_field` is the name under which the server wants the most tokens of an answer.
     """
@@ -94,7 +95,7 @@ class Plan:
     `limit` is the size of a seeded random subset per task (None: all planned samples), each of which is asked `repeats`
     times. `early_stop` is the probability with which the classic verdict of a task that is not asked to its end may
     differ from that of the whole (None: all is asked). `allow_code_execution`: code that the endpoint wrote may be run
-    on this machine.
+    on this machine. `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
     """
 
     model: str | None
@@ -114,6 +115,7 @@ class Plan:
     integration_test: bool = False
     early_stop: float | None = None
     allow_code_execution: bool = False
+    include_path: tuple[str, ...] = ()
     connection: Connection = Connection()
     limits: Limits = Limits()
 

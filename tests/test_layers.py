@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: list[tuple[str, ...]] = [
     ("errors",),
-    ("schema", "stats", "folders", "yaml_file", "address", "fingerprint", "prompt_hash", "order", "traffic"),
+    ("schema", "stats", "folders", "origins", "yaml_file", "address", "fingerprint", "prompt_hash", "order", "traffic"),
     ("concurrency", "watch", "descriptors", "repeats", "asking", "aggregations", "degradation", "chat_template"),
     (
         "client",
@@ -28,6 +28,7 @@ LAYERS: list[tuple[str, ...]] = [
         "history",
         "charting",
         "plan",
+        "trust",
         "protocol",
         "validity",
         "report",

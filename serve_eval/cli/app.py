@@ -78,8 +78,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
-        say(
-            f"error: unexpected {type(error).__name__}: {error}",
-            "This is a defect of serve-eval; SERVE_EVAL_TRACEBACK=1 shows where.",
-        )
+        from serve_eval.origins import defect
+
+        say(f"error: unexpected {type(error).__name__}: {error}", defect(error))
         sys.exit(4)

@@ -4,34 +4,57 @@ from __future__ import annotations
 
 import typer
 
+from serve_eval.cli._include import IncludePath, folders_of
+
 NOT_BUILT = ("voxpopuli", "videomme", "mixed_modality_*")
 """Tasks of the original that ask by sound or by video."""
 
 
 def listing(
-    kind: str = typer.Argument("all", help="tasks, launchers, verdicts or all."),
+    kind: str = typer.Argument("all", help="tasks, scorers, launchers, verdicts or all."),
+    include_path: IncludePath = None,
 ) -> None:
-    """List tasks, launchers and verdict rules with their options."""
-    from serve_eval import folders
+    """List tasks, scorers, launchers and verdict rules with their options, and where those come from that are not ours.
+
+    Exit codes: 0, and 2 where something of others cannot be used.
+    """
+    from serve_eval import folders, origins
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
     from serve_eval.protocol import OPTIONS
+    from serve_eval.report.text import clean
 
-    packages = {"tasks": "serve_eval.tasks", "launchers": "launchers", "verdicts": "serve_eval.verdicts"}
+    packages = {title: package for package, title in origins.KINDS.items()}
     if kind not in (*packages, "all"):
         raise PlanError(f"unknown kind {kind!r}.{folders.nearest(kind, [*packages, 'all'])}")
+    origins.include(folders_of(include_path))
+    broken = False
     for title, package in packages.items():
         if kind in (title, "all"):
             emit(f"{title}:\n")
             for name in folders.names(package):
-                function = folders.function(package, name)
-                member = folders.family_of(package, function)
-                shown = f"{name}:{member.upper()}" if member else name
-                emit(f"  {shown}: {folders.summary(package, name)}\n")
-                options = folders.options_of(function)
-                for option, parameter in options.items():
-                    required = parameter.default is parameter.empty
-                    emit(f"      {option}: {'required' if required else repr(parameter.default)}\n")
+                try:
+                    lines = _entry(package, name)
+                except PlanError as error:
+                    lines, broken = [f"{name}: error: {error}. {error.hint}".rstrip(" .")], True
+                emit("".join(f"  {clean(line)}\n" for line in lines))
             if title == "tasks":
                 emit(f"  and for every task: {', '.join(sorted(OPTIONS))}\n")
                 emit(f"  not built, though their references import: {', '.join(NOT_BUILT)}\n")
+    if broken:
+        raise typer.Exit(2)
+
+
+def _entry(package: str, name: str) -> list[str]:
+    """A name with its summary, its options and its origin. Raises PlanError for what cannot be used."""
+    from serve_eval import folders, origins
+
+    function = folders.function(package, name)
+    member = folders.family_of(package, function)
+    shown = f"{name}:{member.upper()}" if member else name
+    lines = [f"{shown}: {folders.summary(package, name)}"]
+    lines += [f"    from {origin.place}" for origin in origins.find(package, name)]
+    for option, parameter in folders.options_of(function).items():
+        required = parameter.default is parameter.empty
+        lines.append(f"    {option}: {'required' if required else repr(parameter.default)}")
+    return lines

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from serve_eval.cli._include import IncludePath, folders_of
+
 if TYPE_CHECKING:
     from serve_eval.schema import Reference
 
@@ -85,12 +87,20 @@ def register(
     wanted: Annotated[int, typer.Option(min=1, help="Runs to take.")] = 3,
     hardware: Annotated[str | None, typer.Option(help='What the endpoint ran on, such as "8x H200".')] = None,
     reason: Annotated[str | None, typer.Option(help="Why an entry is replaced; it is kept with this.")] = None,
+    include_path: IncludePath = None,
 ) -> None:
     """Register the mean of finished runs as the reference of their model, with the score of every sample."""
     from serve_eval import registration
     from serve_eval.cli._streams import say
 
-    written = registration.register(runs, references_dir, wanted=wanted, hardware=hardware, reason=reason)
+    written = registration.register(
+        runs,
+        references_dir,
+        wanted=wanted,
+        hardware=hardware,
+        reason=reason,
+        include_path=folders_of(include_path),
+    )
     for one in written:
         _say(f"{one.task}: {one.value:.3f}, the mean of {one.runs} runs, in {one.file}")
         say(*(f"warning: {one.task}: {warning}" for warning in one.warnings))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from serve_eval.cli._include import IncludePath, folders_of
+
 if TYPE_CHECKING:
     from serve_eval.rescoring import Changed, Rescored, Told
 
@@ -27,6 +29,7 @@ def rescore(
     allow_code_execution: Annotated[
         bool, typer.Option("--allow-code-execution", help="Run programs that the run itself has not run.")
     ] = False,
+    include_path: IncludePath = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with every changed sample.")] = False,
 ) -> None:
     """Score what a run folder holds again, and say what changed. Nothing is asked; the folder stays as it is.
@@ -39,7 +42,13 @@ def rescore(
     from serve_eval.rescoring import rescore as again
     from serve_eval.run_folder import pretty_json
 
-    found = again(run, settings or (), to=output_dir, allow_code_execution=allow_code_execution)
+    found = again(
+        run,
+        settings or (),
+        to=output_dir,
+        allow_code_execution=allow_code_execution,
+        include_path=folders_of(include_path),
+    )
     if as_json:
         emit(pretty_json({"schema_version": 1, "run": str(run), "tasks": found}).decode())
     else:

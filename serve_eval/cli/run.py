@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from serve_eval.cli._include import HELP, folders_of, permissions
+
 if TYPE_CHECKING:
     from serve_eval.endpoint import Launching
     from serve_eval.plan import Resolved
@@ -68,6 +70,10 @@ def run(
     allow_code_execution: Annotated[
         bool | None,
         _flag("--allow-code-execution", "Run code that the model writes, shut off (humaneval).", _FREE),
+    ] = None,
+    include_path: Annotated[
+        list[str] | None,
+        typer.Option("--include-path", metavar="DIR", help=HELP, rich_help_panel=_FREE),
     ] = None,
     limit: Annotated[int | None, _flag("--limit", "A seeded random subset of N samples per task.", _FREE)] = None,
     repeats: Annotated[
@@ -148,7 +154,7 @@ def run(
     ] = None,
     strict: Annotated[bool, _flag("--strict", "Exit with 1 instead of 3.", _JUDGED)] = False,
     api_key_env: Annotated[
-        str | None, _flag("--api-key-env", "Variable that holds the key (default OPENAI_API_KEY).", _REACHED)
+        str | None, _flag("--api-key-env", "Variable with the key (default OPENAI_API_KEY); '' sends none.", _REACHED)
     ] = None,
     header: Annotated[
         list[str] | None, _repeated("--header", "Extra header 'Name: value'; ${VARIABLE} is filled in.", _REACHED)
@@ -237,6 +243,7 @@ def run(
         "dataset_root": dataset_root,
         "allow_hub": allow_hub,
         "allow_code_execution": allow_code_execution,
+        "include_path": folders_of(include_path) or None,
         "limit": limit,
         "repeats": repeats,
         "seed": seed,
@@ -399,8 +406,7 @@ def execute(
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
         if stopped and (out_dir / PLAN_FILE).exists():
             again = f"serve-eval run --resume {shlex.quote(str(out_dir))}"
-            permission = " --allow-code-execution" if plan.allow_code_execution else ""
-            say(f"What was had is kept; go on with: {again}{permission}")
+            say(f"What was had is kept; go on with: {again}{permissions([plan])}")
         if isinstance(ending, ServeEvalError):
             raise
         return INTERRUPTED
@@ -420,12 +426,13 @@ def _resolve(plan: Path | None, resume: Path | None, settings: dict[str, Any]) -
     from serve_eval.errors import PlanError
     from serve_eval.plan import resolve, to_file
     from serve_eval.run_folder import saved_plan
+    from serve_eval.trust import trusted
     from serve_eval.yaml_file import read
 
     if resume is not None and (plan is not None or "output_dir" in settings):
         raise PlanError("--resume takes the plan and the folder of the run: give neither a plan file nor -o with it")
     if resume is not None:
-        saved = saved_plan(resume)
+        saved = trusted(saved_plan(resume), settings.get("include_path", ()))
         replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
         inherited = {name: value for name, value in os.environ.items() if name not in replaced}
         resolved = resolve(to_file(saved), settings, inherited)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli.run import _lines
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ def serve(
         typer.Option("--model", "-m", envvar="SERVE_EVAL_MODEL", show_envvar=False, help="Model name."),
     ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="An option, launcher.tp=2. Repeatable.")] = None,
+    include_path: IncludePath = None,
     output_dir: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="Folder of the logs (default: see --list).")
     ] = None,
@@ -51,7 +54,7 @@ def serve(
     if stop is not None:
         raise typer.Exit(_stop(stop))
     assert what is not None
-    plan = _resolve(what, model, settings)
+    plan = _resolve(what, model, settings, folders_of(include_path))
     if dry_run:
         from serve_eval.cli._launch_preview import lines, preview
 
@@ -61,7 +64,7 @@ def serve(
     raise typer.Exit(_hold(plan, what, output_dir, detach=detach))
 
 
-def _resolve(what: str, model: str | None, settings: list[str] | None) -> Plan:
+def _resolve(what: str, model: str | None, settings: list[str] | None, include_path: Sequence[str] = ()) -> Plan:
     from serve_eval.errors import PlanError
     from serve_eval.plan import resolve_launcher
     from serve_eval.yaml_file import read
@@ -69,6 +72,8 @@ def _resolve(what: str, model: str | None, settings: list[str] | None) -> Plan:
     # Of a variable that is meant for runs as well, what concerns a launcher.
     given = settings or [line for line in _lines(None, "SERVE_EVAL_SET") or () if line.startswith("launcher.")]
     chosen: dict[str, Any] = {"set": given, **({} if model is None else {"model": model})}
+    if include_path:
+        chosen["include_path"] = list(include_path)
     if not _is_file(what):
         return resolve_launcher({"launcher": what}, chosen, os.environ)
     document = read(Path(what), PlanError)
@@ -118,7 +123,7 @@ def _told(entry: Held, what: str, *, detached: bool) -> str:
 
     assert entry.endpoint is not None
     base_url = entry.endpoint.base_url
-    rest = ["--model", entry.model, "--tasks", ",".join(folders.names("serve_eval.tasks"))]
+    rest = ["--model", entry.model, "--tasks", ",".join(folders.shipped("serve_eval.tasks"))]
     words = [what, "--base-url", base_url] if _is_file(what) else ["--base-url", base_url, *rest]
     end = f"serve-eval serve --stop {entry.id}"
     lines = {

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from serve_eval.cli._include import IncludePath, folders_of, permissions
 
 if TYPE_CHECKING:
     from serve_eval.schema import Suite, SuiteRun
@@ -27,6 +30,7 @@ def suite(
     allow_code_execution: Annotated[
         bool, typer.Option("--allow-code-execution", help="Run code that models write, shut off, in every run.")
     ] = False,
+    include_path: IncludePath = None,
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Use servers that are held already, where they are the same.")
     ] = False,
@@ -44,7 +48,7 @@ def suite(
         raise PlanError("give a suite file, or --resume with the folder of a suite")
     if resume is not None and output_dir is not None:
         raise PlanError("--resume takes the folder of the suite: give no -o with it")
-    known = _suite(file, resume, allow_code_execution=allow_code_execution)
+    known = _suite(file, resume, allow_code_execution=allow_code_execution, include_path=folders_of(include_path))
     if dry_run:
         from serve_eval.cli._suite_dry_run import show
 
@@ -53,13 +57,19 @@ def suite(
     raise typer.Exit(execute(known, out_dir, as_json=as_json, strict=strict, reuse=reuse))
 
 
-def _suite(file: Path | None, resume: Path | None, *, allow_code_execution: bool) -> Suite:
-    """The suite of a file or a folder. A folder may come from somebody else: what it allowed has to be said anew."""
+def _suite(
+    file: Path | None, resume: Path | None, *, allow_code_execution: bool, include_path: Sequence[str] = ()
+) -> Suite:
+    """The suite of a file or a folder. A folder may come from somebody else: what it allowed, and the folders of code
+    that it names, have to be said anew."""
     from dataclasses import replace
 
+    from serve_eval import origins
     from serve_eval.suite.file import read
     from serve_eval.suite.folder import saved_suite
+    from serve_eval.trust import trusted
 
+    origins.include(include_path)
     if resume is not None:
         suite = saved_suite(resume)
     else:
@@ -69,7 +79,9 @@ def _suite(file: Path | None, resume: Path | None, *, allow_code_execution: bool
 
     def allowed(run: SuiteRun) -> SuiteRun:
         allow = allow_code_execution or (in_file and run.plan.allow_code_execution)
-        return replace(run, plan=replace(run.plan, allow_code_execution=allow))
+        plan = run.plan if in_file else trusted(run.plan, ())
+        found = tuple(dict.fromkeys((*include_path, *plan.include_path)))
+        return replace(run, plan=replace(plan, allow_code_execution=allow, include_path=found))
 
     return replace(suite, runs=tuple(map(allowed, suite.runs)))
 
@@ -93,8 +105,7 @@ def execute(known: Suite, out_dir: Path, *, as_json: bool = False, strict: bool 
     from serve_eval.suite.folder import SUITE_FILE, SUITE_REPORT_FILE
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
-    permission = " --allow-code-execution" if any(run.plan.allow_code_execution for run in known.runs) else ""
-    again = f"serve-eval suite --resume {shlex.quote(str(out_dir))}{permission}"
+    again = f"serve-eval suite --resume {shlex.quote(str(out_dir))}{permissions([run.plan for run in known.runs])}"
     launching = partial(attached, reuse=True, keep=False, told=say) if reuse else None
     shown = progress(PatientConsole(stderr=True, highlight=False))
     try:

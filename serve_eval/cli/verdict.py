@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from serve_eval.cli._include import IncludePath, folders_of
+
 
 def verdict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
@@ -20,6 +22,7 @@ def verdict(
     allow_code_execution: Annotated[
         bool | None, typer.Option("--allow-code-execution", help="Run answers that were not run yet.")
     ] = None,
+    include_path: IncludePath = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 instead of 3.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
@@ -34,8 +37,9 @@ def verdict(
     from serve_eval.plan import resolve, to_file
     from serve_eval.report.terminal import render
     from serve_eval.run_folder import pretty_json, saved_plan
+    from serve_eval.trust import trusted
 
-    saved = to_file(saved_plan(run))
+    saved = to_file(trusted(saved_plan(run), folders_of(include_path)))
     given = {
         "verdict": rule,
         "references_dir": references_dir,

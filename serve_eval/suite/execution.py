@@ -12,6 +12,7 @@ from pathlib import Path
 from serve_eval.endpoint import Launching, launch
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation import evaluate
+from serve_eval.origins import defect
 from serve_eval.report.exit_code import INFRASTRUCTURE
 from serve_eval.run_folder import pretty_json, write_private
 from serve_eval.runner import Progress
@@ -105,7 +106,7 @@ async def _run(
         told = RunError(
             kind=type(error).__name__,
             message=f"unexpected: {error}",
-            hint="This is a defect of serve-eval; SERVE_EVAL_TRACEBACK=1 shows where.",
+            hint=defect(error),
             exit_code=INFRASTRUCTURE,
         )
         return Ended(run=run, error=told)

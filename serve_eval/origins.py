@@ -1,0 +1,193 @@
+"""Tasks, scorers, launchers and verdict rules that are not ours: files of folders that the user names, and what
+installed packages offer under the entry points `serve_eval.tasks`, `.scorers`, `.launchers` and `.verdicts`.
+
+To know what there is, folders are listed and the lists of packages read; code runs when its name is used. A folder
+stands as a package of its own under a name that nobody else has, so that its files can import each other (`from ._x
+import y`) and `sys.path` stays as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import pkgutil
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from serve_eval.errors import PlanError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+KINDS = {
+    "serve_eval.tasks": "tasks",
+    "serve_eval.scorers": "scorers",
+    "launchers": "launchers",
+    "serve_eval.verdicts": "verdicts",
+}
+"""Our folders, and what they are called below a folder of the user's and in the names of entry points."""
+_PREFIX = "_serve_eval_included_"
+_included: list[Path] = []
+_loaded: dict[str, Loaded] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """One place that offers a name. `place` is what people are told of it; `get` imports it."""
+
+    place: str
+    get: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """Code of others that this process runs: where it comes from, and the checksum of its file together with the files
+    beside it that it may share with others (`_*.py`)."""
+
+    origin: str
+    sha256: str
+
+
+def include(folders: Iterable[str]) -> None:
+    """Adds folders for the rest of the process; nothing of them runs yet. Raises PlanError for what is none of ours."""
+    problems = []
+    for given in folders:
+        folder = Path(given).expanduser().resolve()
+        if not folder.is_dir():
+            problems.append(f"include_path: {given} is not a folder")
+        elif not any((folder / kind).is_dir() for kind in KINDS.values()):
+            problems.append(f"include_path: {given} has none of the folders {', '.join(KINDS.values())}")
+        elif folder not in _included:
+            _included.append(folder)
+    if problems:
+        raise PlanError(problems)
+
+
+def names(folder: str) -> list[str]:
+    """What others offer beside one of our folders."""
+    return [*(name for name, _ in _files(folder)), *(point.name for point in _points(folder))]
+
+
+def find(folder: str, name: str) -> list[Origin]:
+    """The places of others that offer a name."""
+    files = [_file(folder, place, name) for found, place in _files(folder) if found == name]
+    return [*files, *(_package(point) for point in _points(folder) if point.name == name)]
+
+
+def loaded() -> dict[str, Loaded]:
+    """The code of others that was loaded so far, by kind and name: `tasks.capitals`."""
+    return dict(sorted(_loaded.items()))
+
+
+def note(folder: str, name: str, place: str, module: ModuleType) -> None:
+    """Keeps that the code of others is used, as it was when it was first loaded."""
+    if (key := f"{KINDS[folder]}.{name}") not in _loaded:
+        _loaded[key] = Loaded(origin=place, sha256=_checksum(module))
+
+
+def defect(error: BaseException) -> str:
+    """Whose defect an unexpected error is: ours, or that of the code of others which it came through last."""
+    others = {module.partition(".")[0] for module in sys.modules if module.startswith(_PREFIX)}
+    others |= {point.value.partition(":")[0].partition(".")[0] for folder in KINDS for point in _points(folder)}
+    whose = "serve-eval"
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in others:
+            whose = f"{frame.f_code.co_filename}:{line}"
+    return f"This is a defect of {whose}; SERVE_EVAL_TRACEBACK=1 shows where."
+
+
+# ------------------------------------------------------------------------------------------------------------ folders
+
+
+def _files(folder: str) -> list[tuple[str, Path]]:
+    """Names that the folders of the user offer, each with the folder that it stands in."""
+    places = [path / KINDS[folder] for path in _included]
+    found = ((module.name, place) for place in places for module in pkgutil.iter_modules([str(place)]))
+    return [(name, place) for name, place in found if not name.startswith("_")]
+
+
+def _file(folder: str, place: Path, name: str) -> Origin:
+    path = place / name / "__init__.py" if (place / name).is_dir() else place / f"{name}.py"
+
+    def get() -> ModuleType:
+        outer = _PREFIX + hashlib.sha256(str(place.parent).encode()).hexdigest()[:12]
+        inner = f"{outer}.{KINDS[folder]}"
+        for package, where in ((outer, place.parent), (inner, place)):
+            if package not in sys.modules:
+                spec = importlib.machinery.ModuleSpec(package, None, is_package=True)
+                spec.submodule_search_locations = [str(where)]
+                sys.modules[package] = importlib.util.module_from_spec(spec)
+        return importlib.import_module(f"{inner}.{name}")
+
+    return Origin(place=str(path), get=lambda: _imported(get, str(path)))
+
+
+# ----------------------------------------------------------------------------------------------------------- packages
+
+
+def _points(folder: str) -> tuple[EntryPoint, ...]:
+    return _installed()[folder]
+
+
+@functools.cache
+def _installed() -> dict[str, tuple[EntryPoint, ...]]:
+    """Read once in a process: it takes some 50 ms."""
+    from importlib import metadata
+
+    found = metadata.entry_points()
+    return {folder: tuple(found.select(group=f"serve_eval.{kind}")) for folder, kind in KINDS.items()}
+
+
+def _package(point: EntryPoint) -> Origin:
+    package = "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    place = f"{point.value} of {package}"
+    return Origin(place=place, get=lambda: _imported(point.load, place))
+
+
+# ------------------------------------------------------------------------------------------------------------- import
+
+
+def _imported(get: Callable[[], Any], place: str) -> Any:
+    """Raises PlanError with file, line and exception for code that cannot be imported."""
+    try:
+        return get()
+    except (Exception, SystemExit) as error:
+        raise PlanError(f"{_where(error) or place}: {type(error).__name__}: {_said(error)}") from error
+
+
+def _where(error: BaseException) -> str | None:
+    """FILE:LINE of what is wrong: of a syntax error its own, else the deepest line of the file or of one beside it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    files = [
+        (Path(frame.f_code.co_filename), line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith("<") and not _is_machinery(frame.f_code.co_filename)
+    ]
+    beside = [f"{file}:{line}" for file, line in files if file.is_relative_to(files[0][0].parent)]
+    return beside[-1] if beside else None
+
+
+def _is_machinery(file: str) -> bool:
+    return file == __file__ or "importlib" in Path(file).parts[-3:-1]
+
+
+def _said(error: BaseException) -> str:
+    return (error.msg if isinstance(error, SyntaxError) else str(error)) or "no reason given"
+
+
+def _checksum(module: ModuleType) -> str:
+    file = Path(module.__file__ or "")
+    content = hashlib.sha256()
+    for path in (file, *sorted(file.parent.glob("_*.py"))):
+        if path.is_file():
+            content.update(path.read_bytes())
+    return content.hexdigest()

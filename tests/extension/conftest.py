@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serve_eval import origins
+
+TASK = '''"""Towns: {text}."""
+
+from __future__ import annotations
+
+from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Outcome, Response, Sample, SamplingParams, Score
+from serve_eval.schema import Task
+
+from ._reading import said
+
+
+def task(*, num_samples: int = 20) -> Task:
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        samples = [Sample(id=str(i), prompt=f"Town {{i}} of {{wanted}} is", target=f"town{{i}}") for i in range(wanted)]
+        return Dataset(samples=samples, files=(), total=wanted)
+
+    def score(sample: Sample, response: Response) -> Score:
+        right = said(response.text) == sample.target
+        return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG)
+
+    return Task(
+        name="{name}",
+        version=1,
+        reference_file="{name}",
+        metric=Metric(),
+        hypothesis=Hypothesis(num_samples=num_samples),
+        sampling=SamplingParams(max_tokens=8),
+        protocol={{}},
+        load=load,
+        score=score,
+        answers=lambda sample: (sample.target, "nowhere"),
+    )
+'''
+READING = "def said(text: str) -> str:\n    return text.strip()\n"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_included(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test includes is gone after it."""
+    forget(monkeypatch)
+    yield
+    forget(monkeypatch)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process."""
+    monkeypatch.setattr(origins, "_included", [])
+    monkeypatch.setattr(origins, "_loaded", {})
+    for name in [name for name in sys.modules if name.startswith("_serve_eval_included_")]:
+        del sys.modules[name]
+
+
+def write_task(folder: Path, name: str = "towns", text: str = "an example of a task in a folder") -> Path:
+    """A folder with a task that imports a file beside it."""
+    (folder / "tasks").mkdir(parents=True, exist_ok=True)
+    (folder / f"tasks/{name}.py").write_text(TASK.format(name=name, text=text))
+    (folder / "tasks/_reading.py").write_text(READING)
+    return folder

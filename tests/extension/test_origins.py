@@ -1,0 +1,177 @@
+"""Folders of one's own: what they offer, and what is said of them when something is wrong."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from serve_eval import folders, origins
+from serve_eval.errors import PlanError
+from serve_eval.plan import resolve
+from serve_eval.protocol import build_task
+from serve_eval.schema import Spec
+from tests.cli.command import serve_eval
+from tests.extension.conftest import write_task
+
+TASKS = "serve_eval.tasks"
+
+
+def test_a_file_of_a_folder_is_offered_with_its_origin_and_our_own_stay(tmp_path: Path) -> None:
+    before, path = folders.names(TASKS), list(sys.path)
+    origins.include([str(write_task(tmp_path))])
+    assert folders.names(TASKS) == sorted([*before, "towns"])
+    assert [origin.place for origin in origins.find(TASKS, "towns")] == [str(tmp_path / "tasks/towns.py")]
+    assert not [name for name in sys.modules if name.endswith(".towns")]  # nothing runs before it is named
+    assert build_task(Spec(name="towns", options={"num_samples": 3})).hypothesis.num_samples == 3
+    assert folders.summary(TASKS, "towns") == "Towns: an example of a task in a folder."
+    assert sys.path == path
+    assert not {"towns", "tasks", "_reading"} & set(sys.modules)
+
+
+def test_two_folders_may_have_files_of_their_own_under_one_name(tmp_path: Path) -> None:
+    one, two = write_task(tmp_path / "one"), write_task(tmp_path / "two", "cities")
+    (two / "tasks/_reading.py").write_text("def said(text):\n    return 'another'\n")
+    origins.include([str(one), str(two), str(one)])
+    makers = [sys.modules[folders.load(TASKS, name).__module__] for name in ("towns", "cities")]
+    assert [module.said("x") for module in makers] == ["x", "another"]
+
+
+def test_a_name_that_two_offer_is_an_error_that_names_both_and_costs_no_other(tmp_path: Path) -> None:
+    one, two = write_task(tmp_path / "one"), write_task(tmp_path / "two")
+    write_task(two, "gsm8k")
+    origins.include([str(one), str(two)])
+    with pytest.raises(PlanError) as caught:
+        folders.load(TASKS, "towns")
+    assert str(caught.value) == f"two offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py"
+    with pytest.raises(PlanError, match=f"two offer the task 'gsm8k': serve-eval itself and {two}/tasks/gsm8k.py"):
+        build_task(Spec(name="gsm8k"))
+    assert build_task(Spec(name="mmlu")).name == "mmlu"
+
+
+def test_an_installed_package_that_clashes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origins.include([str(write_task(tmp_path))])
+    point = EntryPoint(name="towns", value="others.towns", group="serve_eval.tasks")
+    monkeypatch.setattr(origins, "_points", lambda folder: (point,) if folder == TASKS else ())
+    with pytest.raises(PlanError, match=r"tasks/towns.py and others.towns of an unknown package"):
+        folders.load(TASKS, "towns")
+
+
+def test_an_entry_point_to_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = (
+        EntryPoint(name="gone", value="nowhere.at_all", group="serve_eval.tasks"),
+        EntryPoint(name="other", value="serve_eval.schema:Nothing", group="serve_eval.tasks"),
+        EntryPoint(name="plain", value="serve_eval.errors", group="serve_eval.tasks"),
+    )
+    monkeypatch.setattr(origins, "_points", lambda folder: points if folder == TASKS else ())
+    for name, said in (
+        ("gone", "nowhere.at_all of an unknown package: ModuleNotFoundError: No module named 'nowhere'"),
+        ("other", "serve_eval.schema:Nothing of an unknown package: AttributeError: module 'serve_eval.schema' has no"),
+        ("plain", "serve_eval.errors of an unknown package: has no function task"),
+    ):
+        with pytest.raises(PlanError) as caught:
+            folders.load(TASKS, name)
+        assert str(caught.value).startswith(said)
+
+
+BAD = {
+    "syntax": ("x = 1\ndef task(:\n", "syntax.py:2: SyntaxError: "),
+    "raises": ("import json\n\njson.loads('{')\n", "raises.py:3: JSONDecodeError: "),
+    "absent": ("import not_there_at_all\n", "absent.py:1: ModuleNotFoundError: No module named 'not_there_at_all'"),
+    "deeper": ("from . import _deep\n", "_deep.py:2: ZeroDivisionError: division by zero"),
+    "exits": ("import sys\nsys.exit(3)\n", "exits.py:2: SystemExit: 3"),
+    "empty": ("", "empty.py: has no function task(*, ...)"),
+    "constant": ("task = 3\n", "constant.py: has no function task(*, ...)"),
+    "untyped": ("def task(*, shots=5): ...\n", "untyped.py: task: give the types of its options: shots"),
+    "unknown": (
+        "from __future__ import annotations\ndef task(*, shots: Ints = 5): ...\n",
+        "unknown.py: task: the types of its options cannot be read: name 'Ints' is not defined",
+    ),
+}
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    folder = write_task(tmp_path / "bad")
+    for name, (text, _) in BAD.items():
+        (folder / f"tasks/{name}.py").write_text(text)
+    (folder / "tasks/_deep.py").write_text("x = 0\n1 / x\n")
+    return folder
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_is_no_task_is_an_error_with_its_line(bad: Path, name: str) -> None:
+    origins.include([str(bad)])
+    with pytest.raises(PlanError) as caught:
+        folders.load(TASKS, name)
+    assert str(caught.value).startswith(f"{bad}/tasks/{BAD[name][1]}")
+
+
+def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path) -> None:
+    told = serve_eval("list", "tasks", "--include-path", bad)
+    assert told.returncode == 2
+    assert "Traceback" not in told.stdout + told.stderr
+    for name, (_, said) in BAD.items():
+        assert f"\n  {name}: error: {bad}/tasks/{said}" in told.stdout
+    assert f"\n  towns: Towns: an example of a task in a folder.\n      from {bad}/tasks/towns.py\n" in told.stdout
+    assert "\n  gsm8k: GSM8K: " in told.stdout
+    assert serve_eval("list", "verdicts", SERVE_EVAL_INCLUDE_PATH=str(bad)).returncode == 0
+
+
+def test_a_task_that_makes_something_else_is_refused(tmp_path: Path) -> None:
+    write_task(tmp_path)
+    (tmp_path / "tasks/renamed.py").write_text((tmp_path / "tasks/towns.py").read_text())
+    (tmp_path / "tasks/nothing.py").write_text("def task(): ...\n")
+    origins.include([str(tmp_path)])
+    for name, said in (("renamed", "made the task 'towns'"), ("nothing", "made a NoneType")):
+        with pytest.raises(PlanError, match=f"{said}, and not a task of that name: .*/tasks/{name}.py"):
+            build_task(Spec(name=name))
+
+
+def test_a_launcher_has_to_say_what_it_would_start(tmp_path: Path) -> None:
+    (tmp_path / "launchers").mkdir()
+    (tmp_path / "launchers/mine.py").write_text("async def launch(context): ...\n")
+    origins.include([str(tmp_path)])
+    with pytest.raises(PlanError, match=r"launchers/mine.py: launch: its file has no function commands"):
+        folders.load("launchers", "mine")
+
+
+def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    paths = [str(tmp_path / "plain"), str(tmp_path / "none")]
+    with pytest.raises(PlanError) as caught:
+        resolve({"tasks": ["towns"], "include_path": paths, "model": "m", "modle": "m"}, {}, {})
+    assert caught.value.problems == [
+        "modle: unknown key. Did you mean 'model'?",
+        f"include_path: {paths[0]} has none of the folders tasks, scorers, launchers, verdicts",
+        f"include_path: {paths[1]} is not a folder",
+        *(problem for problem in caught.value.problems if problem.startswith("tasks[0].towns: unknown task 'towns'.")),
+    ]
+    assert len(caught.value.problems) == 4
+
+
+def test_a_plan_finds_its_folders_from_the_working_directory_and_keeps_the_full_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    plan = resolve({"tasks": ["towns"], "include_path": "mine", "model": "m"}, {}, {}).plan
+    assert plan.include_path == (str(tmp_path / "mine"),)
+    flagged = resolve({"tasks": ["towns"], "include_path": "none"}, {"include_path": ["mine"]}, {}).plan
+    assert flagged.include_path == plan.include_path
+
+
+def test_an_unexpected_error_is_that_of_the_code_it_came_through(tmp_path: Path) -> None:
+    folder = write_task(tmp_path)
+    file = folder / "tasks/towns.py"
+    file.write_text(file.read_text().replace("return Dataset(", "return wanted / 0 or Dataset("))
+    line = next(i for i, text in enumerate(file.read_text().splitlines(), 1) if "wanted / 0" in text)
+    asked = ["run", "--launcher", "simulated", "--tasks", "towns", "--no-reference", "--dry-run"]
+    done = serve_eval(*asked, "--include-path", folder)
+    assert done.returncode == 4
+    assert done.stderr == (
+        "error: unexpected ZeroDivisionError: division by zero\n"
+        f"This is a defect of {file}:{line}; SERVE_EVAL_TRACEBACK=1 shows where.\n"
+    )
