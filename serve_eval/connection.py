@@ -33,9 +33,9 @@ def looks_secret(name: str) -> bool:
 def problems(connection: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:
     """What a plan's connection must not hold: (path of the field, message). Messages never repeat a value."""
     variable = connection.get("api_key_env")
-    if variable is not None and (not _VARIABLE_NAME.fullmatch(variable) or _SECRET_VALUE.search(variable)):
+    if variable and (not _VARIABLE_NAME.fullmatch(variable) or _SECRET_VALUE.search(variable)):
         yield ("api_key_env",), "expected the name of a variable, not a key"
-    elif variable not in (None, Connection().api_key_env) and variable not in environ:
+    elif variable and variable != Connection().api_key_env and variable not in environ:
         yield ("api_key_env",), f"the environment has no {variable}"
     for name, value in connection.get("headers", {}).items():
         if _literal_secret(name, value):

@@ -23,6 +23,7 @@ def test_names_of_other_things_are_not_taken_for_secrets(name: str) -> None:
         ({}, []),
         ({"api_key_env": "OPENAI_API_KEY"}, []),
         ({"api_key_env": "SET"}, []),
+        ({"api_key_env": ""}, []),
         ({"api_key_env": "UNSET"}, ["api_key_env"]),
         ({"api_key_env": "not a name"}, ["api_key_env"]),
         ({"headers": {"X-Team": "evals", "Authorization": "Bearer ${SET}", "X-Api-Key": "${SET}"}}, []),

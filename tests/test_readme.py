@@ -72,7 +72,7 @@ def test_the_plan_file_of_the_readme_is_a_plan() -> None:
     assert [task.name for task in plan.tasks] == ["mmlu", "gsm8k"]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/suites.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/suites.md", "docs/endpoints.md"])
 def test_the_suite_files_of_the_pages_are_suites(page: str, tmp_path: Path) -> None:
     (tmp_path / "plans").mkdir()
     (tmp_path / "my-references").mkdir()
