@@ -60,10 +60,15 @@ def include(folders: Iterable[str]) -> None:
     """Adds folders for the rest of the process; nothing of them runs yet. Raises PlanError for what is none of ours."""
     problems = []
     for given in folders:
-        folder = Path(given).expanduser().resolve()
-        if not folder.is_dir():
+        try:
+            folder = Path(given).expanduser().resolve()
+            there, ours = folder.is_dir(), any((folder / kind).is_dir() for kind in KINDS.values())
+        except (OSError, ValueError, RuntimeError) as error:  # a loop of links is the last
+            problems.append(f"include_path: {given!r} cannot be read: {error}")
+            continue
+        if not there:
             problems.append(f"include_path: {given} is not a folder")
-        elif not any((folder / kind).is_dir() for kind in KINDS.values()):
+        elif not ours:
             problems.append(f"include_path: {given} has none of the folders {', '.join(KINDS.values())}")
         elif folder not in _included:
             _included.append(folder)

@@ -413,7 +413,8 @@ def _included(values: Mapping[str, Any], problems: _Problems) -> tuple[str, ...]
     try:
         origins.include(found)
     except PlanError as error:
-        problems.found += error.problems
+        for problem in error.problems:
+            problems.add(("include_path",), problem.removeprefix("include_path: "))
     return found
 
 

@@ -152,6 +152,21 @@ def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_pa
     assert len(caught.value.problems) == 4
 
 
+def test_what_is_wrong_with_a_folder_of_a_plan_file_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text(f"tasks: [mmlu]\nmodel: m\ninclude_path: {tmp_path}/none\n")
+    told = serve_eval("run", tmp_path / "plan.yaml", "--dry-run")
+    said = f"error: {tmp_path}/plan.yaml:3: include_path: {tmp_path}/none is not a folder\n"
+    assert (told.returncode, told.stderr) == (2, said)
+
+
+def test_a_path_that_is_none_is_told(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path in ("a\0b", str(loop)):
+        with pytest.raises(PlanError, match=r"include_path: .* (cannot be read|is not a folder)"):
+            origins.include([path])
+
+
 def test_a_plan_finds_its_folders_from_the_working_directory_and_keeps_the_full_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
