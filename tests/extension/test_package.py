@@ -108,10 +108,11 @@ def test_its_dry_run_shows_its_command_and_a_misspelt_option_is_told(path: str, 
 def test_the_named_scorer_scores(path: str) -> None:
     make = folders.load("serve_eval.scorers", "near")
     scorer: Scorer = make(**folders.check_options(make, {"tolerance": 1}, "near"))
-    texts = ("5", "6", "none", scorer.answers(4)[1])
-    scores = [scorer.score(4, Response(text=text, finish_reason="stop")) for text in texts]
-    assert [score.value for score in scores] == [1.0, 0.0, 0.0, 0.0]
-    assert (scores[2].outcome, scorer.problems("four")) == (Outcome.UNPARSED, ["expected a number"])
+    for expected in (4, {"answer": 4.0}):
+        texts = ("5", "6", "none", *scorer.answers(expected))
+        scores = [scorer.score(expected, Response(text=text, finish_reason="stop")) for text in texts]
+        assert [score.value for score in scores] == [1.0, 0.0, 0.0, 1.0, 0.0]
+    assert (scores[2].outcome, scorer.problems({"answer": "four"})) == (Outcome.UNPARSED, ["expected a number"])
 
 
 def test_a_run_of_a_shipped_task_imports_nothing_of_it(path: str, data_root: Path) -> None:
