@@ -9,15 +9,20 @@ NOT_BUILT = ("voxpopuli", "videomme", "mixed_modality_*")
 
 
 def listing(
-    kind: str = typer.Argument("all", help="tasks, launchers, verdicts or all."),
+    kind: str = typer.Argument("all", help="tasks, scorers, launchers, verdicts or all."),
 ) -> None:
-    """List tasks, launchers and verdict rules with their options."""
+    """List tasks, scorers of cases, launchers and verdict rules with their options."""
     from serve_eval import folders
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
     from serve_eval.protocol import OPTIONS
 
-    packages = {"tasks": "serve_eval.tasks", "launchers": "launchers", "verdicts": "serve_eval.verdicts"}
+    packages = {
+        "tasks": "serve_eval.tasks",
+        "scorers": folders.SCORERS,
+        "launchers": "launchers",
+        "verdicts": "serve_eval.verdicts",
+    }
     if kind not in (*packages, "all"):
         raise PlanError(f"unknown kind {kind!r}.{folders.nearest(kind, [*packages, 'all'])}")
     for title, package in packages.items():

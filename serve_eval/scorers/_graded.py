@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from serve_eval.schema import Outcome, Score
 
+FULL = "full marks"
+"""The part that says how often all of the points were had."""
+
 
 def graded(value: float, answer: str | None, parts: Mapping[str, float] | None = None) -> Score:
     """Correct at 1, wrong at 0, partial between; `unparsed` when nothing was extracted."""

@@ -19,7 +19,7 @@ KINDS = ("rouge1", "rouge2", "rougeL")
 
 
 @lru_cache(maxsize=1)
-def scorer() -> Any:
+def package() -> Any:
     """The package's scorer. Raises PlanError when the optional package is not installed."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
@@ -30,7 +30,7 @@ def scorer() -> Any:
 
 def f_measures(text: str, target: str) -> Mapping[str, float]:
     """F of ROUGE-1, ROUGE-2 and ROUGE-L, each from 0 to 1."""
-    return {kind: float(found.fmeasure) for kind, found in scorer().score(target, text).items()}
+    return {kind: float(found.fmeasure) for kind, found in package().score(target, text).items()}
 
 
 def rouge1(text: str, target: str) -> Score:
