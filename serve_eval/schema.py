@@ -361,6 +361,13 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
     completion_tokens: int = 0
 
 
+class ToolCall(Struct, frozen=True, gc=False):
+    """A call of a tool that an answer asks for. `arguments` are the text that came: JSON, where all is well."""
+
+    name: str
+    arguments: str = ""
+
+
 class Ended(StrEnum):
     """How a program ended: after its last line; by an exception, or an exit with its status 1; before its last line by
     another exit of its own; by a signal, which some of the limits send; at the time limit."""
@@ -391,7 +398,8 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     more than 1 with speculative decoding; trtllm-serve tells it. An answer with `prompt_logprobs` has no text. `ran` is
     what running it gave, for a task that runs answers; it is looked up for the scorer and never journalled here.
     `choice_logprobs` has the log-probabilities of the tokens of each of the sample's choices; usage, latency and
-    attempts are then those of all their requests together, and there is no text either.
+    attempts are then those of all their requests together, and there is no text either. An answer with `tool_calls`
+    often has no text, and is none the less an answer.
     """
 
     text: str
@@ -409,6 +417,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     tokens_per_step: float | None = None
     prompt_logprobs: PromptLogprobs | None = None
     choice_logprobs: tuple[tuple[float, ...], ...] | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def truncated(self) -> bool:
@@ -418,7 +427,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     def stopped_in_reasoning(self) -> bool:
         """Whether it ended, and was not cut, before there was an answer: probably a stop string fired too early."""
         ended = self.finish_reason in ("stop", "stop_sequence") and not self.thoughts_ended
-        return ended and bool(self.reasoning) and not self.text.strip()
+        return ended and bool(self.reasoning) and not self.text.strip() and not self.tool_calls
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):
@@ -508,6 +517,7 @@ class Need(StrEnum):
     CONTINUATION_LOGPROBS = "log-probabilities of a continuation"
     IMAGES = "images"
     GUIDED_DECODING = "guided decoding"
+    TOOLS = "tool calls"
     TOKENS_PER_STEP = "tokens per step"
 
 

@@ -24,8 +24,9 @@ _TRUNCATED, _STOPPED_IN_REASONING = 1, 2
 
 
 def score_response(task: Task, sample: Sample, response: Response) -> Score:
-    """The score of an answer. Without any text there is nothing for the task's scorer to read: the outcome says why."""
-    told = response.prompt_logprobs is not None or response.choice_logprobs is not None
+    """The score of an answer. Without any text or tool call there is nothing for the task's scorer to read: the outcome
+    says why."""
+    told = response.prompt_logprobs is not None or response.choice_logprobs is not None or response.tool_calls
     if response.text.strip() or told or not task.metric.higher_is_better:
         return task.score(sample, response)
     if response.refusal or response.finish_reason == "content_filter":
