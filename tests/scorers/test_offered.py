@@ -10,9 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launchers import _tools
+from launchers._openai_server import Generated, understand
 from serve_eval import folders
 from serve_eval.fingerprint import canonical
-from serve_eval.schema import Ended, Outcome, Ran, Response, Score, Scorer
+from serve_eval.schema import Ended, Need, Outcome, Ran, Response, Score, Scorer, ToolCall
 from tests.scorers.offered import REFUSED, TAKEN, Tried
 
 NAMES = folders.names(folders.SCORERS)
@@ -29,9 +31,21 @@ def made(name: str, options: dict[str, Any]) -> Scorer:
 def scored(scorer: Scorer, expected: Any, text: str, ended: Ended = Ended.RAISED) -> Score:
     """The score of an answer, with a result where something in it is to be run."""
     response = Response(text=text, finish_reason="stop")
+    if Need.TOOLS in scorer.requires:
+        response = called(response)
     if scorer.program is not None and scorer.program(expected, response) is not None:
         response = msgspec.structs.replace(response, ran=Ran(ended=ended, exit=None))
     return scorer.score(expected, response)
+
+
+def called(response: Response) -> Response:
+    """What the simulated endpoint makes of a text that stands for calls."""
+    [tool] = [{"type": "function", "function": {"name": "any"}}]
+    body = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": [tool], "max_tokens": 1000}
+    ask = understand(msgspec.json.encode(body), chat=True, model=None, context_tokens=None)
+    told = _tools.told(Generated(response.text, "stop"), ask)
+    calls = tuple(ToolCall(call.name, call.arguments) for call in told.calls)
+    return Response(text=told.text or "", finish_reason=told.finish_reason, tool_calls=calls)
 
 
 def test_every_scorer_is_tried() -> None:
