@@ -444,12 +444,14 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Score(Struct, frozen=True, kw_only=True, gc=False):
-    """`answer` is what was extracted (None: nothing could be); `parts` are named sub-scores, such as one per filter."""
+    """`answer` is what was extracted (None: nothing could be); `parts` are named sub-scores, such as one per filter;
+    `mode` is in which way it failed, where the scorer knows that better than a comparison of texts could tell."""
 
     value: float
     outcome: Outcome
     answer: str | None = None
     parts: Mapping[str, float] = {}
+    mode: str | None = None
 
 
 class Program(Struct, frozen=True, kw_only=True, gc=False):
@@ -566,6 +568,9 @@ class Task:
     images, log-probabilities). `context_tokens` is how many tokens the longest prompt and its answer take together,
     where that is known beforehand. What an endpoint lacks is found out before the task is asked.
 
+    `failure_mode(sample, response, score)`, where it is there, names in which way an answer without full marks failed:
+    it stands with its score, and the report counts them.
+
     `acceptance_length` is the entry of acceptance_length.yaml by which speculative decoding is judged too (None: it is
     not).
     """
@@ -590,6 +595,7 @@ class Task:
     requires: frozenset[Need] = frozenset()
     context_tokens: int | None = None
     acceptance_length: str | None = None
+    failure_mode: Callable[[Sample, Response, Score], str] | None = None
 
     @property
     def file_stem(self) -> str:
@@ -629,7 +635,7 @@ class TaskResult:
     value that the missing answers allow (Manski bounds), None where something is missing and the metric is unbounded or
     the aggregation not monotone, and after an early stop. With repeats each of them counts as a sample, and `stability`
     tells how they agree. `aggregation` is the name of what made the value of the scores, `secondary` are values beside
-    it in points.
+    it in points. `modes` counts in which ways answers failed, for a task that tells.
     """
 
     task: str
@@ -649,6 +655,7 @@ class TaskResult:
     stability: Stability | None = None
     aggregation: str = MEAN.name
     secondary: Mapping[str, float] = field(default_factory=dict)
+    modes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unparsed(self) -> int:

@@ -38,13 +38,13 @@ def kind(value: object) -> str:
         case None:
             return "nothing"
         case bool():
-            return "yes or no (put it in quotes to make it a text)"
+            return "true or false (YAML makes that of yes and no: put it in quotes to have a text)"
         case int() | float():
             return "a number"
         case str():
             return "a text" if value.strip() else "an empty text"
         case Mapping():
-            return f"a mapping with {', '.join(map(str, value)) or 'nothing in it'}"
+            return f"a mapping whose only keys are {', '.join(map(str, value))}" if value else "an empty mapping"
         case _:
             return "a list" if value else "an empty list"
 

@@ -29,7 +29,9 @@ def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
         if not accepted(expected):
             told = f"must be a list of accepted answers, such as [Paris, Lutetia], and is {kind(value_of(expected))}"
             return [f"{place(expected)} {told}"]
-        return [f"{where}: {told}" for where, one in placed(expected) for told in by.problems(one)]
+        return [
+            f"{where}{told.removeprefix('expected')}" for where, one in placed(expected) for told in by.problems(one)
+        ]
 
     def answers(expected: object) -> tuple[str, str]:
         both = [by.answers(one) for one in accepted(expected)]

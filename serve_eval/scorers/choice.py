@@ -6,7 +6,7 @@ import re
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._expected import place, text_of, text_problems, value_of
+from serve_eval.scorers._expected import is_text, kind, place, text_of, value_of
 from serve_eval.scorers._stated import stated
 
 FIRST, LAST = "first_answer", "last_answer"
@@ -36,14 +36,16 @@ def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
         said = stated(response.text, meanings)
         if said is None:
             return Score(value=0.0, outcome=Outcome.UNPARSED)
-        right = said == meant(expected)
-        return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=said)
+        if said == meant(expected):
+            return Score(value=1.0, outcome=Outcome.CORRECT, answer=said)
+        return Score(value=0.0, outcome=Outcome.WRONG, answer=said, mode="another choice")
 
     def problems(expected: object) -> list[str]:
-        wrong = text_problems(expected)
-        if not wrong and meant(expected) is None:
-            wrong = [f"{place(expected)} must be one of {', '.join(choices)}, and is {value_of(expected)!r}"]
-        return wrong
+        value = value_of(expected)
+        if is_text(value) and meant(expected) is not None:
+            return []
+        told = repr(value) if is_text(value) else kind(value)
+        return [f"{place(expected)} must be one of {', '.join(choices)}, and is {told}"]
 
     def answers(expected: object) -> tuple[str, str]:
         right = meant(expected) or ""

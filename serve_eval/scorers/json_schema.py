@@ -32,7 +32,8 @@ def scorer(*, fenced: bool = True) -> Scorer:
         right = valid and exact
         parts = {EXACT: float(exact), VALID: float(valid), PARSED: 1.0}
         outcome = Outcome.CORRECT if right else Outcome.WRONG
-        return Score(value=float(right), outcome=outcome, answer=json.dumps(found), parts=parts)
+        mode = None if right else "another value" if valid else "not of the schema"
+        return Score(value=float(right), outcome=outcome, answer=json.dumps(found), parts=parts, mode=mode)
 
     def answers(expected: object) -> tuple[str, str]:
         wanted: Any = value_of(expected)

@@ -45,7 +45,9 @@ def scorer(*, absolute: float = 0.0, relative: float = 0.0, take: Literal["last"
             return Score(value=0.0, outcome=Outcome.UNPARSED)
         number = found[-1 if take == "last" else 0]
         right = math.isfinite(number) and abs(number - target) <= max(absolute, relative * abs(target))
-        return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=f"{number!r}")
+        if right:
+            return Score(value=1.0, outcome=Outcome.CORRECT, answer=f"{number!r}")
+        return Score(value=0.0, outcome=Outcome.WRONG, answer=f"{number!r}", mode="another number")
 
     def problems(expected: object) -> list[str]:
         if number_of(expected) is not None:

@@ -41,7 +41,8 @@ def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
                     found.append(match.group())
                     break
         value = len(found) / len(items_of(expected, PARTS))
-        return graded(value, "; ".join(found), {FULL: float(value == 1.0), TIMED_OUT: float(ended)})
+        mode = TIMED_OUT if ended else "parts missing" if found else "all parts missing"
+        return graded(value, "; ".join(found), {FULL: float(value == 1.0), TIMED_OUT: float(ended)}, mode=mode)
 
     def full_marks(expected: object) -> Callable[[str], bool]:
         return lambda text: score(expected, Response(text=text, finish_reason="stop")).value == 1.0
@@ -89,7 +90,7 @@ def _problems(part: object, where: str, ignore_case: bool) -> list[str]:
         except TimeoutError:
             everywhere = False
         if everywhere:
-            return [f"{where} matches any answer, since it matches nothing at all: {pattern!r}"]
+            return [f"{where} matches the empty text, so that any answer has its point: {pattern!r}"]
     return []
 
 

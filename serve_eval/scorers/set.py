@@ -34,7 +34,11 @@ def scorer(*, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ign
         precision, recall, both = common / len(given), common / len(wanted), 2 * common / (len(given) + len(wanted))
         full = float(given == wanted)
         value = {"f1": both, "precision": precision, "recall": recall, "exact": full}[measure]
-        return graded(value, "; ".join(sorted(given)), {PRECISION: precision, RECALL: recall, FULL: full})
+        missing, wrong = recall < 1.0, precision < 1.0
+        mode = "no item right" if not common else "items missing" if not wrong else "items wrong"
+        mode = "items missing and wrong" if common and missing and wrong else mode
+        parts = {PRECISION: precision, RECALL: recall, FULL: full}
+        return graded(value, "; ".join(sorted(given)), parts, mode=mode)
 
     def problems(expected: object) -> list[str]:
         if not isinstance(value_of(expected), list) or not items_of(expected):

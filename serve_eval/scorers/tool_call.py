@@ -39,7 +39,8 @@ def scorer(*, ordered: bool = False, other_arguments: bool = False, partial: boo
             JSON: float(all(_arguments(call) is not None for call in made)),
         }
         answer = json.dumps([{"name": call.name, "arguments": call.arguments} for call in made])
-        return graded(value if partial else float(value == 1.0), answer, parts)
+        mode = _mode(wanted, made, parts, ordered=ordered)
+        return graded(value if partial else float(value == 1.0), answer, parts, mode=mode)
 
     def answers(expected: object) -> tuple[str, str]:
         calls = [{"name": want["name"], "arguments": want.get("arguments") or {}} for want in _wanted(expected)]
@@ -78,18 +79,36 @@ def _call_problems(where: str, one: object) -> list[str]:
     return wrong
 
 
+def _mode(wanted: Sequence[Any], made: Sequence[ToolCall], parts: Mapping[str, float], *, ordered: bool) -> str:
+    """In which way calls that have no full marks failed."""
+    if not made:
+        return "no tool called"
+    if not wanted:
+        return "a tool called"
+    if not parts[JSON]:
+        return "arguments are no JSON"
+    if not parts[NAMES]:
+        return "other tools"
+    if ordered and [want["name"] for want in wanted] != [call.name for call in made]:
+        return "another order"
+    return "other arguments"
+
+
 def _paired(wanted: Sequence[Any], made: Sequence[ToolCall], *, ordered: bool) -> list[tuple[Any, ToolCall]]:
     """Each expected call with the one that answers it, of the same name; a call answers one."""
     if ordered:
         return [(want, call) for want, call in zip(wanted, made, strict=False) if want["name"] == call.name]
-    left, pairs = list(made), []
-    for want in sorted(wanted, key=lambda want: -len(want.get("arguments") or {})):
-        same_name = [call for call in left if call.name == want["name"]]
-        if same_name:
-            best = max(same_name, key=lambda call: (_points(want, call), -_unexpected(want, call)))
-            left.remove(best)
-            pairs.append((want, best))
-    return pairs
+    alike = [
+        (-_points(want, call), _unexpected(want, call), i, k)
+        for i, want in enumerate(wanted)
+        for k, call in enumerate(made)
+        if want["name"] == call.name
+    ]
+    pairs: dict[int, int] = {}
+    for _, _, i, k in sorted(alike):
+        if i not in pairs and k not in pairs.values():
+            pairs[i] = k
+    return [(wanted[i], made[k]) for i, k in pairs.items()]
 
 
 def _arguments(call: ToolCall) -> dict[str, Any] | None:

@@ -19,7 +19,8 @@ def scorer(*, ignore_case: bool = True, whole_words: bool = False) -> Scorer:
         matches = [_pattern(str(entry), ignore_case, whole_words).search(response.text) for entry in entries]
         found = [match.group() for match in matches if match]
         value = len(found) / len(entries)
-        return graded(value, "; ".join(found), {FULL: float(value == 1.0)})
+        mode = "words missing" if found else "all words missing"
+        return graded(value, "; ".join(found), {FULL: float(value == 1.0)}, mode=mode)
 
     def problems(expected: object) -> list[str]:
         if not items_of(expected, WORDS):

@@ -23,9 +23,10 @@ def scorer(*, yes: tuple[str, ...] = ("yes", "true"), no: tuple[str, ...] = ("no
         said = stated(response.text, words)
         if said is None:
             return Score(value=0.0, outcome=Outcome.UNPARSED)
-        right = said == meant(expected)
         found = (yes if said else no)[0]
-        return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=found)
+        if said == meant(expected):
+            return Score(value=1.0, outcome=Outcome.CORRECT, answer=found)
+        return Score(value=0.0, outcome=Outcome.WRONG, answer=found, mode="the opposite")
 
     def problems(expected: object) -> list[str]:
         if meant(expected) is not None:
