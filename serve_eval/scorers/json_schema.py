@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,8 @@ from serve_eval.scorers._json import NOTHING, found_in, is_json, same
 EXACT, VALID, PARSED = "exact", "schema_valid", "parsed"
 SCHEMA, EQUALS = "schema", "equals"
 """What a case may say of the JSON: at least one of the two."""
+_LITERAL = ("const", "enum", "default", "examples")
+"""Words of a schema under which values stand, and no schemas."""
 
 
 def scorer(*, fenced: bool = True) -> Scorer:
@@ -88,14 +90,40 @@ def _is_valid(schema: str, found: Any) -> bool:
 def _validator(schema: str) -> Any:
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
+    from jsonschema_specifications import REGISTRY
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
 
     try:
         content = json.loads(schema)
+        if not isinstance(content, dict):
+            raise DatasetError("not a JSON schema: a mapping is one")
+        if not isinstance(content.get("$schema", ""), str):
+            raise DatasetError("not a JSON schema: its $schema is no text")
         kind = validator_for(content)
         kind.check_schema(content)
+        # A registry of its own: the default one would fetch what a schema refers to.
+        registry = REGISTRY.with_resource("", DRAFT202012.create_resource(content)).crawl()
+        for reference in _references(content):
+            registry.resolver("").lookup(reference)
+    except Unresolvable as error:
+        raise DatasetError(f"not a JSON schema: it refers to {error.ref}, which is not in it") from error
     except (ValueError, SchemaError) as error:
         raise DatasetError(f"not a JSON schema: {str(error).splitlines()[0]}") from error
-    return kind(content)
+    return kind(content, registry=REGISTRY)
+
+
+def _references(schema: object) -> Iterator[str]:
+    """What a schema refers to at any place, but within what has an address of its own."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("$ref"), str):
+            yield schema["$ref"]
+        for name, inner in schema.items():
+            if name not in _LITERAL and not (isinstance(inner, dict) and "$id" in inner):
+                yield from _references(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from _references(inner)
 
 
 def check_schema(schema: str) -> None:

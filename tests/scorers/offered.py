@@ -90,6 +90,10 @@ REFUSED: dict[str, list[Tried]] = {
     "rouge": [Tried("\u6771\u4eac"), Tried("word", {"kind": "rouge2"}), Tried(["a b"])],
     "json_schema": [
         Tried({"schema": {"type": "nothing"}}),
+        Tried({"schema": None}),
+        Tried({"schema": {"$schema": 3}}),
+        Tried({"schema": {"$ref": "#/nowhere"}}),
+        Tried({"schema": {"items": {"$ref": "http://127.0.0.1:9/fetched.json"}}}),
         Tried({"schema": {"type": "string"}, "equals": 1}),
         Tried({"equals": 1, "shema": {}}),
         Tried({"equals": float("nan")}),
