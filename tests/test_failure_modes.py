@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.failure_modes import failure_mode, text_mode
+from serve_eval.failure_modes import (
+    _CODE,
+    _NO_ANSWER,
+    CASE,
+    FORMAT,
+    OTHER,
+    PARTIAL,
+    TRUNCATED,
+    failure_mode,
+    text_mode,
+)
 from serve_eval.schema import Ended, Outcome, Ran, Response, Sample, Score, Task, ToolCall
 from serve_eval.tally import Tally
 from tests.scorers.test_offered import made
 from tests.test_probe import prepared
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +131,25 @@ def test_calls_fail_in_ways_of_their_own(
 ) -> None:
     response = _response("Let me see.", tool_calls=calls)
     assert failure_mode(expected, response, made("tool_call", options).score(expected, response)) == mode
+
+
+def test_every_mode_stands_on_the_page() -> None:
+    modes = {
+        parameters[-1]
+        for test in (test_scorers_say_what_they_know_better, test_calls_fail_in_ways_of_their_own)
+        for parameters in test.pytestmark[0].args[1]
+    }
+    modes |= {
+        *_CODE.values(),
+        CASE,
+        FORMAT,
+        PARTIAL,
+        OTHER,
+        TRUNCATED,
+        *(o.value.replace("_", " ") for o in _NO_ANSWER),
+    }
+    page = re.sub(r"\s+", " ", (ROOT / "docs/scorers.md").read_text())
+    assert [mode for mode in modes - {"code passed"} if f"`{mode}`" not in page] == []
 
 
 @given(expected=st.text(), text=st.text())
