@@ -8,13 +8,16 @@ from typing import Any
 
 from serve_eval.scorers._matching import matching
 
+_LARGEST = 10_000
+"""Items or characters beyond which nothing is made up."""
 _DEEPEST = 20
 """Levels after which a schema that refers to itself is given up."""
 
 
 def fitting(schema: object, root: object = None, depth: int = 0) -> Any:
     """What the schema gives itself (const, example, default, enum), else the least of its type. Whether it really is
-    valid is for the caller to try. Raises RecursionError for a schema that refers to itself without end."""
+    valid is for the caller to try. Raises RecursionError for a schema that refers to itself without end, OverflowError
+    for a value of enormous size."""
     if depth > _DEEPEST:
         raise RecursionError("the schema refers to itself")
     if not isinstance(schema, Mapping):
@@ -47,6 +50,8 @@ def fitting(schema: object, root: object = None, depth: int = 0) -> Any:
 
 
 def _of_type(schema: Mapping[str, Any], inner: Any) -> Any:
+    if max(schema.get("minItems", 0), schema.get("minLength", 0)) > _LARGEST:
+        raise OverflowError("the value is too large")
     match _type(schema):
         case "object":
             properties = schema.get("properties", {})

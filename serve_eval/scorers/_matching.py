@@ -10,17 +10,29 @@ from typing import Any
 _CATEGORIES = {"DIGIT": r"\d", "WORD": r"\w", "SPACE": r"\s", "NOT_DIGIT": r"\D", "NOT_WORD": r"\W", "NOT_SPACE": r"\S"}
 _CHARACTERS = "x7 X_-.\t!"
 """Where a pattern leaves the character open it is the first of these that will do."""
-_MOST_REPEATS = 1000
+LONGEST = 10_000
+"""Characters beyond which no text is made up."""
 
 
 def matching(pattern: str) -> str | None:
     """The first alternatives and the least repeats, put together. None for what Python's own parser does not read or
     what has no such text; whether it really matches is for the caller to try."""
-    parser = importlib.import_module("re._parser")  # no other reader of the syntax comes with Python
     try:
-        return _of(parser.parse(pattern), {})
+        return _of(_parsed(pattern), {})
     except (re.error, RecursionError, OverflowError, KeyError, StopIteration):
         return None
+
+
+def shortest(pattern: str) -> int:
+    """How many characters a match has at least; 0 for what Python's own parser does not read."""
+    try:
+        return int(_parsed(pattern).getwidth()[0])
+    except (re.error, RecursionError, OverflowError):
+        return 0
+
+
+def _parsed(pattern: str) -> Any:
+    return importlib.import_module("re._parser").parse(pattern)  # no other reader of the syntax comes with Python
 
 
 def _of(nodes: Iterable[tuple[Any, Any]], groups: dict[int, str]) -> str:
@@ -48,7 +60,10 @@ def _node(kind: str, value: Any, groups: dict[int, str]) -> str:
         case "ATOMIC_GROUP":
             return _of(value, groups)
         case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-            return _of(value[2], groups) * min(int(value[0]), _MOST_REPEATS)
+            least, once = int(value[0]), _of(value[2], groups)
+            if least * len(once) > LONGEST:
+                raise OverflowError("the text is too long")
+            return once * least
         case "GROUPREF":
             return groups[value]
         case "ASSERT":

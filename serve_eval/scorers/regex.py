@@ -14,7 +14,7 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import Response, Score, Scorer
 from serve_eval.scorers._expected import PARTS, items_of, kind, place, placed, scoring_nothing
 from serve_eval.scorers._graded import FULL, graded
-from serve_eval.scorers._matching import matching
+from serve_eval.scorers._matching import LONGEST, matching, shortest
 
 EXAMPLE = "example"
 """The key of a mapping under which a text stands that has all the parts, where none can be made up."""
@@ -82,7 +82,9 @@ def _problems(part: object, where: str, ignore_case: bool) -> list[str]:
         return [f"{where} must be a regular expression, or a list of which either will do, and is {kind(named)}"]
     import regex
 
-    for pattern in alternatives:
+    for pattern in map(str, alternatives):
+        if shortest(pattern) > LONGEST:  # which the engine would write out, and fill the memory with
+            return [f"{where} matches nothing of less than {shortest(pattern)} characters: {pattern!r}"]
         try:
             everywhere = _compiled(pattern, ignore_case).fullmatch("", timeout=1.0) is not None
         except (regex.error, OverflowError, RecursionError) as error:
