@@ -84,6 +84,8 @@ class _Body(msgspec.Struct):
     logprobs: int | bool | None = None
     prompt_logprobs: int | None = None
     response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n: int | None = 1
@@ -110,6 +112,15 @@ class Ask(NamedTuple):
     prompt_logprobs: bool
     truncate: int | None
     response_format: dict[str, Any] | None
+    tools: Sequence[dict[str, Any]]
+    """Those that may be called."""
+
+
+class Call(NamedTuple):
+    """A call of a tool, its arguments as JSON."""
+
+    name: str
+    arguments: str
 
 
 class Generated(NamedTuple):
@@ -119,6 +130,7 @@ class Generated(NamedTuple):
     finish_reason: str | None
     stop_reason: str | None = None
     tokens_per_step: float | None = None
+    calls: Sequence[Call] = ()
 
 
 class Refused(Exception):
@@ -134,8 +146,9 @@ _WORD = re.compile(r"\s*\S+")
 _PIECE = re.compile(r"\s*\S+|\s+")
 
 
-def understand(raw: bytes, *, chat: bool, model: str | None, context_tokens: int | None) -> Ask:
-    """The request in a body. `model` None: any name is taken; `context_tokens` None: no limit.
+def understand(raw: bytes, *, chat: bool, model: str | None, context_tokens: int | None, tools: bool = True) -> Ask:
+    """The request in a body. `model` None: any name is taken; `context_tokens` None: no limit; without `tools` those
+    that a request offers are not looked at.
 
     Raises Refused in the forms of trtllm-serve, and in OpenAI's for an unknown model.
     """
@@ -155,7 +168,9 @@ def understand(raw: bytes, *, chat: bool, model: str | None, context_tokens: int
         raise bad_request("only n = 1 is served")
     if body.stream_options is not None and not body.stream:
         raise bad_request("Stream options can only be defined when stream is true.")
-    lengths = [_prompt_tokens(prompt, body.truncate_prompt_tokens) for prompt in prompts]
+    offered = body.tools if tools and chat and body.tools and body.tool_choice != "none" else []
+    shown = len(encode(offered).split(b",")) if offered else 0
+    lengths = [_prompt_tokens(prompt, body.truncate_prompt_tokens) + shown for prompt in prompts]
     needed = max(lengths) + max_tokens
     if context_tokens is not None and needed > context_tokens:
         raise bad_request(
@@ -177,6 +192,7 @@ def understand(raw: bytes, *, chat: bool, model: str | None, context_tokens: int
         prompt_logprobs=body.prompt_logprobs is not None,
         truncate=body.truncate_prompt_tokens,
         response_format=body.response_format,
+        tools=offered,
     )
 
 
@@ -261,7 +277,8 @@ def _head(ask: Ask, number: int, *, chunk: bool) -> dict[str, object]:
 
 
 def _usage(ask: Ask, generated: Sequence[Generated]) -> dict[str, object]:
-    completion = sum(len(g.text.split()) for g in generated if g.text)
+    said = [text for g in generated for text in (g.text, *(call.arguments for call in g.calls))]
+    completion = sum(len(text.split()) for text in said if text)
     prompt = ask.prompt_tokens
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
@@ -269,12 +286,13 @@ def _usage(ask: Ask, generated: Sequence[Generated]) -> dict[str, object]:
 def answer_body(ask: Ask, number: int, generated: Sequence[Generated]) -> bytes:
     """A whole answer, as JSON."""
     choices = []
-    for index, (text, finish_reason, stop_reason, tokens_per_step) in enumerate(generated):
+    for index, (text, finish_reason, stop_reason, tokens_per_step, calls) in enumerate(generated):
         if ask.echo and not ask.chat and text is not None:
             text = f"{ask.prompts[index]}{text}"
         said: dict[str, object] = {"text": text, "token_ids": None, "context_logits": None}
         if ask.chat:
-            said = {"message": {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": []}}
+            told = [_told(number, place, call) for place, call in enumerate(calls)]
+            said = {"message": {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": told}}
         ending: dict[str, object] = {"logprobs": None, "finish_reason": finish_reason, "stop_reason": stop_reason}
         if tokens_per_step is not None:
             ending["avg_decoded_tokens_per_iter"] = tokens_per_step
@@ -287,7 +305,7 @@ def answer_events(ask: Ask, number: int, generated: Sequence[Generated], *, fini
     """The answer as server-sent events, a word each."""
     head = _head(ask, number, chunk=True)
 
-    def event(index: int, said: str | dict[str, str], end: Generated | None = None) -> bytes:
+    def event(index: int, said: str | dict[str, Any], end: Generated | None = None) -> bytes:
         choice: dict[str, object] = {"index": index, "delta" if ask.chat else "text": said, "logprobs": None}
         choice |= {"finish_reason": end and end.finish_reason, "stop_reason": end and end.stop_reason}
         if end is not None and end.tokens_per_step is not None:
@@ -300,11 +318,19 @@ def answer_events(ask: Ask, number: int, generated: Sequence[Generated], *, fini
             yield event(index, {"role": "assistant"})[:-2] + b" \n\n"
         for piece in _PIECE.findall(one.text or ""):
             yield event(index, {"content": piece} if ask.chat else piece)
+        for place, call in enumerate(one.calls):
+            yield event(index, {"tool_calls": [{"index": place, **_told(number, place, call._replace(arguments=""))}]})
+            for piece in _PIECE.findall(call.arguments):
+                yield event(index, {"tool_calls": [{"index": place, "function": {"arguments": piece}}]})
         if finish:
             yield event(index, {} if ask.chat else "", one)
     if ask.include_usage:
         yield b"data: " + encode({**head, "choices": [], "usage": _usage(ask, generated)}) + b"\n\n"
     yield b"data: [DONE]\n\n"
+
+
+def _told(number: int, place: int, call: Call) -> dict[str, object]:
+    return {"id": f"call-{number}-{place}", "type": "function", "function": call._asdict()}
 
 
 async def send_stream(request: web.Request, events: Iterator[bytes]) -> web.StreamResponse:

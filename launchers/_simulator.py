@@ -29,7 +29,7 @@ from typing import Any, get_type_hints
 import msgspec
 from aiohttp import web
 
-from launchers import _guided, _prompt_logprobs
+from launchers import _guided, _prompt_logprobs, _tools
 from launchers._faults import Fault
 from launchers._openai_server import (
     Ask,
@@ -68,8 +68,9 @@ class SimulatorConfig:
     request after so many, so it is for a process of its own.
     `context_tokens` bounds prompt and `max_tokens` together. `any_model` accepts every model name, as trtllm-serve
     does; `strict_fields` refuses what it does not know; `no_models` has no /v1/models, like its orchestrator.
-    `no_chat` and `no_completions` lack that route, `no_images` refuses images, and `no_guided` ignores response_format;
-    without it, prompts that the answer file does not know are answered by what fits the schema.
+    `no_chat` and `no_completions` lack that route, `no_images` refuses images, and `no_guided` and `no_tools` ignore
+    response_format and tools; without them, prompts that the answer file does not know are answered by what fits the
+    schema, and by a call of the first tool.
     `prompt_logprobs` is the form in which log-probabilities of prompts are given; an answer that is a number is that
     of every token. `tokens_per_step` is what each answer reports of speculative decoding. `api_key` must come as a
     bearer token when set. `record` keeps the latest bodies and headers in `Stats`.
@@ -98,6 +99,7 @@ class SimulatorConfig:
     no_completions: bool = False
     no_images: bool = False
     no_guided: bool = False
+    no_tools: bool = False
     prompt_logprobs: _prompt_logprobs.Form = "none"
     tokens_per_step: float | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -247,7 +249,7 @@ class _Simulator:
         if config.record or config.strict_fields:
             self._look_closely(raw, headers, chat)
         model = None if config.any_model else config.model
-        ask = understand(raw, chat=chat, model=model, context_tokens=config.context_tokens)
+        ask = understand(raw, chat=chat, model=model, context_tokens=config.context_tokens, tools=not config.no_tools)
         self.stats.requests.update(ask.hashes)
         if config.no_images and any(
             turn.images for prompt in ask.prompts if isinstance(prompt, tuple) for turn in prompt
@@ -287,12 +289,14 @@ class _Simulator:
         if key in self._entries:
             again = self._drawn[key]
             self._drawn[key] += 1
-            return limited(self._draw(self._entries[key], again), ask)
+            return _tools.told(limited(self._draw(self._entries[key], again), ask), ask)
         known = self._answers.get(key)
         if known is None and ask.response_format and not self.config.no_guided:
             schema = _guided.schema_of(ask.response_format)
             known = None if schema is None else Generated(_guided.fitting(schema), "stop")
-        return limited(known or _UNKNOWN, ask)
+        if known is None and ask.tools:
+            known = Generated(_tools.fitting(ask.tools), "stop")
+        return _tools.told(limited(known or _UNKNOWN, ask), ask)
 
     async def _fail(self, request: web.Request, ask: Ask, number: int) -> web.StreamResponse:
         sound = [self._generate(key, ask) for key in ask.hashes]

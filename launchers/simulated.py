@@ -57,6 +57,7 @@ async def launch(
     no_completions: bool = False,
     no_images: bool = False,
     no_guided: bool = False,
+    no_tools: bool = False,
     prompt_logprobs: Form = "none",
     tokens_per_step: float | None = None,
 ) -> AsyncIterator[Endpoint]:

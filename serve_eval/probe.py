@@ -44,7 +44,8 @@ CONTEXT = "context length"
 """The need that is a number of tokens."""
 TEXT = "The quick brown fox jumps over the lazy dog."
 WORD = "violet"
-"""What guided decoding has to say to a question that it does not answer."""
+"""What guided decoding has to say to a question that it does not answer, and a tool is to be called with."""
+TOOL = "write_down"
 _LONGER = "Serve the model with a longer context, or ask for shorter answers (max_tokens)."
 CONTEXT_S = 60.0
 """How long the probe of the context length may take; a server that takes it at its word would generate on."""
@@ -62,6 +63,8 @@ _HELP: Mapping[Need, str] = {
     Need.CONTINUATION_LOGPROBS: "Serve the model with one that tells the tokens or the text_offset of a prompt.",
     Need.IMAGES: "Serve a model that takes images.",
     Need.GUIDED_DECODING: "Start the server with a guided decoding backend (trtllm-serve: guided_decoding_backend).",
+    Need.TOOLS: "Start the server with a tool parser that fits the model (trtllm-serve: --tool_parser; vLLM: "
+    "--enable-auto-tool-choice --tool-call-parser).",
     Need.TOKENS_PER_STEP: "Ask a server that reports avg_decoded_tokens_per_iter, as trtllm-serve does.",
 }
 
@@ -87,6 +90,8 @@ async def probe(client: Client, prepared: Sequence[PreparedTask]) -> tuple[list[
     if Need.GUIDED_DECODING in needs:
         guided = next(p for p in prepared if Need.GUIDED_DECODING in p.needs and found[_kind(p)].works)
         found[Need.GUIDED_DECODING] = await _guided(client, guided)
+    if Need.TOOLS in needs:
+        found[Need.TOOLS] = await _tools(client)
     if Need.TOKENS_PER_STEP in needs:
         found[Need.TOKENS_PER_STEP] = await _tokens_per_step(client, chat=chat)
     longest = max((p.task.context_tokens or 0 for p in prepared if found[_kind(p)].works), default=0)
@@ -224,6 +229,32 @@ async def _guided(client: Client, p: PreparedTask) -> Ability:
     if result.truncated:
         return Ability(need=need, works=None, seen="the answer was cut before it could tell")
     return Ability(need=need, works=False, seen=f"the schema was ignored: {result.text[:80]!r}", help=_HELP[need])
+
+
+async def _tools(client: Client) -> Ability:
+    """Whether an answer to a question that asks for a tool calls it. Where it does not, the tokens of the prompt tell
+    whether the tool was seen at all."""
+    need, question = Need.TOOLS, f"Call the tool {TOOL} once, with the word {WORD}. Say nothing else."
+    schema = {"type": "object", "properties": {"word": {"type": "string", "enum": [WORD]}}, "required": ["word"]}
+    function = {"name": TOOL, "description": "Writes a word down.", "parameters": schema}
+    prompt = (Message(role="user", content=question),)
+    extra = {"tools": [{"type": "function", "function": function}]}
+    result = await _sent(client, prompt, max_tokens=256, extra=extra)
+    if isinstance(result, Failure):
+        return Ability(need=need, works=False, seen=result.message, help=_HELP[need])
+    if any(call.name == TOOL for call in result.tool_calls):
+        return Ability(need=need, works=True, seen="a tool was called")
+    if result.truncated:
+        return Ability(need=need, works=None, seen="the answer was cut before it could tell")
+    if TOOL in result.text and WORD in result.text and "{" in result.text:
+        seen = f"the call came as text: {result.text[:80]!r}"
+        return Ability(need=need, works=False, seen=seen, help=_HELP[need])
+    bare = await _sent(client, prompt, max_tokens=1)
+    tokens, without = result.usage.prompt_tokens, bare.usage.prompt_tokens if isinstance(bare, Response) else 0
+    if tokens and without and tokens <= without:
+        seen = f"the tool was ignored: {tokens} tokens with it, {without} without"
+        return Ability(need=need, works=False, seen=seen, help=_HELP[need])
+    return Ability(need=need, works=None, seen=f"answered without a call: {result.text[:80]!r}")
 
 
 async def _tokens_per_step(client: Client, *, chat: bool) -> Ability:

@@ -363,6 +363,13 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
     completion_tokens: int = 0
 
 
+class ToolCall(Struct, frozen=True, gc=False):
+    """A call of a tool that an answer asks for. `arguments` are the text that came: JSON, where all is well."""
+
+    name: str
+    arguments: str = ""
+
+
 class Ended(StrEnum):
     """How a program ended: after its last line; by an exception, or an exit with its status 1; before its last line by
     another exit of its own; by a signal, which some of the limits send; at the time limit."""
@@ -393,7 +400,8 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     more than 1 with speculative decoding; trtllm-serve tells it. An answer with `prompt_logprobs` has no text. `ran` is
     what running it gave, for a task that runs answers; it is looked up for the scorer and never journalled here.
     `choice_logprobs` has the log-probabilities of the tokens of each of the sample's choices; usage, latency and
-    attempts are then those of all their requests together, and there is no text either.
+    attempts are then those of all their requests together, and there is no text either. An answer with `tool_calls`
+    often has no text, and is none the less an answer.
     """
 
     text: str
@@ -411,6 +419,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     tokens_per_step: float | None = None
     prompt_logprobs: PromptLogprobs | None = None
     choice_logprobs: tuple[tuple[float, ...], ...] | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def truncated(self) -> bool:
@@ -420,7 +429,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     def stopped_in_reasoning(self) -> bool:
         """Whether it ended, and was not cut, before there was an answer: probably a stop string fired too early."""
         ended = self.finish_reason in ("stop", "stop_sequence") and not self.thoughts_ended
-        return ended and bool(self.reasoning) and not self.text.strip()
+        return ended and bool(self.reasoning) and not self.text.strip() and not self.tool_calls
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):
@@ -437,12 +446,14 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Score(Struct, frozen=True, kw_only=True, gc=False):
-    """`answer` is what was extracted (None: nothing could be); `parts` are named sub-scores, such as one per filter."""
+    """`answer` is what was extracted (None: nothing could be); `parts` are named sub-scores, such as one per filter;
+    `mode` is in which way it failed, where the scorer knows that better than a comparison of texts could tell."""
 
     value: float
     outcome: Outcome
     answer: str | None = None
     parts: Mapping[str, float] = {}
+    mode: str | None = None
 
 
 class Program(Struct, frozen=True, kw_only=True, gc=False):
@@ -510,6 +521,7 @@ class Need(StrEnum):
     CONTINUATION_LOGPROBS = "log-probabilities of a continuation"
     IMAGES = "images"
     GUIDED_DECODING = "guided decoding"
+    TOOLS = "tool calls"
     TOKENS_PER_STEP = "tokens per step"
 
 
@@ -558,6 +570,9 @@ class Task:
     images, log-probabilities). `context_tokens` is how many tokens the longest prompt and its answer take together,
     where that is known beforehand. What an endpoint lacks is found out before the task is asked.
 
+    `failure_mode(sample, response, score)`, where it is there, names in which way an answer without full marks failed:
+    it stands with its score, and the report counts them.
+
     `acceptance_length` is the entry of acceptance_length.yaml by which speculative decoding is judged too (None: it is
     not).
     """
@@ -582,6 +597,7 @@ class Task:
     requires: frozenset[Need] = frozenset()
     context_tokens: int | None = None
     acceptance_length: str | None = None
+    failure_mode: Callable[[Sample, Response, Score], str] | None = None
 
     @property
     def file_stem(self) -> str:
@@ -621,7 +637,7 @@ class TaskResult:
     value that the missing answers allow (Manski bounds), None where something is missing and the metric is unbounded or
     the aggregation not monotone, and after an early stop. With repeats each of them counts as a sample, and `stability`
     tells how they agree. `aggregation` is the name of what made the value of the scores, `secondary` are values beside
-    it in points.
+    it in points. `modes` counts in which ways answers failed, for a task that tells.
     """
 
     task: str
@@ -641,6 +657,7 @@ class TaskResult:
     stability: Stability | None = None
     aggregation: str = MEAN.name
     secondary: Mapping[str, float] = field(default_factory=dict)
+    modes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unparsed(self) -> int:

@@ -31,8 +31,9 @@ def _repetitive(text: str) -> bool:
 
 
 def score_response(task: Task, sample: Sample, response: Response) -> Score:
-    """The score of an answer. Without any text there is nothing for the task's scorer to read: the outcome says why."""
-    told = response.prompt_logprobs is not None or response.choice_logprobs is not None
+    """The score of an answer. Without any text or tool call there is nothing for the task's scorer to read: the outcome
+    says why."""
+    told = response.prompt_logprobs is not None or response.choice_logprobs is not None or response.tool_calls
     if response.text.strip() or told or not task.metric.higher_is_better:
         return task.score(sample, response)
     if response.refusal or response.finish_reason == "content_filter":
@@ -82,6 +83,7 @@ class Tally:
         self._started = array("d", bytes(8 * len(samples)))
         self._lengths = array("i", bytes(4 * len(samples)))
         self._traffic = TrafficCounter()
+        self._modes: Counter[str] = Counter()
         self.scored, self.failed, self._sum = 0, 0, 0.0
 
     def add(self, i: int, result: Response | Failure) -> None:
@@ -115,8 +117,9 @@ class Tally:
             self._parts[name][i] = part
         self.scored += 1
         self._sum += score.value
+        mode = self._mode(sample, result, score)
         if self._scores is not None and not self._counts_only:
-            line = {
+            line: dict[str, object] = {
                 "id": sample.id,
                 "outcome": score.outcome,
                 "value": score.value,
@@ -125,7 +128,17 @@ class Tally:
                 "truncated": result.truncated,
                 "parts": score.parts,
             }
+            if mode is not None:
+                line["mode"] = mode
             self._scores.write(_encode(line) + b"\n")
+
+    def _mode(self, sample: Sample, response: Response, score: Score) -> str | None:
+        """In which way an answer failed, counted; None for one that did not, and where the task does not tell."""
+        if self.task.failure_mode is None or score.outcome is Outcome.CORRECT or self._counts_only:
+            return None
+        mode = self.task.failure_mode(sample, self._with_result(sample, response), score)
+        self._modes[mode] += 1
+        return mode
 
     def _with_result(self, sample: Sample, response: Response) -> Response:
         program = program_of(self.task, sample, response)
@@ -235,6 +248,7 @@ class Tally:
             stability=None if spared else stability(self),
             aggregation=aggregation.name,
             secondary=self.task.secondary(self._pairs(self._scored())) if n else {},
+            modes=dict(self._modes.most_common()),
         )
 
     def _flagged(self, flag: int) -> int:

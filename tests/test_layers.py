@@ -23,6 +23,7 @@ LAYERS: list[tuple[str, ...]] = [
         "reference",
         "reference_import",
         "reference_samples",
+        "failure_modes",
         "pairing",
         "measured",
         "history",

@@ -59,7 +59,7 @@ def _score(sample: Sample, response: Response) -> Score:
     return Score(value=0.0, outcome=Outcome.WRONG)
 
 
-def _prepared(name: str = "t", prompt: Prompt = "Hi", **more: Any) -> PreparedTask:
+def prepared(name: str = "t", prompt: Prompt = "Hi", **more: Any) -> PreparedTask:
     task = Task(
         name=name,
         version=1,
@@ -69,9 +69,8 @@ def _prepared(name: str = "t", prompt: Prompt = "Hi", **more: Any) -> PreparedTa
         sampling=SamplingParams(max_tokens=50),
         protocol={},
         load=_load,
-        score=_score,
         answers=lambda sample: ("1", "0"),
-        **more,
+        **{"score": _score, **more},
     )
     return PreparedTask(
         spec=Spec(name=name),
@@ -87,22 +86,22 @@ def _prepared(name: str = "t", prompt: Prompt = "Hi", **more: Any) -> PreparedTa
 
 
 def _probe(
-    app: web.Application, *prepared: PreparedTask, model: str = "simulated"
+    app: web.Application, *tasks: PreparedTask, model: str = "simulated"
 ) -> tuple[dict[str, Ability], dict[str, Ability], Client]:
     async def main() -> tuple[dict[str, Ability], dict[str, Ability], Client]:
         async with serve(app) as url, Client(Endpoint(base_url=url, model=model), QUICK) as client:
-            found, lacking = await probe(client, prepared)
+            found, lacking = await probe(client, tasks)
             return {one.need: one for one in found}, lacking, client
 
     return asyncio.run(main())
 
 
-def _simulated(*prepared: PreparedTask, **config: Any) -> tuple[dict[str, Ability], dict[str, Ability], Client]:
-    return _probe(create_app(SimulatorConfig(**config)), *prepared)
+def _simulated(*tasks: PreparedTask, **config: Any) -> tuple[dict[str, Ability], dict[str, Ability], Client]:
+    return _probe(create_app(SimulatorConfig(**config)), *tasks)
 
 
 def test_what_works_is_found_out_and_nothing_else_is_asked() -> None:
-    found, lacking, _ = _simulated(_prepared())
+    found, lacking, _ = _simulated(prepared())
     assert set(found) == {"completions"}
     assert not lacking
 
@@ -110,19 +109,20 @@ def test_what_works_is_found_out_and_nothing_else_is_asked() -> None:
 @pytest.mark.parametrize(
     ("config", "p", "need"),
     [
-        ({"no_chat": True}, _prepared(prompt=CHAT), "chat"),
-        ({"no_completions": True}, _prepared(), "completions"),
-        ({}, _prepared(prompt_logprobs=True), "prompt log-probabilities"),
-        ({"no_images": True}, _prepared(prompt=PICTURE), "images"),
-        ({"no_guided": True}, _prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED), "guided decoding"),
-        ({}, _prepared(requires=frozenset({Need.TOKENS_PER_STEP})), "tokens per step"),
-        ({"context_tokens": 400}, _prepared(context_tokens=500), CONTEXT),
+        ({"no_chat": True}, prepared(prompt=CHAT), "chat"),
+        ({"no_completions": True}, prepared(), "completions"),
+        ({}, prepared(prompt_logprobs=True), "prompt log-probabilities"),
+        ({"no_images": True}, prepared(prompt=PICTURE), "images"),
+        ({"no_guided": True}, prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED), "guided decoding"),
+        ({"no_tools": True}, prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})), "tool calls"),
+        ({}, prepared(requires=frozenset({Need.TOKENS_PER_STEP})), "tokens per step"),
+        ({"context_tokens": 400}, prepared(context_tokens=500), CONTEXT),
     ],
 )
 def test_what_an_endpoint_lacks_is_named_with_what_would_help(
     config: dict[str, Any], p: PreparedTask, need: str
 ) -> None:
-    other = _prepared("other", prompt=CHAT if need == "completions" else "Hi")
+    other = prepared("other", prompt=CHAT if need == "completions" else "Hi")
     found, lacking, _ = _simulated(p, other, **config)
     assert set(lacking) == {"t"}
     assert (lacking["t"].need, lacking["t"].works) == (need, False)
@@ -134,17 +134,18 @@ def test_what_an_endpoint_lacks_is_named_with_what_would_help(
 @pytest.mark.parametrize(
     ("config", "p", "need"),
     [
-        ({"tokens_per_step": 2.5}, _prepared(requires=frozenset({Need.TOKENS_PER_STEP})), "tokens per step"),
+        ({"tokens_per_step": 2.5}, prepared(requires=frozenset({Need.TOKENS_PER_STEP})), "tokens per step"),
         (
             {"tokens_per_step": 2.5},
-            _prepared(prompt=CHAT, requires=frozenset({Need.TOKENS_PER_STEP})),
+            prepared(prompt=CHAT, requires=frozenset({Need.TOKENS_PER_STEP})),
             "tokens per step",
         ),
-        ({}, _prepared(prompt=PICTURE), "images"),
-        ({}, _prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED), "guided decoding"),
+        ({}, prepared(prompt=PICTURE), "images"),
+        ({}, prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})), "tool calls"),
+        ({}, prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED), "guided decoding"),
         (
             {},
-            _prepared(prompt=CHAT, requires=frozenset({Need.GUIDED_DECODING}), extra=OPENAI_GUIDED),
+            prepared(prompt=CHAT, requires=frozenset({Need.GUIDED_DECODING}), extra=OPENAI_GUIDED),
             "guided decoding",
         ),
     ],
@@ -164,7 +165,7 @@ def test_no_answer_of_no_tokens_is_ever_asked_for() -> None:
             asked.append((await request.json())["max_tokens"])
         return _answer()
 
-    _, lacking, _ = _probe(_app(server), _prepared(prompt_logprobs=True))
+    _, lacking, _ = _probe(_app(server), prepared(prompt_logprobs=True))
     assert set(lacking) == {"t"}
     assert len(asked) > 2
     assert min(asked) >= 1
@@ -172,7 +173,7 @@ def test_no_answer_of_no_tokens_is_ever_asked_for() -> None:
 
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
 def test_the_form_that_gives_log_probabilities_is_found_and_kept(form: Any) -> None:
-    found, lacking, client = _simulated(_prepared(prompt_logprobs=True), prompt_logprobs=form)
+    found, lacking, client = _simulated(prepared(prompt_logprobs=True), prompt_logprobs=form)
     assert client.logprobs_form == form
     assert found[Need.PROMPT_LOGPROBS].seen == f"{form}: 8 of 9 tokens, with places"
     assert not lacking
@@ -180,7 +181,7 @@ def test_the_form_that_gives_log_probabilities_is_found_and_kept(form: Any) -> N
 
 @pytest.mark.parametrize("wanted", [200, None])
 def test_a_context_that_is_long_enough_or_of_unknown_length_is_gone_on_with(wanted: int | None) -> None:
-    found, lacking, _ = _simulated(_prepared(context_tokens=500), context_tokens=wanted and 1000)
+    found, lacking, _ = _simulated(prepared(context_tokens=500), context_tokens=wanted and 1000)
     assert not lacking
     assert found[CONTEXT].works is None  # a server that refuses nothing tells nothing
 
@@ -205,7 +206,7 @@ def test_a_server_that_drops_images_in_silence_is_caught_by_its_token_count() ->
     async def blind(request: web.Request) -> web.Response:
         return _answer()
 
-    _, lacking, _ = _probe(_app(blind), _prepared(prompt=PICTURE))
+    _, lacking, _ = _probe(_app(blind), prepared(prompt=PICTURE))
     assert lacking["t"].seen == "the image was ignored: 9 tokens with it, 9 without"
 
 
@@ -213,7 +214,7 @@ def test_a_server_that_counts_no_tokens_is_asked_all_the_same() -> None:
     async def uncounting(request: web.Request) -> web.Response:
         return _answer(prompt_tokens=0)
 
-    found, lacking, _ = _probe(_app(uncounting), _prepared(prompt=PICTURE))
+    found, lacking, _ = _probe(_app(uncounting), prepared(prompt=PICTURE))
     assert found[Need.IMAGES].works is None
     assert not lacking
 
@@ -231,7 +232,7 @@ def test_log_probabilities_of_tokens_that_nothing_places_tell_of_no_choice(told:
         choice = {"text": "x", "finish_reason": "length", "logprobs": {"token_logprobs": [None, -1.0, -2.0], **told}}
         return web.json_response({"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 0}})
 
-    p = _prepared(prompt_logprobs=True)
+    p = prepared(prompt_logprobs=True)
     sample = Sample(id="1", prompt="Hi", target="", choices=(" a", " b"))
     choosing = replace(p, dataset=replace(p.dataset, samples=[sample]))
     found, lacking, _ = _probe(_app(echo), choosing)
@@ -247,7 +248,7 @@ def test_a_model_without_a_chat_template_lacks_chat() -> None:
             return web.json_response({"object": "error", "message": message}, status=400)
         return _answer()
 
-    _, lacking, _ = _probe(_app(base), _prepared(prompt=CHAT))
+    _, lacking, _ = _probe(_app(base), prepared(prompt=CHAT))
     assert lacking["t"].need == "chat"
 
 
@@ -257,7 +258,7 @@ def test_the_length_that_models_lists_counts() -> None:
             return web.json_response({"data": [{"id": "simulated", "max_model_len": 4096}]})
         return _answer()
 
-    found, lacking, _ = _probe(_app(vllm), _prepared(context_tokens=5000), _prepared("short", context_tokens=4096))
+    found, lacking, _ = _probe(_app(vllm), prepared(context_tokens=5000), prepared("short", context_tokens=4096))
     assert set(lacking) == {"t"}
     assert "takes 4096 tokens" in lacking["t"].seen
     assert found[CONTEXT].seen == "4096 tokens"
@@ -277,7 +278,7 @@ def test_the_length_that_a_refusal_names_counts(message: str) -> None:
             return web.json_response({"message": message}, status=400)
         return _answer() if request.method == "POST" else web.Response(status=404)
 
-    _, lacking, _ = _probe(_app(refusing), _prepared(context_tokens=9000))
+    _, lacking, _ = _probe(_app(refusing), prepared(context_tokens=9000))
     assert "takes 4096 tokens" in lacking["t"].seen
 
 
@@ -285,10 +286,43 @@ def test_an_answer_that_was_cut_says_nothing_of_guided_decoding() -> None:
     async def thinking(request: web.Request) -> web.Response:
         return _answer("<think>hm", finish="length")
 
-    p = _prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED)
+    p = prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED)
     found, lacking, _ = _probe(_app(thinking), p)
     assert found[Need.GUIDED_DECODING].works is None
     assert not lacking
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "tokens", "works", "seen"),
+    [
+        ('<tool_call>{"name": "write_down", "arguments": {"word": "violet"}}', "stop", 30, False, "came as text"),
+        ("I cannot do that.", "stop", 30, None, "answered without a call"),
+        ("I cannot do that.", "stop", 9, False, "the tool was ignored: 9 tokens with it, 9 without"),
+        ("<think>hm", "length", 30, None, "cut"),
+    ],
+)
+def test_what_came_instead_of_a_call_tells_why(
+    text: str, finish: str, tokens: int, works: bool | None, seen: str
+) -> None:
+    async def server(request: web.Request) -> web.Response:
+        offered = request.method == "POST" and "tools" in await request.json()
+        return _answer(text, finish=finish, prompt_tokens=tokens if offered else 9)
+
+    found, lacking, _ = _probe(_app(server), prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})))
+    assert found[Need.TOOLS].works is works
+    assert seen in found[Need.TOOLS].seen
+    assert bool(lacking) is (works is False)
+    assert works is not False or "--tool_parser" in lacking["t"].help
+
+
+def test_a_server_that_refuses_tools_lacks_them() -> None:
+    async def server(request: web.Request) -> web.Response:
+        if request.method == "POST" and "tools" in await request.json():
+            return web.json_response({"message": '"auto" tool choice needs --enable-auto-tool-choice'}, status=400)
+        return _answer()
+
+    _, lacking, _ = _probe(_app(server), prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})))
+    assert "auto" in lacking["t"].seen
 
 
 def test_what_is_busy_for_a_moment_does_not_lack_anything() -> None:
@@ -302,7 +336,7 @@ def test_what_is_busy_for_a_moment_does_not_lack_anything() -> None:
             return _answer('{"word": "violet"}')
         return _answer()
 
-    p = _prepared(requires=frozenset({Need.GUIDED_DECODING}))
+    p = prepared(requires=frozenset({Need.GUIDED_DECODING}))
     per_sample = [replace(p.dataset.samples[0], override=Override(extra=GUIDED))]
     found, _, _ = _probe(_app(busy), replace(p, dataset=replace(p.dataset, samples=per_sample)))
     assert found[Need.GUIDED_DECODING].works is True
@@ -315,7 +349,7 @@ def test_where_nothing_is_answered_at_all_the_run_stops(status: int) -> None:
         return web.json_response({"message": "no"}, status=status)
 
     with pytest.raises(EndpointError, match=f"HTTP {status}"):
-        _probe(_app(no), _prepared(), _prepared("c", prompt=CHAT))
+        _probe(_app(no), prepared(), prepared("c", prompt=CHAT))
 
 
 # ---------------------------------------------------------------------------------------------------- a whole run

@@ -55,4 +55,5 @@ def response(
         attempts=attempts,
         tokens_per_step=said.tokens_per_step,
         prompt_logprobs=said.prompt_logprobs,
+        tool_calls=said.tool_calls,
     )

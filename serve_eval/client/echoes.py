@@ -18,10 +18,10 @@ class Echoes:
         self._ids_tell = True
 
     def seen(self, line: Line, said: Said) -> bool:
-        """Whether a connection gave its last answer again, by its id and its text."""
+        """Whether a connection gave its last answer again, by its id, its text and its calls of tools."""
         if said.id is None or not self._ids_tell:
             return False
-        text = hash(said.text)
+        text = hash((said.text, said.tool_calls))
         if said.id == line.last_id and text == line.last_text:
             self._newest = said.id, line
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from serve_eval.client import wire
+from serve_eval.client.calls import ToolCalls
 from serve_eval.client.sse import EventLines
 from serve_eval.client.wire import Delta, InvalidResponse, LostStream, Said
 
@@ -29,6 +30,7 @@ class StreamedAnswer:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
+        self._calls = ToolCalls()
         self._finish: str | None = None
         self._stop: str | None = None
         self._tokens_per_step: float | None = None
@@ -64,6 +66,7 @@ class StreamedAnswer:
             stop_reason=self._stop,
             usage=wire.usage(self._usage),
             tokens_per_step=self._tokens_per_step,
+            tool_calls=self._calls.whole(),
         )
 
     def _take(self, payload: bytes, now: float) -> None:
@@ -112,7 +115,9 @@ class StreamedAnswer:
             self._reasoning.append(thought)
         if delta.refusal:
             self._refusal.append(delta.refusal)
-        if delta.content or thought:
+        if delta.tool_calls:
+            self._calls.add(delta.tool_calls)
+        if delta.content or thought or delta.tool_calls:
             self._token(now)
 
     def _token(self, now: float) -> None:

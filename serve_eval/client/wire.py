@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.schema import Prompt, PromptLogprobs, Request, Usage
+from serve_eval.client.calls import ToolCalls
+from serve_eval.schema import Prompt, PromptLogprobs, Request, ToolCall, Usage
 
 COMPLETIONS = "/completions"
 CHAT_COMPLETIONS = "/chat/completions"
@@ -58,6 +59,7 @@ class Said(msgspec.Struct):
     usage: Usage = Usage()
     tokens_per_step: float | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 NO_USAGE = Usage()
@@ -70,6 +72,7 @@ class Delta(msgspec.Struct):
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
+    tool_calls: Any = None
 
 
 class Choice(msgspec.Struct):
@@ -149,7 +152,10 @@ def decode(body: bytes, content_type: str) -> Said:
     choice = parsed.choices[0]
     message = choice.message
     text = choice.text if message is None else message.content
-    if not choice.finish_reason and not text:
+    calls = ToolCalls()
+    if message is not None and message.tool_calls:
+        calls.add(message.tool_calls)
+    if not choice.finish_reason and not text and not calls:
         raise InvalidResponse("neither a text nor a finish_reason", body)
     said = Said(
         id=answer_id(parsed.id),
@@ -158,6 +164,7 @@ def decode(body: bytes, content_type: str) -> Said:
         stop_reason=stop_string(choice.stop_reason),
         usage=usage(parsed.usage),
         tokens_per_step=tokens_per_step(choice.avg_decoded_tokens_per_iter),
+        tool_calls=calls.whole(),
     )
     if message is not None:
         said.reasoning, said.refusal = message.reasoning_content or message.reasoning, message.refusal

@@ -151,6 +151,8 @@ def _explain(task: TaskReport, console: Console) -> None:
         _say(console, f"{name}: the value is the {result.aggregation}")
     if beside := {**result.parts, **result.secondary}:
         _say(console, f"{name}: {', '.join(f'{part} {value:.3f}' for part, value in beside.items())}")
+    if result.modes:
+        _say(console, f"{name}: without full marks: {', '.join(f'{mode} {n}' for mode, n in result.modes.items())}")
     if verdict.num_samples is not None and verdict.threshold is not None and verdict.num_samples != result.planned:
         _say(console, f"{name}: the test uses the registered n = {verdict.num_samples}; {result.planned} were asked")
     if task.reference is not None:

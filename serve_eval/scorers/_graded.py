@@ -6,13 +6,19 @@ from collections.abc import Mapping
 
 from serve_eval.schema import Outcome, Score
 
+FULL = "full marks"
+"""The part that says how often all of the points were had."""
 
-def graded(value: float, answer: str | None, parts: Mapping[str, float] | None = None) -> Score:
-    """Correct at 1, wrong at 0, partial between; `unparsed` when nothing was extracted."""
+
+def graded(
+    value: float, answer: str | None, parts: Mapping[str, float] | None = None, *, mode: str | None = None
+) -> Score:
+    """Correct at 1, wrong at 0, partial between; `unparsed` when nothing was extracted. `mode` says how it failed, if
+    it did."""
     if answer is None:
         outcome = Outcome.UNPARSED
     elif value >= 1.0:
         outcome = Outcome.CORRECT
     else:
         outcome = Outcome.PARTIAL if value > 0.0 else Outcome.WRONG
-    return Score(value=value, outcome=outcome, answer=answer, parts=parts or {})
+    return Score(value=value, outcome=outcome, answer=answer, parts=parts or {}, mode=mode if value < 1.0 else None)

@@ -1,10 +1,13 @@
-"""Letters out of multiple-choice answers."""
+"""The answer is one of a few given letters or words, however it is put."""
 
 from __future__ import annotations
 
 import re
 
-from serve_eval.schema import Outcome, Score
+from serve_eval.errors import PlanError
+from serve_eval.schema import Outcome, Response, Score, Scorer
+from serve_eval.scorers._expected import is_text, kind, place, text_of, value_of
+from serve_eval.scorers._stated import stated
 
 FIRST, LAST = "first_answer", "last_answer"
 
@@ -16,6 +19,39 @@ _CORRECT_ANSWER = (
     re.compile(r"The correct answer is ([A-D])"),
     re.compile(r"\b([A-D])\b"),
 )
+
+
+def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
+    """1 for the expected one of `choices`; an answer that states none, or several, is unparsed. Raises PlanError for
+    fewer than two choices, or one that is given twice."""
+    by_form = {choice.strip().casefold(): choice for choice in choices}
+    if len(by_form) < max(2, len(choices)) or "" in by_form:
+        raise PlanError("choice: `choices` needs two or more different letters or words, such as [A, B, C, D]")
+    meanings = {choice: choice for choice in choices}
+
+    def meant(expected: object) -> str | None:
+        return by_form.get(text_of(expected).strip().casefold())
+
+    def score(expected: object, response: Response) -> Score:
+        said = stated(response.text, meanings)
+        if said is None:
+            return Score(value=0.0, outcome=Outcome.UNPARSED)
+        if said == meant(expected):
+            return Score(value=1.0, outcome=Outcome.CORRECT, answer=said)
+        return Score(value=0.0, outcome=Outcome.WRONG, answer=said, mode="another choice")
+
+    def problems(expected: object) -> list[str]:
+        value = value_of(expected)
+        if is_text(value) and meant(expected) is not None:
+            return []
+        told = repr(value) if is_text(value) else kind(value)
+        return [f"{place(expected)} must be one of {', '.join(choices)}, and is {told}"]
+
+    def answers(expected: object) -> tuple[str, str]:
+        right = meant(expected) or ""
+        return right, next(choice for choice in choices if choice != right)
+
+    return Scorer(version=1, score=score, answers=answers, problems=problems)
 
 
 def prefix_match(text: str, target: str) -> Score:

@@ -1,4 +1,6 @@
-"""Numbers out of worked solutions, by the two filters of lm-evaluation-harness's gsm8k task (version 3).
+"""The answer is a number, the last one that it has, within a tolerance.
+
+Beside that, numbers out of worked solutions, by the two filters of lm-evaluation-harness's gsm8k task (version 3).
 
 `strict-match` takes the first number after `####`; `flexible-extract` the last number of any kind. Both answers and the
 target then lose commas, dollar signs, everything up to the last `#### ` and a final full stop, and are compared with
@@ -7,7 +9,13 @@ the case ignored.
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Literal
+
+from serve_eval.errors import PlanError
+from serve_eval.schema import Outcome, Response, Score, Scorer
+from serve_eval.scorers._expected import kind, place, value_of
 
 STRICT = "strict-match"
 FLEXIBLE = "flexible-extract"
@@ -18,6 +26,60 @@ _RUN = re.compile(r"[-$0-9.,]+")
 """Every match of _FLEXIBLE lies within such a run, and only the last runs need to be searched."""
 _TAIL = 200
 """Characters at the end of a text in which its last number nearly always stands."""
+
+
+_NUMBER = re.compile(r"(?<![\w.])([-+\u2212]?)((?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)([eE][-+]?\d{1,5})?")
+"""A number as it stands in a sentence: with a sign, commas between thousands, an exponent."""
+
+
+def scorer(*, absolute: float = 0.0, relative: float = 0.0, take: Literal["last", "first"] = "last") -> Scorer:
+    """1 for a number that differs from the expected one by no more than `absolute`, or `relative` times the expected
+    one, whichever is more. `take` says which number of the answer counts. Raises PlanError for a negative tolerance."""
+    if absolute < 0.0 or relative < 0.0:
+        raise PlanError("numeric: `absolute` and `relative` must be 0 or more")
+
+    def score(expected: object, response: Response) -> Score:
+        found = numbers_in(response.text)
+        target = number_of(expected)
+        if not found or target is None:
+            return Score(value=0.0, outcome=Outcome.UNPARSED)
+        number = found[-1 if take == "last" else 0]
+        right = math.isfinite(number) and abs(number - target) <= max(absolute, relative * abs(target))
+        if right:
+            return Score(value=1.0, outcome=Outcome.CORRECT, answer=f"{number!r}")
+        return Score(value=0.0, outcome=Outcome.WRONG, answer=f"{number!r}", mode="another number")
+
+    def problems(expected: object) -> list[str]:
+        if number_of(expected) is not None:
+            return []
+        value = value_of(expected)
+        told = repr(value) if isinstance(value, str | float) else kind(value)
+        return [f"{place(expected)} must be a number, such as 42 or 6.02e23, and is {told}"]
+
+    def answers(expected: object) -> tuple[str, str]:
+        target = number_of(expected) or 0.0
+        wrong = target - 2 * max(absolute, relative * abs(target)) - max(1.0, abs(target))
+        return f"{target!r}", f"{wrong!r}"
+
+    return Scorer(version=1, score=score, answers=answers, problems=problems)
+
+
+def numbers_in(text: str) -> list[float]:
+    """The numbers of a text in their order. One that is too large for a float is infinite."""
+    parts = ((sign.replace("\u2212", "-"), digits.replace(",", ""), e) for sign, digits, e in _NUMBER.findall(text))
+    return [float(f"{sign}{digits}{exponent}") for sign, digits, exponent in parts]
+
+
+def number_of(expected: object) -> float | None:
+    """The number that is expected; None for what is none, or not a finite one."""
+    value = value_of(expected)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value.replace(",", "")) if isinstance(value, str) else float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def extract_strict(text: str) -> str | None:

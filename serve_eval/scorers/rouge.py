@@ -1,5 +1,7 @@
-"""ROUGE of a summary against one reference, by the rouge_score package (Lin 2004, "ROUGE: A Package for Automatic
-Evaluation of Summaries"), without stemming, as TensorRT-LLM's suite uses it.
+"""The answer is a summary: its ROUGE F measure against one reference (extra `rouge`).
+
+By the rouge_score package (Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries"), without stemming, as
+TensorRT-LLM's suite uses it.
 
 The suite aggregates with that package's bootstrap, whose middle value is the median of 1000 resampled means; a task's
 value here is the plain mean of the same F measures. The two differ by the noise of the bootstrap alone.
@@ -9,17 +11,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from serve_eval.errors import PlanError, install_hint
-from serve_eval.schema import Score
+from serve_eval.schema import Response, Score, Scorer
+from serve_eval.scorers._expected import place, scoring_nothing, text_of, text_problems
 from serve_eval.scorers._graded import graded
 
 KINDS = ("rouge1", "rouge2", "rougeL")
 
 
+def scorer(*, kind: Literal["rouge1", "rouge2", "rougeL"] = "rouge1") -> Scorer:
+    """The F measure of `kind`; the other two stand beside it. Raises PlanError when the optional package is missing."""
+    package()
+
+    def score(expected: object, response: Response) -> Score:
+        parts = f_measures(response.text, text_of(expected))
+        return graded(parts[kind], response.text, parts)
+
+    def problems(expected: object) -> list[str]:
+        wrong = text_problems(expected)
+        if not wrong and f_measures(text_of(expected), text_of(expected))[kind] < 1.0:
+            wrong = [f"{place(expected)} is too short for {kind}, which reads words of letters a to z and digits"]
+        return wrong
+
+    def answers(expected: object) -> tuple[str, str]:
+        wrong = scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")))
+        return text_of(expected), wrong
+
+    return Scorer(version=1, score=score, answers=answers, problems=problems)
+
+
 @lru_cache(maxsize=1)
-def scorer() -> Any:
+def package() -> Any:
     """The package's scorer. Raises PlanError when the optional package is not installed."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
@@ -30,7 +54,7 @@ def scorer() -> Any:
 
 def f_measures(text: str, target: str) -> Mapping[str, float]:
     """F of ROUGE-1, ROUGE-2 and ROUGE-L, each from 0 to 1."""
-    return {kind: float(found.fmeasure) for kind, found in scorer().score(target, text).items()}
+    return {kind: float(found.fmeasure) for kind, found in package().score(target, text).items()}
 
 
 def rouge1(text: str, target: str) -> Score:

@@ -34,7 +34,7 @@ def task(
         raise PlanError("cnn_dailymail: num_samples must be 1 or more")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        rouge.scorer()  # not after the answers were had
+        rouge.package()  # not after the answers were had
         split = local.read_split(
             SOURCE, roots, "test", ["article", "highlights"], wanted=wanted, published=TEST_ROWS, subfolders=PLACES
         )

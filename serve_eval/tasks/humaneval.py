@@ -27,7 +27,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.code import STOP, behind, continuation, defining_block, passed, program
-from serve_eval.scorers.rouge import rouge1, scorer
+from serve_eval.scorers.rouge import package, rouge1
 from serve_eval.tasks._summaries import cleaned
 
 SOURCE = KNOWN["humaneval"]
@@ -66,7 +66,7 @@ def task(
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         if not runs:
-            scorer()  # takes a second to import, and may be missing: not when the first answer comes
+            package()  # takes a second to import, and may be missing: not when the first answer comes
         file, rows = _rows(roots)
         if len(rows) < wanted:
             raise DatasetError(

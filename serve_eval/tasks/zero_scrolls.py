@@ -33,7 +33,7 @@ def task(
         raise PlanError("zero_scrolls: num_samples must be 1 or more")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        rouge.scorer()  # not after the answers were had
+        rouge.package()  # not after the answers were had
         split = local.read_split(
             SOURCE,
             roots,

@@ -14,6 +14,14 @@ def test_the_list_has_every_task_and_says_what_is_not_built(capfd: pytest.Captur
     assert "not built, though their references import: voxpopuli, videomme, mixed_modality_*" in told
 
 
+def test_the_list_has_every_scorer_of_cases_with_its_options(capfd: pytest.CaptureFixture[str]) -> None:
+    listing("scorers")
+    told = capfd.readouterr().out
+    assert all(f"\n  {name}: " in told for name in folders.names(folders.SCORERS))
+    assert "\n  words: The answer has certain words" in told
+    assert "\n      whole_words: False\n" in told
+
+
 @pytest.mark.parametrize("name", NOT_BUILT)
 def test_the_references_of_what_is_not_built_are_there(name: str) -> None:
     files = list(shipped_dir().glob(f"{name}.yaml"))

@@ -232,6 +232,7 @@ class Worker:
     cluster: Cluster | None = None
     role: str | None = None
     served_model_name: str | None = None
+    tool_parser: str | None = None
     allow_request_chat_template: bool = True
     report_addr: Path | None = None
 
@@ -273,6 +274,7 @@ def worker(model: str, params: Mapping[str, Any], given: frozenset[str], flavour
         cluster=cluster,
         role=role,
         served_model_name=params.get("served_model_name"),
+        tool_parser=params.get("tool_parser"),
         allow_request_chat_template=params.get("allow_request_chat_template", True),
         report_addr=Path(report) if report else None,
     )

@@ -109,6 +109,19 @@ def split_thoughts(text: str, *, ended: bool = True) -> tuple[str, str]:
     return thoughts, answer
 
 
+def split_calls(text: str) -> list[dict[str, Any]]:
+    """The calls that a model wrote, as a tool parser tells them apart."""
+    try:
+        written = json.loads(text)["tool_calls"]
+        named = [(call["name"], json.dumps(call.get("arguments", {}))) for call in written]
+    except (ValueError, TypeError, KeyError):
+        return []
+    return [
+        {"id": f"chatcmpl-tool-{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for i, (name, arguments) in enumerate(named)
+    ]
+
+
 def opaque_state(ids: Sequence[int], tensor_parallel: int) -> str:
     """What a context worker hands to the generation worker, which can tell from it whether they fit."""
     state = {"tp": tensor_parallel, "prompt": _digest(ids)}

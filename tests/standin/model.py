@@ -8,17 +8,23 @@ with which a text is looked up in an answer file as the simulated endpoint does.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from launchers._tools import fitting
 from serve_eval.prompt_hash import prompt_sha256, uniform
 from serve_eval.schema import Message, Prompt
 
 BOS, EOS, TURN, SAYS, TURN_END = 1, 2, 3, 4, 5
 """Special tokens: start of a text, its end; start of a message, between role and content, end of a message."""
+
+TOOLS_ROLE = "tools"
+"""Whose turn holds the tools that may be called, as a chat template writes them before the messages."""
 
 PIECE_BYTES = 7
 _FIRST_PIECE = 1 << 8
@@ -71,12 +77,25 @@ def prompt_of(ids: Sequence[int]) -> Prompt:
             turns.append([])
         elif turns:
             turns[-1].append(token)
-    messages = []
-    for turn in turns:
-        if SAYS in turn and turn[-1] == TURN_END:
-            at = turn.index(SAYS)
-            messages.append(Message(role=decode(turn[:at]), content=decode(turn[at + 1 : -1])))
-    return tuple(messages)
+    return tuple(message for message in map(_message, turns) if message and message.role != TOOLS_ROLE)
+
+
+def tools_of(ids: Sequence[int]) -> list[dict[str, Any]]:
+    """The tools that a prompt offers."""
+    for start in (i for i, token in enumerate(ids) if token == TURN):
+        end = next((i for i in range(start, len(ids)) if ids[i] == TURN_END), start)
+        message = _message(ids[start + 1 : end + 1])
+        if message and message.role == TOOLS_ROLE:
+            tools: list[dict[str, Any]] = json.loads(message.text)
+            return tools
+    return []
+
+
+def _message(turn: Sequence[int]) -> Message | None:
+    if SAYS not in turn or turn[-1] != TURN_END:
+        return None
+    at = turn.index(SAYS)
+    return Message(role=decode(turn[:at]), content=decode(turn[at + 1 : -1]))
 
 
 class _Entry(msgspec.Struct):
@@ -98,11 +117,13 @@ class Model:
 
     def answer(self, ids: Sequence[int], *, index: int = 0, wrong: bool = False) -> list[int]:
         """The ids of the whole answer with EOS at its end. `index`: of several answers; `wrong`: what a broken server
-        says."""
+        says. To a prompt that it does not know and that offers tools it says a call of the first."""
         key = prompt_sha256(prompt_of(ids))
         if entry := self._entries.get(key):
             drawn = f"{self._seed}:{self._run}:{key}" + (f":{index}" if index else "")
             right = not wrong and uniform(drawn) < entry.probability
             return [*encode(entry.right if right else entry.wrong), EOS]
+        if not wrong and (tools := tools_of(ids)):
+            return [*encode(fitting(tools)), EOS]
         digest = hashlib.sha256(f"{list(ids)}:{index}:{'wrong' if wrong else ''}".encode()).digest()
         return [*encode("".join(" " + _WORDS[byte % len(_WORDS)] for byte in digest[:12])), EOS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -16,7 +17,12 @@ import httpx
 import msgspec
 import pytest
 
+from serve_eval.client.client import Client
+from serve_eval.client.stream import StreamedAnswer
+from serve_eval.probe import probe
+from serve_eval.schema import Ability, Endpoint, Limits, Message, Need, ToolCall
 from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
+from tests.test_probe import prepared
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
@@ -188,3 +194,44 @@ def test_main_reports_its_address_and_decodes_msgpack(tmp_path: Path) -> None:
         assert packed.json()["choices"][0]["finish_reason"] == "length"
         error = post(url, {**TEXT, "prompt": "word " * 20}).json()
         assert error["code"] == "context_length_exceeded"
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "note", "parameters": {"type": "object", "properties": {"n": {"const": 7}}}},
+}
+WITH_TOOL = {**CHAT, "tools": [TOOL], "max_completion_tokens": 200}
+
+
+def test_a_tool_parser_tells_calls_apart_and_without_one_they_are_text(worker: str, tmp_path: Path) -> None:
+    port = free_port()
+    with running(["M", "--port", str(port), "--tool_parser", "qwen3"], tmp_path / "log") as process:
+        url = wait_healthy(process, port, tmp_path / "log")
+        choice = post(url, WITH_TOOL, "chat/completions").json()["choices"][0]
+        [call] = choice["message"]["tool_calls"]
+        assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", "")
+        assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("note", {"n": 7})
+        streamed = post(url, {**WITH_TOOL, "stream": True}, "chat/completions").content
+        answer = StreamedAnswer()
+        answer.feed(streamed, 0.0)
+        assert answer.said().tool_calls == (ToolCall("note", '{"n": 7}'),)
+        assert "tool_calls" not in post(url, CHAT, "chat/completions").json()["choices"][0]["message"]["content"]
+        assert _tools(url).works is True
+    plain = post(worker, WITH_TOOL, "chat/completions").json()["choices"][0]
+    assert (plain["finish_reason"], plain["message"]["tool_calls"]) == ("stop", [])
+    assert json.loads(plain["message"]["content"])["tool_calls"][0]["name"] == "note"
+    lacking = _tools(worker)
+    assert (lacking.works, lacking.seen[:21]) == (False, "the call came as text")
+
+
+def _tools(url: str) -> Ability:
+    """What our probe finds out about calls of tools."""
+
+    async def main() -> Ability:
+        limits = Limits(stall_timeout_s=READY_S)
+        async with Client(Endpoint(base_url=f"{url}/v1", model="M"), limits) as client:
+            task = prepared(prompt=(Message(role="user", content="hi"),), requires=frozenset({Need.TOOLS}))
+            found, _ = await probe(client, [task])
+            return next(one for one in found if one.need == Need.TOOLS)
+
+    return asyncio.run(main())

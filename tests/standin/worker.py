@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ from tests.standin.generation import (
     fits,
     generate,
     opaque_state,
+    split_calls,
     split_thoughts,
     state_of,
     text_logprobs,
@@ -253,6 +255,9 @@ class _Worker:
             if not isinstance(content, str):
                 content = "\n".join(part["text"] for part in content if part.get("type") == "text")
             turns.append((message["role"], content))
+        if request.tools and request.tool_choice != "none":
+            tools = [tool.model_dump() for tool in request.tools]
+            turns.insert(0, (model.TOOLS_ROLE, json.dumps(tools)))
         return model.encode_messages(turns, generation_prompt=request.add_generation_prompt)
 
     def _room(self, ids: list[int], request: Request) -> int:
@@ -318,9 +323,9 @@ class _Worker:
             choices = [
                 ChatChoice(
                     index=index,
-                    message=self._message(prefix, one.text),
+                    message=self._message(prefix, one.text, self._calls(request, one)),
                     logprobs=chat_logprobs(one, request.top_logprobs) if request.logprobs else None,
-                    finish_reason=one.finish_reason,
+                    finish_reason="tool_calls" if self._calls(request, one) else one.finish_reason,
                     stop_reason=one.stop_reason,
                 )
                 for index, one in enumerate(outputs)
@@ -344,7 +349,15 @@ class _Worker:
             prompt_token_ids=[] if several else None,
         )
 
-    def _message(self, prefix: str, text: str) -> ChatMessage:
+    def _calls(self, request: Request, output: Output) -> list[dict[str, Any]]:
+        """The calls of an answer, with a tool parser; without one they stay the text that they are."""
+        offered = isinstance(request, ChatCompletionRequest) and request.tools and request.tool_choice != "none"
+        parsed = offered and self.config.tool_parser and output.finish_reason == "stop"
+        return split_calls(output.text) if parsed else []
+
+    def _message(self, prefix: str, text: str, calls: list[dict[str, Any]]) -> ChatMessage:
+        if calls:
+            return ChatMessage(role="assistant", content=prefix, tool_calls=calls)
         if not self.config.args.get("reasoning_parser"):
             return ChatMessage(role="assistant", content=prefix + text)
         thoughts, answer = split_thoughts(text)
@@ -399,6 +412,11 @@ class _Worker:
         for index, output in enumerate(outputs):
             if prefix := self._echo(request, index // request.n):
                 yield event(_chunk(chat, index, prefix), 0)
+            if calls := self._calls(request, output):
+                told = [{"index": place, **call} for place, call in enumerate(calls)]
+                chunk = {**_chunk(True, index, ""), "delta": {"tool_calls": told}, "finish_reason": "tool_calls"}
+                yield event(chunk, len(output.ids))
+                continue
             shown = ""
             for text, count in output.pieces():
                 chunk = _chunk(chat, index, text)

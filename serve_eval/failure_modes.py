@@ -1,0 +1,75 @@
+"""In which way an answer to a case failed, in a word or two that can be counted. Pure.
+
+The categories for texts are those of BioChatter's benchmark as far as they say something: case, format, partial match,
+words missing. Its synonyms are left out, since any two nouns were synonyms to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from serve_eval.schema import Ended, Outcome, Response, Score
+
+CASE, FORMAT, PARTIAL, OTHER = "case", "format", "partial match", "other"
+TRUNCATED = "truncated"
+_CODE = {
+    Ended.PASSED: "code passed",
+    Ended.RAISED: "code raised",
+    Ended.EXITED: "code exited",
+    Ended.KILLED: "code killed",
+    Ended.TIMEOUT: "code timed out",
+}
+_NO_ANSWER = (Outcome.EMPTY, Outcome.REFUSED, Outcome.REASONING_ONLY)
+_DIGIT = re.compile(r"\d")
+
+
+def failure_mode(expected: object, response: Response, score: Score) -> str:
+    """The mode of an answer that has no full marks: what became of the answer as a whole (empty, refused, reasoning
+    only, truncated), else what its scorer says, else what running it gave, else that nothing could be read, else how
+    its text differs from the expected ones."""
+    if score.outcome in _NO_ANSWER:
+        return score.outcome.value.replace("_", " ")
+    if response.truncated:
+        return TRUNCATED
+    if score.mode is not None:
+        return score.mode
+    if response.ran is not None:
+        return _CODE[response.ran.ended]
+    if score.outcome is Outcome.UNPARSED:
+        return Outcome.UNPARSED.value
+    modes = [text_mode(text, response.text) for text in _texts(expected)]
+    rest = PARTIAL if score.outcome is Outcome.PARTIAL else OTHER
+    return next((mode for mode in (CASE, FORMAT, PARTIAL) if mode in modes), rest)
+
+
+def text_mode(expected: str, text: str) -> str:
+    """How a text differs from the one that was expected: by case, by white space, punctuation or digits for words, by
+    having more or less of it, or altogether."""
+    expected, text = expected.strip(), text.strip()
+    if text.casefold() == expected.casefold():
+        return CASE
+    one, other = _bare(expected), _bare(text)
+    if one == other and one:
+        return FORMAT
+    if (len(one) > 1 and one in other) or (len(other) > 1 and other in one):
+        return PARTIAL
+    if len(text.split()) <= len(expected.split()) and bool(_DIGIT.search(expected)) != bool(_DIGIT.search(text)):
+        return FORMAT
+    return OTHER
+
+
+def _bare(text: str) -> str:
+    """Letters and digits alone, in one case."""
+    return "".join(character for character in text.casefold() if character.isalnum())
+
+
+def _texts(expected: object) -> Iterable[str]:
+    """The texts of an expectation: itself, its items, those under `answer`."""
+    if isinstance(expected, Mapping):
+        yield from _texts(expected.get("answer"))
+    elif isinstance(expected, list | tuple):
+        for one in expected:
+            yield from _texts(one)
+    elif isinstance(expected, str | int | float):
+        yield str(expected)

@@ -1,0 +1,94 @@
+"""A value that an ordinary JSON schema allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from serve_eval.scorers._matching import matching
+
+_LARGEST = 10_000
+"""Items or characters beyond which nothing is made up."""
+_DEEPEST = 20
+"""Levels after which a schema that refers to itself is given up."""
+
+
+def fitting(schema: object, root: object = None, depth: int = 0) -> Any:
+    """What the schema gives itself (const, example, default, enum), else the least of its type. Whether it really is
+    valid is for the caller to try. Raises RecursionError for a schema that refers to itself without end, OverflowError
+    for a value of enormous size."""
+    if depth > _DEEPEST:
+        raise RecursionError("the schema refers to itself")
+    if not isinstance(schema, Mapping):
+        return None
+    root = schema if root is None else root
+
+    def inner(one: object) -> Any:
+        return fitting(one, root, depth + 1)
+
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    for key in ("examples", "enum"):
+        if isinstance(schema.get(key), list) and schema[key]:
+            return schema[key][0]
+    if isinstance(schema.get("$ref"), str):
+        return inner(_referred(root, schema["$ref"]))
+    for key in ("oneOf", "anyOf"):
+        if isinstance(schema.get(key), list) and schema[key]:
+            rest = {name: value for name, value in schema.items() if name != key}
+            return inner({**rest, **schema[key][0]} if isinstance(schema[key][0], Mapping) else rest)
+    if isinstance(schema.get("allOf"), list):
+        together: dict[str, Any] = {name: value for name, value in schema.items() if name != "allOf"}
+        for one in schema["allOf"]:
+            for name, value in one.items() if isinstance(one, Mapping) else ():
+                both = name in together and isinstance(value, dict) and isinstance(together[name], dict)
+                together[name] = {**together[name], **value} if both else value
+        return inner(together)
+    return _of_type(schema, inner)
+
+
+def _of_type(schema: Mapping[str, Any], inner: Any) -> Any:
+    if max(schema.get("minItems", 0), schema.get("minLength", 0)) > _LARGEST:
+        raise OverflowError("the value is too large")
+    match _type(schema):
+        case "object":
+            properties = schema.get("properties", {})
+            return {name: inner(properties.get(name, {})) for name in (*schema.get("required", ()),)}
+        case "array":
+            first = list(schema.get("prefixItems", ()))
+            rest = [schema.get("items", {})] * (int(schema.get("minItems", 0)) - len(first))
+            return [inner(one) for one in (*first, *rest)]
+        case "integer" | "number":
+            least = schema.get("minimum", schema.get("exclusiveMinimum"))
+            most = schema.get("maximum", schema.get("exclusiveMaximum"))
+            step = schema.get("multipleOf", 1)
+            if least is not None:
+                found = math.ceil(least / step) * step
+                return found + step if found == schema.get("exclusiveMinimum") else found
+            return 0 if most is None or most > 0 else math.floor(most / step) * step - step
+        case "string":
+            text = matching(str(schema["pattern"])) if "pattern" in schema else None
+            return (text or "").ljust(int(schema.get("minLength", 0)), "x")
+        case "boolean":
+            return True
+        case _:
+            return None
+
+
+def _type(schema: Mapping[str, Any]) -> object:
+    """The type that is given, or that the other words are about."""
+    told = schema.get("type")
+    if told is not None:
+        return told[0] if isinstance(told, list) and told else told
+    about = {"properties": "object", "required": "object", "items": "array", "pattern": "string", "minimum": "number"}
+    return next((kind for word, kind in about.items() if word in schema), None)
+
+
+def _referred(root: object, reference: str) -> object:
+    """What a reference within the schema means."""
+    found = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found

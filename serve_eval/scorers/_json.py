@@ -1,0 +1,43 @@
+"""JSON in answers, and when two values are the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+"""A fenced block, also one that the end of the text cuts; its content is the second group."""
+NOTHING = object()
+"""What is found where no JSON is: `null` is JSON."""
+
+
+def found_in(text: str, *, fenced: bool = True) -> Any:
+    """The JSON that a text is, or that the last of its fenced blocks with JSON holds; NOTHING where there is none."""
+    blocks = reversed([match.group(2) for match in FENCE.finditer(text)]) if fenced else ()
+    for candidate in (text, *blocks):
+        try:
+            return json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+    return NOTHING
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two JSON values are equal: 1 and 1.0 are, 1 and true are not, the order of keys does not matter."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def is_json(value: object) -> bool:
+    """Whether a value of a YAML file can be written as JSON."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_json(inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return all(map(is_json, value))
+    return value is None or isinstance(value, str | int) or (isinstance(value, float) and value - value == 0.0)

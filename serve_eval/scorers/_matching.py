@@ -1,0 +1,83 @@
+"""A text that a regular expression matches, for the ordinary ones."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+_CATEGORIES = {"DIGIT": r"\d", "WORD": r"\w", "SPACE": r"\s", "NOT_DIGIT": r"\D", "NOT_WORD": r"\W", "NOT_SPACE": r"\S"}
+_CHARACTERS = "x7 X_-.\t!"
+"""Where a pattern leaves the character open it is the first of these that will do."""
+LONGEST = 10_000
+"""Characters beyond which no text is made up."""
+
+
+def matching(pattern: str) -> str | None:
+    """The first alternatives and the least repeats, put together. None for what Python's own parser does not read or
+    what has no such text; whether it really matches is for the caller to try."""
+    try:
+        return _of(_parsed(pattern), {})
+    except (re.error, RecursionError, OverflowError, KeyError, StopIteration):
+        return None
+
+
+def shortest(pattern: str) -> int:
+    """How many characters a match has at least; 0 for what Python's own parser does not read."""
+    try:
+        return int(_parsed(pattern).getwidth()[0])
+    except (re.error, RecursionError, OverflowError):
+        return 0
+
+
+def _parsed(pattern: str) -> Any:
+    return importlib.import_module("re._parser").parse(pattern)  # no other reader of the syntax comes with Python
+
+
+def _of(nodes: Iterable[tuple[Any, Any]], groups: dict[int, str]) -> str:
+    return "".join(_node(str(kind), value, groups) for kind, value in nodes)
+
+
+def _node(kind: str, value: Any, groups: dict[int, str]) -> str:
+    match kind:
+        case "LITERAL":
+            return chr(value)
+        case "NOT_LITERAL":
+            return next(c for c in _CHARACTERS if ord(c) != value)
+        case "ANY":
+            return _CHARACTERS[0]
+        case "IN":
+            negated = str(value[0][0]) == "NEGATE"
+            items = value[1:] if negated else value
+            named = "".join(chr(v if str(k) == "LITERAL" else v[0]) for k, v in items if str(k) != "CATEGORY")
+            return next(c for c in named + _CHARACTERS if any(_is(c, *item) for item in items) != negated)
+        case "BRANCH":
+            return _of(value[1][0], groups)
+        case "SUBPATTERN":
+            groups[value[0]] = found = _of(value[-1], groups)
+            return found
+        case "ATOMIC_GROUP":
+            return _of(value, groups)
+        case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+            least, once = int(value[0]), _of(value[2], groups)
+            if least * len(once) > LONGEST:
+                raise OverflowError("the text is too long")
+            return once * least
+        case "GROUPREF":
+            return groups[value]
+        case "ASSERT":
+            return _of(value[1], groups)
+        case _:
+            return ""
+
+
+def _is(character: str, kind: Any, value: Any) -> bool:
+    """Whether a character is in one item of a set."""
+    match str(kind):
+        case "LITERAL":
+            return bool(ord(character) == value)
+        case "RANGE":
+            return bool(value[0] <= ord(character) <= value[1])
+        case _:
+            return re.match(_CATEGORIES[str(value).removeprefix("CATEGORY_")], character) is not None

@@ -1,0 +1,49 @@
+"""The answer is any of several accepted ones, each judged by another scorer."""
+
+from __future__ import annotations
+
+from serve_eval import folders
+from serve_eval.errors import PlanError
+from serve_eval.schema import Outcome, Response, Score, Scorer
+from serve_eval.scorers._expected import kind, place, placed, scoring_nothing, value_of
+
+
+def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
+    """The best score that any of the expected answers gives. `scorer` is how each is judged: a name, or a mapping of a
+    name to options. Raises PlanError for an unknown one and for one that runs code."""
+    name, options = (scorer, {}) if isinstance(scorer, str) else _only(scorer)
+    make = folders.load(folders.SCORERS, name)
+    by: Scorer = make(**folders.check_options(make, options, f"any_of.scorer.{name}"))
+    if by.program is not None:
+        raise PlanError(f"any_of: {name} runs what is answered, and does so for one expectation only")
+
+    def accepted(expected: object) -> list[object]:
+        value = value_of(expected)
+        return list(value) if isinstance(value, list | tuple) else []
+
+    def score(expected: object, response: Response) -> Score:
+        scores = [by.score(one, response) for one in accepted(expected)]
+        return max(scores, key=lambda score: (score.value, score.outcome is not Outcome.UNPARSED))
+
+    def problems(expected: object) -> list[str]:
+        if not accepted(expected):
+            told = f"must be a list of accepted answers, such as [Paris, Lutetia], and is {kind(value_of(expected))}"
+            return [f"{place(expected)} {told}"]
+        return [
+            f"{where}{told.removeprefix('expected')}" for where, one in placed(expected) for told in by.problems(one)
+        ]
+
+    def answers(expected: object) -> tuple[str, str]:
+        both = [by.answers(one) for one in accepted(expected)]
+        wrong = scoring_nothing(
+            lambda text: score(expected, Response(text=text, finish_reason="stop")), *(wrong for _, wrong in both)
+        )
+        return both[0][0], wrong
+
+    return Scorer(version=1, score=score, answers=answers, problems=problems, requires=by.requires)
+
+
+def _only(named: dict[str, dict[str, object]]) -> tuple[str, dict[str, object]]:
+    if len(named) != 1:
+        raise PlanError("any_of: `scorer` must be one name, such as numeric, or {numeric: {absolute: 0.01}}")
+    return next(iter(named.items()))

@@ -1,0 +1,107 @@
+"""The answer matches regular expressions: a point for each part; a part that is a pair wants either of the two.
+
+The engine is the package `regex`, which reads what `re` reads and ends a search that takes too long: with `re` one
+answer could hold up a run for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from serve_eval.errors import PlanError
+from serve_eval.schema import Response, Score, Scorer
+from serve_eval.scorers._expected import PARTS, items_of, kind, place, placed, scoring_nothing
+from serve_eval.scorers._graded import FULL, graded
+from serve_eval.scorers._matching import LONGEST, matching, shortest
+
+EXAMPLE = "example"
+"""The key of a mapping under which a text stands that has all the parts, where none can be made up."""
+TIMED_OUT = "timed out"
+"""The part of a score that says of how many answers some search was ended."""
+
+
+def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
+    """The points by the number of parts, searched anywhere in the answer. A search that takes `time_limit_s` seconds is
+    ended and has no point. Raises PlanError for a limit that is none."""
+    if not 0.0 < time_limit_s <= 60.0:
+        raise PlanError("regex: `time_limit_s` must be above 0 and at most 60 seconds")
+
+    def score(expected: object, response: Response) -> Score:
+        found, ended = [], False
+        for part in items_of(expected, PARTS):
+            for pattern in _either(part):
+                try:
+                    match = _compiled(pattern, ignore_case).search(response.text, timeout=time_limit_s)
+                except TimeoutError:
+                    ended = True
+                    continue
+                if match:
+                    found.append(match.group())
+                    break
+        value = len(found) / len(items_of(expected, PARTS))
+        mode = TIMED_OUT if ended else "parts missing" if found else "all parts missing"
+        return graded(value, "; ".join(found), {FULL: float(value == 1.0), TIMED_OUT: float(ended)}, mode=mode)
+
+    def full_marks(expected: object) -> Callable[[str], bool]:
+        return lambda text: score(expected, Response(text=text, finish_reason="stop")).value == 1.0
+
+    def problems(expected: object) -> list[str]:
+        if not items_of(expected, PARTS):
+            return [f"{place(expected, PARTS)} is an empty list: write regular expressions, such as ['RETURN \\w+']"]
+        wrong = [told for where, part in placed(expected, PARTS) for told in _problems(part, where, ignore_case)]
+        example = expected.get(EXAMPLE) if isinstance(expected, Mapping) else None
+        if not wrong and example is not None and not (isinstance(example, str) and full_marks(expected)(example)):
+            wrong = [f"expected.{EXAMPLE} must be a text that has all of {place(expected, PARTS)}, and lacks some"]
+        return wrong
+
+    def answers(expected: object) -> tuple[str, str]:
+        example = expected.get(EXAMPLE) if isinstance(expected, Mapping) else None
+        right = example if isinstance(example, str) else _made_up(items_of(expected, PARTS), full_marks(expected))
+        return right, scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")))
+
+    return Scorer(version=1, score=score, answers=answers, problems=problems)
+
+
+def _either(part: object) -> Sequence[str]:
+    return [str(one) for one in part] if isinstance(part, list | tuple) else [str(part)]
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str, ignore_case: bool) -> Any:
+    import regex
+
+    return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
+
+
+def _problems(part: object, where: str, ignore_case: bool) -> list[str]:
+    alternatives = part if isinstance(part, list | tuple) else [part]
+    if not alternatives or not all(isinstance(one, str) and one for one in alternatives):
+        named = next((one for one in alternatives if not isinstance(one, str) or not one), part)
+        return [f"{where} must be a regular expression, or a list of which either will do, and is {kind(named)}"]
+    import regex
+
+    for pattern in map(str, alternatives):
+        if shortest(pattern) > LONGEST:  # which the engine would write out, and fill the memory with
+            return [f"{where} matches nothing of less than {shortest(pattern)} characters: {pattern!r}"]
+        try:
+            everywhere = _compiled(pattern, ignore_case).fullmatch("", timeout=1.0) is not None
+        except (regex.error, OverflowError, RecursionError) as error:
+            return [f"{where} is no regular expression: {error} in {pattern!r}"]
+        except TimeoutError:
+            everywhere = False
+        if everywhere:
+            return [f"{where} matches the empty text, so that any answer has its point: {pattern!r}"]
+    return []
+
+
+def _made_up(parts: Sequence[object], full_marks: Callable[[str], bool]) -> str:
+    texts = [next((text for one in _either(part) if (text := matching(one)) is not None), "") for part in parts]
+    for between in ("\n", " ", ""):
+        if full_marks(between.join(texts)):
+            return between.join(texts)
+    raise PlanError(
+        "no text could be made up that these regular expressions match",
+        hint=f"Write one that has all of them as expected.{EXAMPLE}.",
+    )

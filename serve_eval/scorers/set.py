@@ -1,0 +1,73 @@
+"""The answer is a set of items: a JSON list, a list of lines, or one with commas; F1 or another measure of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Literal
+
+from serve_eval.schema import Outcome, Response, Score, Scorer
+from serve_eval.scorers._expected import is_text, items_of, kind, place, placed, scoring_nothing, value_of
+from serve_eval.scorers._graded import FULL, graded
+from serve_eval.scorers._json import found_in
+from serve_eval.scorers._words import plain
+
+PRECISION, RECALL = "precision", "recall"
+_MARKED = re.compile(r"^\s*(?:[-*+\u2022]|\(?\d{1,4}[.)])\s+(\S.*)$", re.MULTILINE)
+_BETWEEN = re.compile(r"[,;]\s+(?:and\s+)?|[,;]|\s+and\s+(?=\S+\W*$)")
+
+
+def scorer(*, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ignore_case: bool = True) -> Scorer:
+    """What `measure` says of the items: precision is the share of those given that are expected, recall the share of
+    the expected ones that are given, F1 the harmonic mean; exact wants both. Order and repeats do not matter, nor does
+    punctuation around words."""
+
+    def form(item: object) -> str:
+        return plain(str(item), ignore_case=ignore_case)
+
+    def score(expected: object, response: Response) -> Score:
+        given = {item for each in items_in(response.text) if (item := form(each))}
+        wanted = {form(item) for item in items_of(expected)}
+        if not given:
+            return Score(value=0.0, outcome=Outcome.UNPARSED, parts={PRECISION: 0.0, RECALL: 0.0, FULL: 0.0})
+        common = len(given & wanted)
+        precision, recall, both = common / len(given), common / len(wanted), 2 * common / (len(given) + len(wanted))
+        full = float(given == wanted)
+        value = {"f1": both, "precision": precision, "recall": recall, "exact": full}[measure]
+        missing, wrong = recall < 1.0, precision < 1.0
+        mode = "no item right" if not common else "items missing" if not wrong else "items wrong"
+        mode = "items missing and wrong" if common and missing and wrong else mode
+        parts = {PRECISION: precision, RECALL: recall, FULL: full}
+        return graded(value, "; ".join(sorted(given)), parts, mode=mode)
+
+    def problems(expected: object) -> list[str]:
+        if not isinstance(value_of(expected), list) or not items_of(expected):
+            told = f"must be a list of items, such as [TP53, BRCA1], and is {kind(value_of(expected))}"
+            return [f"{place(expected)} {told}"]
+        return [
+            f"{where} must be a text with more than punctuation, and is {kind(item)}"
+            for where, item in placed(expected)
+            if not is_text(item) or not form(item)
+        ]
+
+    def answers(expected: object) -> tuple[str, str]:
+        right = json.dumps([str(item) for item in items_of(expected)])
+        return right, scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")))
+
+    return Scorer(version=1, score=score, answers=answers, problems=problems)
+
+
+def items_in(text: str) -> list[object]:
+    """The items of an answer: those of a JSON list (the whole, a fenced block, or what stands between brackets), else
+    of the lines with a bullet or a number, else of the last line with commas, behind its colon, else the lines."""
+    start, end = text.find("["), text.rfind("]")
+    for candidate in (text, text[start : end + 1]) if 0 <= start < end else (text,):
+        if isinstance(found := found_in(candidate), list):
+            return [item for item in found if isinstance(item, str | int | float)]
+    if marked := _MARKED.findall(text):
+        return marked
+    lines = [line for line in text.splitlines() if line.strip()]
+    with_commas = [line for line in lines if _BETWEEN.search(line)]
+    if with_commas:
+        return list(_BETWEEN.split(with_commas[-1].rpartition(": ")[2]))
+    return [line.rpartition(": ")[2] for line in lines]

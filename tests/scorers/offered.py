@@ -1,0 +1,122 @@
+"""What every named scorer is tried with: expectations that it takes, some with options, and some that it refuses."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Tried(NamedTuple):
+    expected: Any
+    options: dict[str, Any] = {}
+
+
+TAKEN: dict[str, list[Tried]] = {
+    "exact": [
+        Tried("Paris"),
+        Tried({"answer": "New York City."}),
+        Tried(42),
+        Tried("(...)", {"ignore_punctuation": False}),
+        Tried("C++", {"ignore_case": False}),
+    ],
+    "choice": [
+        Tried("B"),
+        Tried({"answer": "c"}),
+        Tried("type 2b", {"choices": ["type 2", "type 2b", "type 1"]}),
+        Tried("I", {"choices": ["I", "II", "A"]}),
+    ],
+    "yes_no": [Tried("yes"), Tried(False), Tried({"answer": "No"}), Tried("nein", {"yes": ["ja"], "no": ["nein"]})],
+    "words": [
+        Tried({"words_in_response": ["aspirin", "dose|dosage|amount"]}),
+        Tried(["cat", "I"], {"whole_words": True, "ignore_case": False}),
+        Tried("C++"),
+        Tried({"answer": [7, "do not know"]}),
+    ],
+    "regex": [
+        Tried({"parts_of_query": ["MATCH", r"WHERE \w+\.name\s*=\s*['\"]BRCA1['\"]", ["LIMIT 1$", "RETURN [^x]{2}"]]}),
+        Tried(r"^\d{3}-[a-f]+(?:,|;)$"),
+        Tried(["GENE"], {"ignore_case": True}),
+        Tried({"answer": [r"(?=.*alpha)(?=.*beta)"]}),
+        Tried({"parts_of_query": [r"^(?!.*DROP).*SELECT$"], "example": "SELECT"}),
+    ],
+    "set": [
+        Tried(["TP53", "BRCA1", "EGFR"]),
+        Tried({"answer": ["red, dark", "blue"]}, {"measure": "recall"}),
+        Tried([1, 2.5], {"measure": "precision"}),
+        Tried(["a"], {"measure": "exact", "ignore_case": False}),
+    ],
+    "numeric": [
+        Tried(42),
+        Tried({"answer": "1,234.5"}, {"absolute": 0.5}),
+        Tried(-6.02e23, {"relative": 0.01, "take": "first"}),
+        Tried(0),
+    ],
+    "rouge": [
+        Tried("The dose is 5 mg per day."),
+        Tried({"answer": "Aspirin thins the blood."}, {"kind": "rouge2"}),
+        Tried("one two", {"kind": "rougeL"}),
+    ],
+    "json_schema": [
+        Tried({"schema": {"properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}}),
+        Tried({"answer": {"equals": {"a": [1, None, True]}}}),
+        Tried({"schema": {"type": "array"}, "equals": [1.5]}, {"fenced": False}),
+        Tried({"schema": {"anyOf": [{"type": "string", "pattern": "^[A-Z]{3}$"}, {"type": "null"}]}}),
+        Tried({"schema": {"$ref": "#/$defs/x", "$defs": {"x": {"enum": ["p", "q"]}}}}),
+    ],
+    "tool_call": [
+        Tried({"name": "weather", "arguments": {"city": "Paris", "days": 2}}),
+        Tried([{"name": "a"}, {"name": "b", "arguments": {}}], {"ordered": True}),
+        Tried({"answer": [{"name": "a", "arguments": {"x": 1}}, {"name": "a", "arguments": {"x": 2}}]}),
+        Tried("no call", {"partial": False}),
+    ],
+    "code": [
+        Tried({"checks": "assert double(2) == 4", "entry_point": "double", "solution": "def double(x): return 2 * x"}),
+        Tried({"answer": {"checks": "assert x", "solution": "x = 1"}}, {"time_limit_s": 2.0}),
+    ],
+    "any_of": [
+        Tried(["Paris", "Lutetia"]),
+        Tried({"answer": [3, "4"]}, {"scorer": "exact"}),
+        Tried([["a", "b"], ["c"]], {"scorer": {"words": {"whole_words": True}}}),
+    ],
+}
+
+REFUSED: dict[str, list[Tried]] = {
+    "exact": [Tried(True), Tried("..."), Tried("  ")],
+    "choice": [Tried("E"), Tried(True), Tried("AB")],
+    "yes_no": [Tried("perhaps"), Tried(["yes"])],
+    "words": [Tried("|"), Tried([["a"]]), Tried([""])],
+    "regex": [
+        Tried("("),
+        Tried(["a", "b*"]),
+        Tried("((a{1000}){1000}){1000}"),
+        Tried([["a", 1]]),
+        Tried({"parts_of_query": ["a"], "example": "b"}),
+    ],
+    "set": [Tried("a"), Tried(["..."]), Tried([True])],
+    "numeric": [Tried("many"), Tried(True), Tried([1]), Tried(float("inf")), Tried("nan")],
+    "rouge": [Tried("\u6771\u4eac"), Tried("word", {"kind": "rouge2"}), Tried(["a b"])],
+    "json_schema": [
+        Tried({"schema": {"type": "nothing"}}),
+        Tried({"schema": None}),
+        Tried({"schema": {"$schema": 3}}),
+        Tried({"schema": {"$ref": "#/nowhere"}}),
+        Tried({"schema": {"items": {"$ref": "http://127.0.0.1:9/fetched.json"}}}),
+        Tried({"schema": {"type": "string"}, "equals": 1}),
+        Tried({"equals": 1, "shema": {}}),
+        Tried({"equals": float("nan")}),
+        Tried(7),
+    ],
+    "tool_call": [
+        Tried("weather"),
+        Tried({"name": "a", "arguments": [1]}),
+        Tried({"name": "a", "args": {}}),
+        Tried([{"arguments": {}}]),
+    ],
+    "code": [
+        Tried("assert ("),
+        Tried({"checks": "assert 1", "entry_point": "not a name"}),
+        Tried({"checks": "assert 1", "solution": "def"}),
+        Tried({"check": "assert 1"}),
+    ],
+    "any_of": [Tried("Paris"), Tried(["Paris", None])],
+}
+"""Beside those that every scorer refuses."""

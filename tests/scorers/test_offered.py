@@ -1,0 +1,126 @@
+"""What every named scorer must hold; a new file in serve_eval/scorers is picked up by itself and needs an entry in
+offered.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launchers import _tools
+from launchers._openai_server import Generated, understand
+from serve_eval import folders
+from serve_eval.fingerprint import canonical
+from serve_eval.schema import Ended, Need, Outcome, Ran, Response, Score, Scorer, ToolCall
+from tests.scorers.offered import REFUSED, TAKEN, Tried
+
+NAMES = folders.names(folders.SCORERS)
+NONSENSE: list[Any] = [None, {}, [], "", {"anser": "Paris"}, {"answer": None}, {"answer": []}, [None]]
+CASES = [pytest.param(name, tried, id=f"{name}-{i}") for name in NAMES for i, tried in enumerate(TAKEN.get(name, []))]
+
+
+def made(name: str, options: dict[str, Any]) -> Scorer:
+    make = folders.load(folders.SCORERS, name)
+    scorer: Scorer = make(**folders.check_options(make, options, name))
+    return scorer
+
+
+def scored(scorer: Scorer, expected: Any, text: str, ended: Ended = Ended.RAISED) -> Score:
+    """The score of an answer, with a result where something in it is to be run."""
+    response = Response(text=text, finish_reason="stop")
+    if Need.TOOLS in scorer.requires:
+        response = called(response)
+    if scorer.program is not None and scorer.program(expected, response) is not None:
+        response = msgspec.structs.replace(response, ran=Ran(ended=ended, exit=None))
+    return scorer.score(expected, response)
+
+
+def called(response: Response) -> Response:
+    """What the simulated endpoint makes of a text that stands for calls."""
+    [tool] = [{"type": "function", "function": {"name": "any"}}]
+    body = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": [tool], "max_tokens": 1000}
+    ask = understand(msgspec.json.encode(body), chat=True, model=None, context_tokens=None)
+    told = _tools.told(Generated(response.text, "stop"), ask)
+    calls = tuple(ToolCall(call.name, call.arguments) for call in told.calls)
+    return Response(text=told.text or "", finish_reason=told.finish_reason, tool_calls=calls)
+
+
+def test_every_scorer_is_tried() -> None:
+    assert set(NAMES) == set(TAKEN) == set(REFUSED)
+    assert all(TAKEN.values())
+
+
+@pytest.mark.parametrize(("name", "tried"), CASES)
+def test_the_right_answer_has_full_marks_and_the_wrong_one_nothing(name: str, tried: Tried) -> None:
+    scorer = made(name, tried.options)
+    assert list(scorer.problems(tried.expected)) == []
+    right, wrong = scorer.answers(tried.expected)
+    gold, other = scored(scorer, tried.expected, right, Ended.PASSED), scored(scorer, tried.expected, wrong)
+    assert (gold.value, gold.outcome) == (1.0, Outcome.CORRECT)
+    assert (other.value, other.outcome in (Outcome.WRONG, Outcome.UNPARSED)) == (0.0, True)
+    assert right.strip()
+    assert wrong.strip()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("expected", NONSENSE, ids=repr)
+def test_nonsense_is_refused_with_what_to_write(name: str, expected: Any) -> None:
+    told = made(name, TAKEN[name][0].options).problems(expected)
+    assert told
+    assert all(line.startswith("expected") and len(line) > 20 for line in told)
+
+
+@pytest.mark.parametrize(
+    ("name", "tried"), [pytest.param(n, t, id=f"{n}-{i}") for n in NAMES for i, t in enumerate(REFUSED.get(n, []))]
+)
+def test_what_is_nearly_right_is_refused_too(name: str, tried: Tried) -> None:
+    assert made(name, tried.options).problems(tried.expected)
+
+
+@pytest.mark.parametrize(("name", "tried"), CASES)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_text_has_a_score_between_0_and_1(name: str, tried: Tried, data: st.DataObject) -> None:
+    scorer = made(name, tried.options)
+    right, wrong = scorer.answers(tried.expected)
+    pieces = st.one_of(
+        st.text(), st.sampled_from([right, wrong, right[: len(right) // 2], "answer is ", "{", "\n", "1e999"])
+    )
+    text = "".join(data.draw(st.lists(pieces, max_size=5)))
+    score = scored(scorer, tried.expected, text)
+    assert 0.0 <= score.value <= 1.0
+    assert (score.outcome is Outcome.CORRECT) == (score.value == 1.0)
+    assert (score.outcome is Outcome.PARTIAL) == (0.0 < score.value < 1.0)
+    assert (score.answer is None) == (score.outcome is Outcome.UNPARSED)
+    assert all(0.0 <= part <= 1.0 for part in score.parts.values())
+    assert scored(scorer, tried.expected, text) == score
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=30, deadline=None)
+@given(
+    expected=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["answer", "words_in_response", "schema", "name"]), inner, max_size=3)
+        ),
+        max_leaves=6,
+    )
+)
+def test_what_is_not_refused_can_be_scored(name: str, expected: Any) -> None:
+    scorer = made(name, TAKEN[name][0].options)
+    if scorer.problems(expected):
+        return
+    assert 0.0 <= scored(scorer, expected, "The answer is 42, so yes.").value <= 1.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_scorer_says_what_it_is(name: str) -> None:
+    assert 20 < len(folders.summary(folders.SCORERS, name)) <= 140
+    options = folders.options_of(folders.function(folders.SCORERS, name))
+    assert canonical({option: parameter.default for option, parameter in options.items()})
+    assert made(name, TAKEN[name][0].options).version >= 1

@@ -1,0 +1,46 @@
+"""docs/scorers.md stays true: every scorer and option, and the scores of its examples."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from serve_eval import folders
+from serve_eval.schema import Ended
+from tests.scorers.test_offered import NAMES, made, scored
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/scorers.md").read_text()
+ROWS = [
+    [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+    for line in PAGE.splitlines()
+    if line.startswith("| ") and not line.startswith("| scorer")
+]
+
+
+def test_the_table_has_a_row_for_every_scorer() -> None:
+    assert sorted(row[0] for row in ROWS) == NAMES
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_example_has_the_score_that_the_page_says(row: list[str]) -> None:
+    name, _, _, expected, answer, points = row
+    scorer = made(name, {})
+    value = yaml.safe_load(expected.strip("`"))
+    assert not scorer.problems(value)
+    ended = Ended.PASSED if points == "1" else Ended.RAISED
+    assert scored(scorer, value, answer.strip("`"), ended).value == pytest.approx(float(points), abs=0.001)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_every_option_stands_there_with_its_default(row: list[str]) -> None:
+    options = folders.options_of(folders.function(folders.SCORERS, row[0]))
+    told = {found.partition(": ")[0]: found.partition(": ")[2] for found in re.findall(r"`([^`]+)`", row[2])}
+    for name, parameter in options.items():
+        default = parameter.default
+        written = default if isinstance(default, str) else json.dumps(default)
+        assert told[name].replace('"', "") == written.replace('"', "")
