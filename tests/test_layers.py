@@ -33,6 +33,7 @@ LAYERS: list[tuple[str, ...]] = [
         "validity",
         "report",
         "scorers",
+        "cases",
         "datasets",
         "launchers",
         "sandbox",
@@ -41,6 +42,7 @@ LAYERS: list[tuple[str, ...]] = [
     (
         "preparation",
         "early",
+        "rerunning",
         "probe",
         "endpoint",
         "evaluation",
