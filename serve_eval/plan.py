@@ -105,7 +105,8 @@ def resolve(
     values = _scalars(file, settings, problems)
     sections = {name: _section(name, kind, file, settings, problems) for name, kind in SECTIONS.items()}
     tasks = _tasks(file.get("tasks"), settings.get("tasks"), problems, needed="cases" not in values)
-    with_cases = _with_cases(tasks, values.get("cases"), problems)
+    configured = {str(text).partition("=")[0].rpartition(".")[0] for text in settings.get("set", ())}
+    with_cases = _with_cases(tasks, values.get("cases"), configured, problems)
     tasks = with_cases.tasks
     launcher = _launcher(file, settings, values, environ, problems)
     verdict = _spec(settings.get("verdict", file.get("verdict", "classic")), VERDICTS, ("verdict",), problems)
@@ -276,13 +277,13 @@ def _tasks(in_file: Any, chosen: list[str] | None, problems: _Problems, *, neede
     return listed
 
 
-def _with_cases(tasks: list[Spec], given: str | list[str] | None, problems: _Problems) -> Planned:
-    """The tasks with those of the case files."""
+def _with_cases(tasks: list[Spec], given: str | list[str] | None, configured: set[str], problems: _Problems) -> Planned:
+    """The tasks with those of the case files; `configured` are names that options are set of."""
     if given is None:
         return Planned(tasks=tasks, iterations=None, notes=())
     paths = [path for one in ([given] if isinstance(given, str) else given) if (path := _absolute(one))]
     try:
-        found = planned(tasks, paths)
+        found = planned(tasks, paths, configured)
     except PlanError as error:  # each with its own file and line
         problems.found += [*error.problems, *([error.hint] if error.hint else [])]
         return Planned(tasks=[task for task in tasks if not lives(task.name)], iterations=None, notes=())

@@ -234,6 +234,10 @@ class Sample:
     choices: tuple[str, ...] = ()
 
 
+HOLDOUT = "holdout"
+"""Key of the metadata of samples whose texts are not to be shown."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRoots:
     """Where a task may look for its data: folders in the order of search, and the hub only when asked for."""

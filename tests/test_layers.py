@@ -49,6 +49,7 @@ LAYERS: list[tuple[str, ...]] = [
         "holding",
         "attaching",
         "registration",
+        "old_results",
         "rescoring",
         "demo",
     ),

@@ -3,8 +3,9 @@ it."""
 
 from __future__ import annotations
 
+import re
 import typing
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -22,7 +23,7 @@ Whole = Annotated[int, Meta(ge=1)]
 class Turn(Struct, forbid_unknown_fields=True):
     """One turn of a conversation."""
 
-    role: Annotated[str, Meta(description="system, user or assistant.")]
+    role: Literal["system", "user", "assistant"]
     content: str
     images: Annotated[list[str] | UnsetType, Meta(description="Image files beside this file.")] = UNSET
 
@@ -130,13 +131,32 @@ def problems(
     return found + [(name, "is missing") for name in needed if name not in raw]
 
 
+_WORDS = {
+    "str": "a text",
+    "object": "a mapping",
+    "array": "a list",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+}
+
+
 def _told(error: msgspec.ValidationError) -> str:
     """msgspec's message in the words of YAML."""
-    text = str(error).replace("`object`", "a mapping").replace("`array`", "a list").replace("`str`", "a text")
-    text = text.replace("`null`", "nothing").replace("`int`", "a whole number").replace("`bool`", "true or false")
-    text = text.replace("`float`", "a number").replace("length >= 1", "one character or more")
-    what, _, where = text.partition(" - at `$")
-    return f"{where.rstrip('`').lstrip('.')}: {what}" if where else what[0].lower() + what[1:]
+    what, _, where = str(error).partition(" - at `$")
+    kinds = "|".join(_WORDS)
+    what = re.sub(
+        rf"`((?:{kinds})(?: \| (?:{kinds}))*)`",
+        lambda match: " or ".join(_WORDS[kind] for kind in match[1].split(" | ")),
+        what.replace("` of length >= 1", "` that is not empty").replace("` >= 1", "`, 1 or more"),
+    )
+    what = what.replace("Object contains unknown field", "unknown key").replace(
+        "Object missing required field", "lacks"
+    )
+    what = what.replace("Invalid enum value", "unknown word")
+    what = what[0].lower() + what[1:]
+    return f"{where.rstrip('`').lstrip('.')}: {what}" if where else what
 
 
 def json_schema() -> dict[str, Any]:

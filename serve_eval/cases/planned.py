@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,9 +25,10 @@ class Planned:
     notes: tuple[str, ...]
 
 
-def planned(tasks: Sequence[Spec], paths: Sequence[str]) -> Planned:
+def planned(tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[str] = ()) -> Planned:
     """The tasks with a task for each module of the files: for those that `tasks` names as cases:NAME, or for all where
-    it names none. `paths` are absolute. Raises PlanError with every problem of the files.
+    it names none. `paths` are absolute; `configured` tasks get options yet, so that nobody knows what they ask. Raises
+    PlanError with every problem of the files.
     """
     files, problems, notes = file.read(paths), [], []
     place: dict[str, Any] = {"path": paths[0] if len(paths) == 1 else list(paths)}
@@ -37,6 +38,9 @@ def planned(tasks: Sequence[Spec], paths: Sequence[str]) -> Planned:
     for name in wanted:
         if named:
             continue  # the plan builds them with their options, and tells what is wrong with them
+        if f"{FAMILY}{name}" in configured:
+            tasks.append(Spec(name=f"{FAMILY}{name}", options=place))
+            continue
         try:
             found = questions(files, name)
         except PlanError as error:

@@ -18,6 +18,8 @@ from serve_eval.cases.questions import MAX_EXPANDED, Question, Questions, questi
 from serve_eval.errors import DatasetError
 from serve_eval.fingerprint import canonical
 from serve_eval.schema import (
+    HOLDOUT,
+    Breakdown,
     DataRoots,
     Dataset,
     Hypothesis,
@@ -66,7 +68,7 @@ def task(
     scorers = {text: scorer_of(spec) for text, spec in specs.items()}
     versions = {spec.name: scorers[text].version for text, spec in sorted(specs.items())}
     by_target = {_target(q): (q, scorers[canonical(q.scorer)]) for q in found.asked}
-    samples = [_sample(q, found.module.common.get("fields")) for q in found.asked]
+    samples = [_sample(q) for q in found.asked]
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         if not samples:
@@ -107,7 +109,7 @@ def task(
         score=score,
         answers=answers,
         program=program if any(chosen.program for chosen in scorers.values()) else None,
-        breakdown=_breakdown,
+        breakdown=_breakdown(found.module.common.get("fields", ())),
         requires=frozenset(needs),
     )
 
@@ -124,19 +126,18 @@ def _digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
-def _sample(question: Question, fields: Sequence[str] | None) -> Sample:
-    parts = question.name.split(":")
-    named = {i: fields[i] if fields and i < len(fields) else f"field {i + 1}" for i in range(min(len(parts), DEEPEST))}
+def _sample(question: Question) -> Sample:
+    hidden = {HOLDOUT: "yes"} if question.holdout else {}
     return Sample(
         id=question.id,
         prompt=question.turns,
         target=_target(question),
         metadata={
-            **{name: parts[i] for i, name in named.items()},
             "case": question.name,
             "compat_md5": question.md5,
             "question": question.question,
             "scorer": question.scorer.name,
+            **hidden,
         },
         override=question.override,
     )
@@ -153,18 +154,19 @@ def _skipped(found: Questions) -> tuple[str, ...]:
     )
 
 
-_NOT_A_FIELD = ("case", "compat_md5", "question", "scorer")
+def _breakdown(fields: Sequence[str]) -> Breakdown:
+    """The value in points and the number of scored cases by each field of the names, where it tells some apart;
+    `fields` are what the first of them are called."""
 
+    def of(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
+        tables: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for sample, value in scored:
+            for i, part in enumerate(sample.metadata["case"].split(":")[:DEEPEST]):
+                tables[fields[i] if i < len(fields) else f"field {i + 1}"][part].append(value)
+        return {
+            name: {key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for key, v in sorted(table.items())}
+            for name, table in tables.items()
+            if len(table) > 1
+        }
 
-def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """The value in points and the number of scored cases by each field of the names, where a field tells some apart."""
-    tables: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for sample, value in scored:
-        for name, part in sample.metadata.items():
-            if name not in _NOT_A_FIELD:
-                tables[name][part].append(value)
-    return {
-        name: {key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for key, v in sorted(table.items())}
-        for name, table in tables.items()
-        if len(table) > 1
-    }
+    return of
