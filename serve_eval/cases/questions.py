@@ -79,6 +79,9 @@ def questions(
     common |= {} if system_messages is None else {"system_messages": list(system_messages)}
     told = prompt is not None or system_messages is not None
     chosen = scorer or spec_of(common.get("scorer"))
+    if chosen is not None:
+        place = "" if scorer else f"{module.where('scorer')}: {name}."
+        _check_scorer(chosen, place)
     kept, skipped = [], []
     for case in module.cases:
         reason = biochatter.missing(name, case.content, told=told, judged=bool(chosen)) if case.biochatter else None
@@ -89,6 +92,14 @@ def questions(
     maker = _Maker(name, common, _sampling(common), files.resources, chosen)
     asked = maker.questions(kept, max_expanded)
     return Questions(module=module, sampling=maker.sampling, asked=asked, skipped=(*skipped, *maker.twice))
+
+
+def _check_scorer(spec: Spec, place: str) -> None:
+    """Raises PlanError for a scorer of the whole module that is none, once and not at each case."""
+    try:
+        scorer_of(spec)
+    except PlanError as error:
+        raise PlanError([f"{place}scorer: {problem}" for problem in error.problems], hint=error.hint) from error
 
 
 def spec_of(raw: Any) -> Spec | None:
@@ -153,19 +164,19 @@ class _Maker:
         made: dict[str, Question] = {}
         for case in cases:
             for question in self._of(case):
-                known = made.get(question.id)
-                if known is None:
-                    made[question.id] = question
-                elif case.biochatter and known.md5 != question.md5:  # two cases to it: both are asked
-                    own = replace(question, id=f"{question.id}-{question.md5[:6]}")
-                    made.setdefault(own.id, own)
-                elif (known.expected, known.scorer) != (question.expected, question.scorer):
-                    self._add(case, (), question.name, f"the same question expects something else at {known.where}")
-                elif case.biochatter:
+                if case.biochatter and question.id in made and made[question.id].md5 != question.md5:
+                    # Two cases to it, which expect something else of one question: both are asked.
+                    question = replace(question, id=f"{question.id}-{question.md5[:6]}")
+                known = made.setdefault(question.id, question)
+                if known is question:
+                    continue
+                if case.biochatter:
                     reason = f"it is the same as at {known.where}, and asked once"
                     self.twice.append(Skipped(name=question.name, where=case.where(), reason=reason))
-                else:
+                elif (known.expected, known.scorer) == (question.expected, question.scorer):
                     self._add(case, (), question.name, f"it is there already, at {known.where}")
+                else:
+                    self._add(case, (), question.name, f"the same question expects something else at {known.where}")
         if self.problems:
             raise PlanError(list(dict.fromkeys(self.problems)))
         return tuple(made.values())

@@ -90,6 +90,10 @@ BAD = {
         "c:\n  - {case: a, input: {prompt: x}, expected: y, scorer: exakt}\n",
         "2: c: case a: scorer: unknown scorer 'exakt'. Did you mean 'exact'?",
     ),
+    "a scorer of the task": (
+        "c:\n  scorer: exakt\n  cases:\n    - {case: a, input: {prompt: x}, expected: y}\n",
+        "2: c.scorer: unknown scorer 'exakt'. Did you mean 'exact'?",
+    ),
     "an option of a scorer": (
         "c:\n  - {case: a, input: {prompt: x}, expected: y, scorer: {exact: {ignorecase: true}}}\n",
         "2: c: case a: scorer.exact.ignorecase: unknown option. Did you mean 'ignore_case'?",
