@@ -16,6 +16,7 @@ import msgspec
 from serve_eval.cases import file
 from serve_eval.cases.questions import MAX_EXPANDED, Question, Questions, questions, scorer_of, spec_of
 from serve_eval.errors import DatasetError
+from serve_eval.failure_modes import failure_mode
 from serve_eval.fingerprint import canonical
 from serve_eval.schema import (
     HOLDOUT,
@@ -93,6 +94,9 @@ def task(
         question, chosen = by_target[sample.target]
         return None if chosen.program is None else chosen.program(question.expected, response)
 
+    def mode(sample: Sample, response: Response, score: Score) -> str:
+        return failure_mode(by_target[sample.target][0].expected, response, score)
+
     needs = {need for chosen in scorers.values() for need in chosen.requires}
     if any(isinstance(part, ImagePart) for q in found.asked for turn in q.turns for part in turn.images):
         needs.add(Need.IMAGES)
@@ -111,6 +115,7 @@ def task(
         program=program if any(chosen.program for chosen in scorers.values()) else None,
         breakdown=_breakdown(found.module.common.get("fields", ())),
         requires=frozenset(needs),
+        failure_mode=mode,
     )
 
 

@@ -104,8 +104,8 @@ BAD = {
     ),
     "no without quotes": (
         "c:\n  - {case: a, input: {prompt: x}, expected: {answer: no}}\n",
-        "2: c: case a: expected.answer must be a text, such as `expected: Paris`, and is yes or no "
-        "(put it in quotes to make it a text) (scorer exact)",
+        "2: c: case a: expected.answer must be a text, such as `expected: Paris`, and is true or false "
+        "(YAML makes that of yes and no: put it in quotes to have a text) (scorer exact)",
     ),
     "nothing expected": (
         "c:\n  - {case: a, input: {prompt: x}}\n",
