@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import typing
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -116,7 +117,7 @@ def problems(
 ) -> list[tuple[str, str]]:
     """What is wrong with a mapping, as (key, message) each; the keys of `leave` are looked at elsewhere. Without
     `strict` it may have others."""
-    found, hints = [], typing.get_type_hints(kind, include_extras=True)
+    found, hints = [], _hints(kind)
     strict = strict and bool(kind.__struct_config__.forbid_unknown_fields)
     for key, value in raw.items():
         if key not in hints:
@@ -129,6 +130,11 @@ def problems(
                 found.append((str(key), _told(error)))
     needed = [field.name for field in msgspec.structs.fields(kind) if field.required]
     return found + [(name, "is missing") for name in needed if name not in raw]
+
+
+@lru_cache
+def _hints(kind: type[Struct]) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
 
 
 _WORDS = {

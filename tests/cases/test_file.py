@@ -283,3 +283,17 @@ def test_the_schema_is_one_and_takes_the_example() -> None:
 )  # fmt: skip
 def test_the_schema_refuses_what_is_wrong_in_form(name: str) -> None:
     assert not _valid(BAD[name][0])
+
+
+def test_the_example_of_the_page_is_what_it_says() -> None:
+    page = (Path(__file__).parents[2] / "docs/cases.md").read_text()
+    text = page.split("```yaml\n")[1].split("```")[0]
+    assert _valid(text)
+    Path("page.yaml").write_text(text)
+    asked = questions(file.read(["page.yaml"]), "capitals").asked
+    assert [(q.name, q.turns[-1].text, q.scorer.name) for q in asked] == [
+        ("europe:france", "What is the capital of France?", "exact"),
+        ("asia:japan", "What is the capital of Japan?", "words"),
+        ("asia:nepal", "What is the capital of Nepal?", "words"),
+    ]
+    assert {q.turns[0].text for q in asked} == {"Answer with the name alone."}
