@@ -87,6 +87,8 @@ def _turn(role: str, text: str, images: Sequence[str], folder: Path | None) -> M
 def _image(name: str, folder: Path | None) -> ImagePart:
     if folder is None:
         raise PlanError(f"{name}: an encrypted file has no images beside it")
+    if not (folder / name).resolve().is_relative_to(folder.resolve()):
+        raise PlanError(f"{name}: images lie beside the file or below, in {folder}")
     try:
         content = (folder / name).read_bytes()
     except OSError as error:

@@ -85,6 +85,7 @@ def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> No
         ({"system_messages": ["x"]}, "there is nothing to answer"),
         ({"messages": [{"role": "user", "content": "x"}], "images": ["a.png"]}, "images: go with the prompt"),
         ({"prompt": "x", "images": ["none.png"]}, "none.png: cannot be read: No such file or directory"),
+        ({"prompt": "x", "images": ["../a.png"]}, "../a.png: images lie beside the file or below, in "),
         ({"prompt": "x", "images": ["text.png"]}, "text.png: neither PNG, JPEG, GIF, BMP nor WebP"),
     ],
 )

@@ -18,9 +18,11 @@ import pytest
 import serve_eval
 from serve_eval import plan
 from serve_eval.cli.run import rerun_of
-from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.registration import register
 from serve_eval.rerunning import Rerun
+from serve_eval.rescoring import rescore
 from serve_eval.run_folder import saved_plan
 from serve_eval.schema import Report
 from tests.cases.counting import Counting, counting
@@ -201,6 +203,27 @@ def test_what_is_chosen_for_all_cases_stays_bound_to_the_folder(tmp_path: Path, 
     _run(cases, endpoint, out)
     with pytest.raises(RunFolderError, match=r"tasks\[0\]\.options\.temperature: was null, now 0\.5"):
         _run(cases, endpoint, out, choices={"temperature": 0.5})
+
+
+def test_a_run_is_scored_again_by_another_scorer_and_registered(tmp_path: Path, endpoint: Counting) -> None:
+    cases, out = Cases(tmp_path / "cases.yaml", 4), tmp_path / "out"
+    cases.change("n2", expected="22|2")
+    assert _value(_run(cases, endpoint, out)) == 75.0
+    [again] = rescore(out, ["cases:numbers.scorer=words"])
+    assert (again.before, again.after, again.moved) == (75.0, 100.0, 3)
+    rescore(out, ["cases:numbers.scorer=words"], to=tmp_path / "new")
+    assert json.loads((tmp_path / "new/report.json").read_text())["tasks"][0]["result"]["value"] == 100.0
+    with pytest.raises(PlanError, match="decides what is asked"):
+        rescore(out, ["cases:numbers.system_messages=[Be brief.]"])
+    [written] = register([out], tmp_path / "refs", wanted=3)
+    assert (written.value, written.runs) == (75.0, 3)
+    judged = _run(cases, endpoint, tmp_path / "other", no_reference=False, references_dir=str(tmp_path / "refs"))
+    assert judged.tasks[0].verdict.outcome == "PASS"
+    assert judged.tasks[0].verdict.paired is not None
+    cases.change("n1", input={"prompt": "Question 1 again: what is 1?"})
+    with pytest.raises(DatasetError) as error:
+        rescore(out)
+    assert "The cases changed" in error.value.hint
 
 
 def test_the_words_of_rerun() -> None:
