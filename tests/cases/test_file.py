@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from serve_eval.cases import file
 from serve_eval.cases.form import json_schema
@@ -297,3 +300,56 @@ def test_the_example_of_the_page_is_what_it_says() -> None:
         ("asia:nepal", "What is the capital of Nepal?", "words"),
     ]
     assert {q.turns[0].text for q in asked} == {"Answer with the name alone."}
+
+
+# ------------------------------------------------------------------------------------------------- whatever is in it
+
+_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.sampled_from(["", "x", "${x}", "query", "a:b"]))
+_KEYS = st.sampled_from(
+    [
+        "case",
+        "input",
+        "expected",
+        "scorer",
+        "axes",
+        "zip_with",
+        "sampling",
+        "cases",
+        "prompt",
+        "messages",
+        "role",
+        "content",
+        "system_messages",
+        "query",
+        "format",
+        "caption",
+        "answer",
+        "by",
+        "values",
+        "images",
+        "x",
+        "words",
+        "iterations",
+        "tools",
+    ]
+)
+_VALUES = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4), max_leaves=12
+)
+_CASES = st.fixed_dictionaries(
+    {"case": st.sampled_from(["a", "b"]), "input": st.dictionaries(_KEYS, _VALUES, max_size=4)},
+    optional={"expected": _VALUES, "scorer": _VALUES, "axes": _VALUES, "zip_with": _VALUES, "sampling": _VALUES},
+)
+
+
+@given(
+    st.lists(st.one_of(_CASES, _VALUES), min_size=1, max_size=3),
+    st.dictionaries(_KEYS, _VALUES, max_size=3),
+    st.sampled_from(["any.yaml", "any_data.yaml"]),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_in_a_file_the_only_error_is_one_that_says_what_is_wrong(
+    cases: list[Any], common: dict[str, Any], name: str
+) -> None:
+    Path(name).write_text(json.dumps({"c": {**common, "cases": cases}}))
+    assert all(isinstance(problem, str) and problem for problem in _problems(name))
