@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serve_eval.cases import file
+from serve_eval.cases import file, form
 from serve_eval.cases.form import json_schema
 from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
@@ -306,33 +306,8 @@ def test_the_example_of_the_page_is_what_it_says() -> None:
 
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.sampled_from(["", "x", "${x}", "query", "a:b"]))
 _KEYS = st.sampled_from(
-    [
-        "case",
-        "input",
-        "expected",
-        "scorer",
-        "axes",
-        "zip_with",
-        "sampling",
-        "cases",
-        "prompt",
-        "messages",
-        "role",
-        "content",
-        "system_messages",
-        "query",
-        "format",
-        "caption",
-        "answer",
-        "by",
-        "values",
-        "images",
-        "x",
-        "words",
-        "iterations",
-        "tools",
-    ]
-)
+    [key for kind in (form.Case, form.Input, form.Module, form.Turn) for key in form.keys(kind)]
+) | st.sampled_from(["query", "format", "caption", "answer", "by", "values", "x", "words"])
 _VALUES = st.recursive(
     _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4), max_leaves=12
 )
