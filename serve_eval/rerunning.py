@@ -7,12 +7,11 @@ which expectation, scorer and versions.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -76,7 +75,8 @@ def set_aside(
 
 
 def note_asked(folder: Path, task: Task, samples: Iterable[Sample], server: str | None) -> None:
-    """Writes down under what these samples are going to be asked. Raises OSError."""
+    """Writes down under what these samples are going to be asked. Raises RunFolderError or JournalError when it cannot
+    be written."""
     versions = task.protocol.get("scorers")
     assert isinstance(versions, Mapping)
     file = _ledger(folder, task)
@@ -94,8 +94,7 @@ def note_asked(folder: Path, task: Task, samples: Iterable[Sample], server: str 
         )
         for sample in samples
     ]
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as out:
-        out.write(b"".join(_encode(line) + b"\n" for line in lines))
+    run_folder.write_private(file, b"".join([*_lines(file), *(_encode(line) + b"\n" for line in lines)]))
 
 
 def archived(folder: Path, tasks: Sequence[Task]) -> list[str]:
@@ -126,7 +125,7 @@ def _stale(plan: Plan, p: PreparedTask, rerun: Rerun, server: str | None, told: 
     known = {sample.id: sample for sample in p.task.load(roots, p.dataset.total).samples}
     if rerun in ("never", "failed"):
         return lambda sample: _base(sample) not in known
-    before = {line.id: line for line in map(_asked.decode, _lines(told))}
+    before = {line.id: line for line in _decoded(told, _asked)}
     versions = p.task.protocol.get("scorers")
     assert isinstance(versions, Mapping)
 
@@ -154,17 +153,26 @@ def _lines(file: Path) -> Iterator[bytes]:
             yield from (line for line in content if line.endswith(b"\n"))
 
 
-def _move(file: Path, archive: Path, stale: Callable[[str], bool]) -> None:
-    """Moves lines of a file to the file of the same name in the archive, which has them before this one loses them."""
-    moved: list[bytes] = []
-    kept: list[bytes] = []
+_Line = TypeVar("_Line", _Record, Asked)
+
+
+def _decoded(file: Path, decoder: msgspec.json.Decoder[_Line]) -> Iterator[_Line]:
+    """What the lines of a file say. Raises RunFolderError at a damaged one."""
     for number, line in enumerate(_lines(file), 1):
         try:
-            (moved if stale(_record.decode(line).id) else kept).append(line)
+            yield decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RunFolderError(
                 f"{file}:{number}: a damaged record: {error}", hint="Delete that line: its sample is then asked again."
             ) from error
+
+
+def _move(file: Path, archive: Path, stale: Callable[[str], bool]) -> None:
+    """Moves lines of a file to the file of the same name in the archive, which has them before this one loses them."""
+    moved: list[bytes] = []
+    kept: list[bytes] = []
+    for record, line in zip(_decoded(file, _record), _lines(file), strict=True):
+        (moved if stale(record.id) else kept).append(line)
     if not moved:
         return
     target = archive / file.parent.name / file.name

@@ -226,6 +226,21 @@ def test_a_run_is_scored_again_by_another_scorer_and_registered(tmp_path: Path, 
     assert "The cases changed" in error.value.hint
 
 
+def test_a_torn_line_costs_one_question_and_a_damaged_one_is_told(tmp_path: Path, endpoint: Counting) -> None:
+    cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
+    _run(cases, endpoint, out)
+    endpoint.taken()
+    told = out / "cases/cases-numbers.jsonl"
+    told.write_bytes(told.read_bytes()[:-5])
+    _run(cases, endpoint, out, "changed")
+    assert sum(endpoint.taken().values()) == 1
+    _run(cases, endpoint, out, "changed")
+    assert not endpoint.taken()
+    told.write_bytes(b"damaged\n" + told.read_bytes())
+    with pytest.raises(RunFolderError, match=r"cases-numbers\.jsonl:1: a damaged record"):
+        _run(cases, endpoint, out, "changed")
+
+
 def test_the_words_of_rerun() -> None:
     assert rerun_of("changed", run_all=False) == "changed"
     assert rerun_of("failed", run_all=True) == "all"
