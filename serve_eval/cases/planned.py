@@ -35,9 +35,10 @@ def planned(tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[
     named = [task.name for task in tasks if lives(task.name) and "path" not in task.options]
     tasks = [replace(task, options={**place, **task.options}) if task.name in named else task for task in tasks]
     wanted = [name.removeprefix(FAMILY) for name in named] or list(files.modules)
+    there = {task.name for task in tasks}
     for name in wanted:
-        if named:
-            continue  # the plan builds them with their options, and tells what is wrong with them
+        if f"{FAMILY}{name}" in there:
+            continue  # the plan builds it with its options, and tells what is wrong with it
         if f"{FAMILY}{name}" in configured:
             tasks.append(Spec(name=f"{FAMILY}{name}", options=place))
             continue

@@ -60,6 +60,15 @@ def test_tasks_choose_modules_and_stand_beside_others(cases: Path) -> None:
     assert [task.name for task in beside.plan.tasks] == ["gsm8k", "cases:one", "cases:two"]
 
 
+def test_a_task_that_the_plan_has_already_is_not_there_twice(cases: Path) -> None:
+    saved = to_file(_resolve(cases=["cases.yaml"], tasks=["cases:two"]).plan)
+    found = plan.resolve(saved, {"cases": ["."]}, {})
+    assert [(task.name, task.options) for task in found.plan.tasks] == [
+        ("cases:two", {"path": str(cases)}),
+        ("cases:one", {"path": str(cases.parent)}),
+    ]
+
+
 def test_options_are_set_by_name(cases: Path) -> None:
     found = _resolve(cases=["cases.yaml"], set=["cases:one.scorer={words: {ignore_case: false}}"])
     options = {task.name: task.options for task in found.plan.tasks}
