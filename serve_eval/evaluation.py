@@ -45,6 +45,7 @@ from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.probe import probe, reason
 from serve_eval.protocol import TASKS
 from serve_eval.report.exit_code import exit_code
+from serve_eval.rerunning import Rerun, archived, note_asked, set_aside
 from serve_eval.runner import Lane, Progress, Session, ask
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import (
@@ -60,6 +61,7 @@ from serve_eval.schema import (
     TaskResult,
     Verdict,
     VerdictOutcome,
+    lives,
 )
 from serve_eval.tally import Tally, replay, take
 from serve_eval.validity import MAX_MISSING, remarks
@@ -86,13 +88,15 @@ async def evaluate(
     moved: bool = False,
     launching: Launching | None = None,
     told: Callable[[str], None] = lambda line: None,
+    rerun: Rerun = "failed",
 ) -> Report:
     """Runs a plan in a run folder, or goes on with what is there, and returns the report (also in report.json).
 
     Secrets are taken from `environ` when the connection is opened and kept in memory only. `strict` makes an undecided
     run fail. `moved` lets a run go on at another base URL. `launching` gives the endpoint when something is to be
-    asked (None: `launch`, for this run alone). `told` gets a line now and then about what is waited for. Raises
-    ServeEvalError for what stops the run; what was had by then is in the folder.
+    asked (None: `launch`, for this run alone). `told` gets a line now and then about what is waited for. `rerun` says
+    what of an earlier session is asked again. Raises ServeEvalError for what stops the run; what was had by then is in
+    the folder.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
     origins.include(plan.include_path)
@@ -110,15 +114,22 @@ async def evaluate(
         run_folder.open_folder(out_dir, plan, fingerprints, moved=moved) as folder,
         ExitStack() as stack,
     ):
-        work = [_open(p, folder, stack, warnings, repeats=plan.repeats) for p in prepared]
+        set_aside(folder, plan, prepared, rerun)
+        work = _opened(plan, prepared, folder, stack, warnings, rerun)
         endpoint = last_endpoint(plan, folder)
         sandbox = await _sandbox(plan, work, told)
         _watch(plan, work, folder, draw=True)
-        if any(w.unfinished for w in work):
+        if any(w.unfinished for w in work) or (rerun == "version" and any(lives(w.p.task.name) for w in work)):
             async with (
                 (launching or partial(launch, told=told))(plan, prepared, folder) as endpoint,
                 connect(plan, endpoint, environ) as client,
             ):
+                if rerun == "version":  # which one the server is of, is known only now
+                    stack.close()
+                    set_aside(folder, plan, prepared, rerun, server=_version_of(await client.describe()))
+                    work = _opened(plan, prepared, folder, stack, warnings, rerun)
+                    sandbox = sandbox or await _sandbox(plan, work, told)
+                    _watch(plan, work, folder, draw=True)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
                 endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
                 session = _session(plan, endpoint, started_at)
@@ -127,6 +138,10 @@ async def evaluate(
                 first = next((w.p for w in able if w.unfinished), None)
                 hung = watch_for_hung(plan, first, endpoint, client, environ, told) if first else None
                 before = await client.hidden_retries() if "version" in endpoint.info else {}
+                for w in able:
+                    if lives(w.p.task.name):
+                        pending = [w.tally.samples[i] for i in w.pending_samples()]
+                        note_asked(folder, w.p.task, pending, _version_of(endpoint.info))
                 await _ask(plan, able, client, folder, progress, hung)
                 if before and (after := await client.hidden_retries()):
                     retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
@@ -179,7 +194,7 @@ def _report(
     strict: bool,
 ) -> Report:
     judge = _verdict_rule(plan.verdict)
-    warnings = [*warnings, *_other_versions(work, endpoint), *_other_code(plan, folder)]
+    more = (*_other_versions(work, endpoint), *_other_code(plan, folder), *archived(folder, [w.p.task for w in work]))
     unsupported = run_folder.unsupported(folder)
     loads = run_folder.loads(folder)
     in_random_order = plan.early_stop is not None or all(load.limits.order == "random" for load in loads)
@@ -196,14 +211,14 @@ def _report(
         exit_code=exit_code([t.verdict for t in tasks], strict=strict),
         started_at=started_at.isoformat(timespec="seconds"),
         wall_s=round(wall_s, 3),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *more),
     )
 
 
 @dataclass(slots=True)
 class Work:
     """A task under way. `early` looks at it when it may stop early; `note` is why it may not. `executions` are there
-    for a task that runs its answers."""
+    for a task that runs its answers. `standing` are the positions of failures that are not asked again."""
 
     p: PreparedTask
     journal: Journal
@@ -211,6 +226,7 @@ class Work:
     executions: Executions | None = None
     early: Prefix | None = None
     note: str | None = None
+    standing: frozenset[int] = frozenset()
 
     @property
     def spared(self) -> bool:
@@ -226,7 +242,11 @@ class Work:
     @property
     def unfinished(self) -> bool:
         decided = self.early is not None and self.early.decision is not None
-        return self.tally.scored < len(self.tally.samples) and not decided
+        return self.tally.scored + len(self.standing) < len(self.tally.samples) and not decided
+
+    def pending_samples(self) -> Iterator[int]:
+        """Positions of the samples that are to be asked."""
+        return (i for i in self.tally.unanswered() if i not in self.standing)
 
 
 def _watch(plan: Plan, work: Sequence[Work], folder: Path, *, draw: bool) -> None:
@@ -267,6 +287,22 @@ def _open(
     tally = Tally(p.task, p.dataset.samples, None if runs_code else _scores(p, folder, stack), repeats=repeats)
     replay(journal, tally, failures_stand=failures_stand)
     return Work(p, journal, tally, executions)
+
+
+def _opened(
+    plan: Plan, prepared: Sequence[PreparedTask], folder: Path, stack: ExitStack, warnings: list[str], rerun: Rerun
+) -> list[Work]:
+    """The tasks of a session with what was had. Under `never`, what failed before stays so."""
+    stand = rerun == "never"
+    work = [_open(p, folder, stack, warnings, repeats=plan.repeats, failures_stand=stand) for p in prepared]
+    for w in work:
+        w.standing = frozenset(i for i in w.tally.unanswered() if w.tally.score(i) is not None)
+    return work
+
+
+def _version_of(info: Mapping[str, object]) -> str | None:
+    version = info.get("version")
+    return version if isinstance(version, str) else None
 
 
 def _scores(p: PreparedTask, folder: Path, stack: ExitStack) -> BinaryIO:
@@ -333,14 +369,15 @@ async def _ask(
 
     def lane(w: Work) -> Lane:
         if w.early is None:
-            order = arranged(w.tally.samples, w.tally.unanswered(), limits.order, f"{plan.seed}:order:{w.p.task.name}")
+            order = arranged(w.tally.samples, w.pending_samples(), limits.order, f"{plan.seed}:order:{w.p.task.name}")
         else:
             order = array("q", (i for i in w.early.order if w.tally.score(i) is None))
         return Lane(w.p.task.name, w.tally, w.journal, order, w.early)
 
     def once_more(w: Work) -> Lane:
         name = f"{w.p.task.name}, the failed once more"
-        return Lane(name, w.tally, w.journal, array("q", w.tally.worth_another_pass()))
+        again = (i for i in w.tally.worth_another_pass() if i not in w.standing)
+        return Lane(name, w.tally, w.journal, array("q", again))
 
     try:
         await ask(session, [lane(w) for w in work if w.unfinished], progress=progress, watch=watch)

@@ -1,11 +1,12 @@
 """YAML, flags and environment to a Plan. Every problem is reported at once, with its place.
 
 Flags beat environment beats file; the command line merges the first two (each flag has a SERVE_EVAL_* variable) into
-`settings`. Form of the file, every key optional but `tasks`:
+`settings`. Form of the file, every key optional but one of `tasks` and `cases`:
 
     model: meta-llama/Llama-3.1-8B-Instruct
     base_url: http://host:8000                  # or  launcher: {name: simulated, accuracy: 0.7}
     tasks: [mmlu, {gsm8k: {num_fewshot: 5}}]
+    cases: my-cases/                            # files and folders of one's own cases, a task for each module
     protocol: {apply_chat_template: true, system_prompt: Be brief.}   # for every task, under its own options
     accuracy_spec: {quant_algo: FP8, kv_cache_quant_algo: FP8}
     dataset_root: DIR
@@ -30,8 +31,9 @@ import msgspec
 
 from serve_eval import connection, folders, origins, protocol
 from serve_eval.address import normalise_base_url
+from serve_eval.cases.planned import Planned, planned
 from serve_eval.errors import PlanError
-from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec
+from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, lives
 
 TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts"
 EPS = 0.01
@@ -45,6 +47,7 @@ _SCALARS: dict[str, Any] = {
     "reference_model": str,
     "base_url": str,
     "dataset_root": str | list[str],
+    "cases": str | list[str],
     "allow_hub": bool,
     "references_dir": str,
     "limit": int,
@@ -65,10 +68,12 @@ KEYS = (*_SCALARS, *SECTIONS, *_SPECS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """A plan and the run folder that was asked for (None: a new one is to be named)."""
+    """A plan and the run folder that was asked for (None: a new one is to be named); `notes` tell what of its case
+    files is not asked."""
 
     plan: Plan
     out_dir: Path | None
+    notes: tuple[str, ...] = ()
 
 
 class _Problems:
@@ -101,7 +106,10 @@ def resolve(
     values = _scalars(file, settings, problems)
     include_path = _included(values, problems)
     sections = {name: _section(name, kind, file, settings, problems) for name, kind in SECTIONS.items()}
-    tasks = _tasks(file.get("tasks"), settings.get("tasks"), problems)
+    tasks = _tasks(file.get("tasks"), settings.get("tasks"), problems, needed="cases" not in values)
+    configured = {str(text).partition("=")[0].rpartition(".")[0] for text in settings.get("set", ())}
+    with_cases = _with_cases(tasks, values.get("cases"), configured, problems)
+    tasks = with_cases.tasks
     launcher = _launcher(file, settings, values, environ, problems)
     verdict = _spec(settings.get("verdict", file.get("verdict", "classic")), VERDICTS, ("verdict",), problems)
     tasks = [_under(task, values.get("protocol") or {}, settings.get("choices") or {}) for task in tasks]
@@ -126,7 +134,7 @@ def resolve(
         allow_hub=values.get("allow_hub", False),
         references_dir=_absolute(values.get("references_dir")),
         limit=values.get("limit"),
-        repeats=values.get("repeats", 1),
+        repeats=values.get("repeats") or with_cases.iterations or 1,
         seed=values.get("seed", 0),
         no_reference=values.get("no_reference", False) or environ.get("TRTLLM_ACCURACY_NO_REFERENCE") == "1",
         allow_mismatch=tuple(values.get("allow_mismatch", ())),
@@ -138,7 +146,7 @@ def resolve(
         limits=Limits(**sections["limits"]),
     )
     out_dir = values.get("output_dir")
-    return Resolved(plan=plan, out_dir=Path(out_dir).expanduser() if out_dir else None)
+    return Resolved(plan=plan, out_dir=Path(out_dir).expanduser() if out_dir else None, notes=with_cases.notes)
 
 
 def resolve_launcher(
@@ -261,7 +269,7 @@ def _spec(raw: Any, folder: str, path: tuple[str | int, ...], problems: _Problem
     return Spec(name=folders.names(folder)[0])
 
 
-def _tasks(in_file: Any, chosen: list[str] | None, problems: _Problems) -> list[Spec]:
+def _tasks(in_file: Any, chosen: list[str] | None, problems: _Problems, *, needed: bool) -> list[Spec]:
     if in_file is not None and not isinstance(in_file, list):
         problems.add(("tasks",), "expected a list")
         in_file = []
@@ -269,13 +277,28 @@ def _tasks(in_file: Any, chosen: list[str] | None, problems: _Problems) -> list[
     if chosen is not None:
         by_name = {spec.name: spec for spec in listed}
         listed = [by_name.get(name, Spec(name=name)) for name in chosen]
-    if not listed and not problems.found:
+    if needed and not listed and not problems.found:
         known = ", ".join(folders.names(TASKS))
         problems.add(("tasks",), f"name at least one task (--tasks A,B). Known: {known}")
     names = [spec.name for spec in listed]
     for name in sorted({name for name in names if names.count(name) > 1}):
         problems.add(("tasks",), f"{name} is listed twice")
     return listed
+
+
+def _with_cases(tasks: list[Spec], given: str | list[str] | None, configured: set[str], problems: _Problems) -> Planned:
+    """The tasks with those of the case files; `configured` are names that options are set of."""
+    if given is None:
+        return Planned(tasks=tasks, iterations=None, notes=())
+    paths = [path for one in ([given] if isinstance(given, str) else given) if (path := _absolute(one))]
+    try:
+        found = planned(tasks, paths, configured)
+    except PlanError as error:  # each with its own file and line
+        problems.found += [*error.problems, *([error.hint] if error.hint else [])]
+        return Planned(tasks=[task for task in tasks if not lives(task.name)], iterations=None, notes=())
+    if not found.tasks and not problems.found:
+        problems.add(("cases",), f"no case can be asked: {'; '.join(found.notes)}")
+    return found
 
 
 def _under(task: Spec, below: Mapping[str, object], above: Mapping[str, object]) -> Spec:

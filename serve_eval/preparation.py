@@ -136,6 +136,7 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
         notes = (f"num_samples is {hypothesis.num_samples} where the task registers {usual}: judged with that n",)
     if full.deviation is not None:
         notes = (*notes, f"the data is not the published set: {full.deviation}")
+    notes = (*notes, *full.notes)
     return PreparedTask(
         spec=spec,
         task=task,

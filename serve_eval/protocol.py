@@ -16,7 +16,19 @@ from typing import Any, Literal, TypedDict
 
 from serve_eval import chat_template, folders
 from serve_eval.errors import PlanError
-from serve_eval.schema import DataRoots, Dataset, Message, Need, Override, Prompt, Sample, SamplingParams, Spec, Task
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Message,
+    Need,
+    Override,
+    Prompt,
+    Sample,
+    SamplingParams,
+    Spec,
+    Task,
+    lives,
+)
 
 TASKS = "serve_eval.tasks"
 
@@ -76,9 +88,11 @@ def build_task(spec: Spec, where: str = "") -> Task:
 
 
 def usual_task(spec: Spec, **options: object) -> Task:
-    """The task with the defaults of its options, but for those that it cannot be made without, and `options`."""
+    """The task with the defaults of its options, but for those that it cannot be made without, and `options`. Of a
+    user's cases, every option of their own says which they are."""
     own = folders.options_of(folders.load(TASKS, spec.name))
-    needed = {n: spec.options[n] for n, p in own.items() if p.default is p.empty and n in spec.options}
+    kept = (n for n, p in own.items() if n in spec.options and (p.default is p.empty or lives(spec.name)))
+    needed = {name: spec.options[name] for name in kept}
     return build_task(Spec(name=spec.name, options={**needed, **options}))
 
 

@@ -159,7 +159,7 @@ def _register(
         "date": today,
     }
     file = references_dir / f"{task.reference_file}.yaml"
-    _write_entry(file, model, spec, entry, reason)
+    write_entry(file, model, spec, entry, reason)
     warnings = []
     if len(runs) < wanted:
         warnings.append(f"{len(runs)} of {wanted} wanted runs: the reference is noisier than it need be")
@@ -172,7 +172,7 @@ def _stamp() -> str:
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
 
 
-def _write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None) -> None:
+def write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None) -> None:
     """Adds an entry to a file, or puts it in the place of the one with the same specification. Everything else of the
     file, comments and order included, stays as it is."""
     from ruamel.yaml import YAML

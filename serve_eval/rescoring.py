@@ -27,12 +27,30 @@ from serve_eval.journal import read
 from serve_eval.plan import resolve, to_file
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.protocol import TASKS, build_task
-from serve_eval.schema import DataRoots, Outcome, Plan, Program, Sample, Score, Spec, Task, file_stem
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Outcome,
+    Plan,
+    Program,
+    Sample,
+    Score,
+    Spec,
+    Task,
+    file_stem,
+    lives,
+)
 from serve_eval.tally import Tally, take
 from serve_eval.trust import trusted
 
 NOT_SCORED = "not scored"
 """In the place of an outcome, for an answer without a line in the scores on file: the run was killed before that."""
+
+
+_CASES_HINT = (
+    "The cases changed: the same serve-eval run asks what is new and scores the other answers again; for this command, "
+    "put them back."
+)
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -160,7 +178,9 @@ def _work(saved: Plan, spec: Spec, p: PreparedTask, prints: Mapping[str, Mapping
         raise DatasetError(
             f"{name}: the data is not what {run} asked: its samples were {stored.get('samples')}, "
             f"now they are {p.fingerprint['samples']}",
-            hint="Put the data back that the run was made with, and the references if they set the number of samples: "
+            hint=_CASES_HINT
+            if lives(name)
+            else "Put the data back that the run was made with, and the references if they set the number of samples: "
             "report.json names the files.",
         )
     differing = run_folder.differences(dict(stored), p.fingerprint)
@@ -175,7 +195,12 @@ def _work(saved: Plan, spec: Spec, p: PreparedTask, prints: Mapping[str, Mapping
             f"--set {named}: decides what is asked, so the answers of {run} are none to it",
             hint="Ask anew with serve-eval run; here only options can change that decide how an answer is scored.",
         )
-    return _Work(spec=spec, task=build_task(spec, f"tasks.{name}"), prepared=p, options=options, notes=notes)
+    task = build_task(spec, f"tasks.{name}")
+    if lives(name):  # the scorer of a case stands in its sample
+        asked = {sample.id for sample in p.dataset.samples}
+        again = _load(saved, task, p.dataset.total)
+        p = replace(p, dataset=replace(again, samples=[sample for sample in again.samples if sample.id in asked]))
+    return _Work(spec=spec, task=task, prepared=p, options=options, notes=notes)
 
 
 def _changed_options(old: Spec, new: Spec) -> dict[str, tuple[object, object]]:
@@ -195,9 +220,14 @@ def _asks_something_else(saved: Plan, p: PreparedTask, options: Mapping[str, obj
     wanted = p.task.hypothesis.num_samples
     if (task.sampling, task.extra, task.hypothesis.num_samples) != (p.task.sampling, p.task.extra, wanted):
         return True
-    roots = DataRoots(roots=tuple(map(Path, saved.dataset_roots)), allow_hub=saved.allow_hub)
-    old, new = (fingerprint(one, one.load(roots, wanted or 1))["samples"] for one in (p.task, task))
-    return old != new
+    old, new = (_load(saved, one, wanted or 1) for one in (p.task, task))
+    if lives(task.name):  # an id says what is asked
+        return [sample.id for sample in old.samples] != [sample.id for sample in new.samples]
+    return fingerprint(p.task, old)["samples"] != fingerprint(task, new)["samples"]
+
+
+def _load(saved: Plan, task: Task, wanted: int) -> Dataset:
+    return task.load(DataRoots(roots=tuple(map(Path, saved.dataset_roots)), allow_hub=saved.allow_hub), wanted)
 
 
 # --------------------------------------------------------------------------------------------------- before and after

@@ -4,6 +4,8 @@ plan.json            the plan and the protocol fingerprint of each task
 environment.json     one entry per session: versions, endpoint, what it can do, limits, and at its end the load
 samples/<task>.jsonl what the endpoint said            scores/<task>.jsonl  what we made of it
 executions/<task>.jsonl what running its answers gave, for a task that runs them
+cases/<task>.jsonl   under what a user's own cases were asked
+archive/<time>/      records that do not count any more
 report.json          the report                        logs/                of launched servers
 order.json           the seed of the order of a run that may stop early
 """
@@ -20,9 +22,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from serve_eval import folders
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
-from serve_eval.schema import Ability, Endpoint, Load, Plan
+from serve_eval.schema import Ability, Endpoint, Load, Plan, lives
 
 PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
 ORDER_FILE = "order.json"
@@ -210,6 +213,7 @@ def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]],
                 del content["plan"][field]
             if moved:
                 content["plan"]["launcher"]["options"].pop("base_url", None)
+        _drop_what_lives(found, wanted)
         differing = differences(found, wanted)
         if asked and differing:
             raise RunFolderError(
@@ -219,10 +223,32 @@ def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]],
         if differing:
             (path / ENVIRONMENT_FILE).unlink(missing_ok=True)  # sessions of the other plan, without an answer
         elif not moved:
-            if (plan.early_stop, plan.repeats) == (old_plan.early_stop, old_plan.repeats):
+            later = replace(old_plan, tasks=plan.tasks, early_stop=plan.early_stop, repeats=plan.repeats)
+            if later == old_plan and fingerprints == old_prints:
                 return
-            plan = replace(old_plan, early_stop=plan.early_stop, repeats=plan.repeats)  # later commands go by them
+            plan = later  # later commands go by it
     write_private(path / PLAN_FILE, pretty_json({"schema_version": 1, "plan": plan, "fingerprints": fingerprints}))
+
+
+def _drop_what_lives(*stored: dict[str, Any]) -> None:
+    """Leaves out of two stored plans what may change: which cases a user has, in which files, and how they are scored.
+    What is chosen for all of them, such as a temperature, stays: an id does not tell it."""
+    both = set.intersection(*({task["name"] for task in one["plan"]["tasks"]} for one in stored))
+    for one in stored:
+        one["fingerprints"] = {name: found for name, found in one["fingerprints"].items() if not lives(name)}
+        one["plan"]["tasks"] = [_drop_own_options(task) for task in one["plan"]["tasks"] if _stays(task["name"], both)]
+
+
+def _stays(task: str, both: set[str]) -> bool:
+    return task in both or not lives(task)
+
+
+def _drop_own_options(task: dict[str, Any]) -> dict[str, Any]:
+    """A stored task that lives, without the options that say which its cases are."""
+    if not lives(task["name"]):
+        return task
+    own = folders.options_of(folders.load("serve_eval.tasks", task["name"]))
+    return {"name": task["name"], "options": {k: v for k, v in task["options"].items() if k not in own}}
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:

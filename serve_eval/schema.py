@@ -236,6 +236,10 @@ class Sample:
     choices: tuple[str, ...] = ()
 
 
+HOLDOUT = "holdout"
+"""Key of the metadata of samples whose texts are not to be shown."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRoots:
     """Where a task may look for its data: folders in the order of search, and the hub only when asked for."""
@@ -257,13 +261,14 @@ class Dataset:
     """The samples of one run of a task, in the order of the protocol, and the files they were read from.
 
     `total` counts the rows before any subset was taken. `deviation` says how the data differs from the published set
-    (None: not, as far as counts tell): the references of others do not apply to it then.
+    (None: not, as far as counts tell): the references of others do not apply to it then. `notes` are for the report.
     """
 
     samples: Sequence[Sample]
     files: tuple[SourceFile, ...]
     total: int
     deviation: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -528,6 +533,12 @@ class Need(StrEnum):
 def file_stem(task: str) -> str:
     """What the files of a task of that name are called."""
     return task.replace(":", "-").replace("/", "-")
+
+
+def lives(task: str) -> bool:
+    """Whether the samples of a task may change from one session of a run folder to the next: those of a user's
+    cases."""
+    return task.startswith("cases:")
 
 
 Secondary = Callable[[Scored], Mapping[str, float]]
@@ -984,11 +995,12 @@ Scalar = str | int | float | bool
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRun:
     """One plan of a suite. `name` is also the name of its folder; `attributes` are the user's own words about it, such
-    as size or quantisation, and decide nothing."""
+    as size or quantisation, and decide nothing; nor do `notes`, which tell what of its case files is not asked."""
 
     name: str
     plan: Plan
     attributes: Mapping[str, Scalar] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from tests.cli.command import serve_eval
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = README + (ROOT / "docs/method.md").read_text()
+PAGES = README + "".join((ROOT / "docs" / page).read_text() for page in ("method.md", "cases.md"))
 
 
 def _help(*command: str) -> str:
@@ -41,6 +41,7 @@ def test_every_flag_that_is_named_exists() -> None:
             ["power"],
             ["rescore"],
             ["drift"],
+            *(["cases", name] for name in ("expand", "import-results")),
             *(["references", name] for name in ("import", "register", "show")),
             ["datasets", "fetch"],
         )

@@ -18,7 +18,7 @@ from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.report.exit_code import PASS, UNDECIDED
 from serve_eval.report.text import clean
 from serve_eval.run_folder import pretty_json
-from serve_eval.schema import Plan, Prompt
+from serve_eval.schema import HOLDOUT, Plan, Prompt
 from serve_eval.stats.classic import classic_test
 
 SHOWN = 12_000
@@ -97,7 +97,8 @@ def facts(p: PreparedTask, repeats: int) -> dict[str, Any]:
         facts["runs_code"] = "its answers are run on this machine, which --allow-code-execution permits"
     if choices := p.dataset.samples[0].choices:
         facts["choices"] = f"{', '.join(map(repr, choices))}: a request for each, and the likeliest counts"
-    facts["first_prompt"] = p.dataset.samples[0].prompt
+    first = p.dataset.samples[0]
+    facts["first_prompt"] = "(of a hold-out set, and not shown)" if HOLDOUT in first.metadata else first.prompt
     return facts
 
 

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import serve_eval
-from serve_eval.cli import datasets, demo, drift, power, references, rescore, run, serve, verdict
+from serve_eval.cli import cases, datasets, demo, drift, power, references, rescore, run, serve, verdict
 from serve_eval.cli import listing as listing_command
 from serve_eval.cli import suite as suite_command
 from serve_eval.cli._streams import prepare_streams, say
@@ -45,6 +45,7 @@ app.command("drift", short_help="Chart the runs of many days.")(drift.drift)
 app.command("power", short_help="What drop n samples show, and n for a drop.")(power.power)
 app.add_typer(references.app, name="references", short_help="Show, check, register and import references.")
 app.add_typer(datasets.app, name="datasets", short_help="List, fetch and verify data sets.")
+app.add_typer(cases.app, name="cases", short_help="Your own cases: write, list, encrypt, import.")
 app.command("list", short_help="List tasks, launchers and verdict rules.")(listing_command.listing)
 app.command("demo", short_help="GSM8K and MMLU on a simulated endpoint.")(demo.demo)
 

@@ -13,6 +13,7 @@ from serve_eval.cli._include import HELP, folders_of, permissions
 if TYPE_CHECKING:
     from serve_eval.endpoint import Launching
     from serve_eval.plan import Resolved
+    from serve_eval.rerunning import Rerun
     from serve_eval.schema import Plan
 
 _FREE = "What is asked"
@@ -61,6 +62,9 @@ def run(
     tasks: Annotated[
         str | None, _flag("--tasks", "Tasks, separated by commas: mmlu,gsm8k.", _FREE, short=("-t",))
     ] = None,
+    cases: Annotated[
+        list[str] | None, _repeated("--cases", "A file or folder of your own cases (YAML), a task each.", _FREE)
+    ] = None,
     dataset_root: Annotated[
         str | None, _flag("--dataset-root", "Folder that holds the data sets. LLM_MODELS_ROOT is searched too.", _FREE)
     ] = None,
@@ -77,7 +81,13 @@ def run(
     ] = None,
     limit: Annotated[int | None, _flag("--limit", "A seeded random subset of N samples per task.", _FREE)] = None,
     repeats: Annotated[
-        int | None, _flag("--repeats", "Ask every sample so many times (default 1): averaged, stability told.", _FREE)
+        int | None,
+        _flag(
+            "--repeats",
+            "Ask every sample so many times (default 1, or what the case files say): averaged, stability told.",
+            _FREE,
+            short=("--iterations",),
+        ),
     ] = None,
     seed: Annotated[int | None, _flag("--seed", "Seed of the subset (default 0).", _FREE)] = None,
     settings: Annotated[
@@ -213,6 +223,10 @@ def run(
         Path | None,
         _flag("--resume", "Go on with the run in this folder, with its own plan; variables are not considered.", _SAID),
     ] = None,
+    rerun: Annotated[
+        str, _flag("--rerun", "What to ask again: never, failed (default), changed, version, all.", _SAID)
+    ] = "failed",
+    run_all: Annotated[bool, _flag("--run-all", "The same as --rerun all; old answers are archived.", _SAID)] = False,
     dry_run: Annotated[
         bool,
         _flag("--dry-run", "Show plan, requests, thresholds and first prompts; send nothing.", _SAID),
@@ -240,6 +254,7 @@ def run(
         "launcher": launcher,
         "model": model,
         "tasks": [name.strip() for name in tasks.split(",") if name.strip()] if tasks else None,
+        "cases": _lines(cases, "SERVE_EVAL_CASES"),
         "dataset_root": dataset_root,
         "allow_hub": allow_hub,
         "allow_code_execution": allow_code_execution,
@@ -296,6 +311,11 @@ def run(
     if chosen := _choices(ctx, choices, resuming=resume is not None):
         levelled["choices"] = chosen
     resolved = _resolve(plan, resume, levelled)
+    what = rerun_of(rerun, run_all=run_all)
+    if resolved.notes:
+        from serve_eval.cli._streams import say
+
+        say(*resolved.notes)
     if dry_run or dump_prompts is not None:
         from serve_eval.cli._dry_run import dump, show
         from serve_eval.cli._streams import say
@@ -308,7 +328,7 @@ def run(
     out_dir = resume or resolved.out_dir or _new_folder(resolved.plan)
     moved = resume is not None and _on_command_line(ctx, "base_url")
     if not (keep_servers or reuse):
-        raise typer.Exit(execute(resolved.plan, out_dir, as_json=as_json, strict=strict, moved=moved))
+        raise typer.Exit(execute(resolved.plan, out_dir, as_json=as_json, strict=strict, moved=moved, rerun=what))
     from functools import partial
 
     from serve_eval import attaching, holding
@@ -317,11 +337,26 @@ def run(
     holding.check(resolved.plan)
     launching = partial(attaching.attached, reuse=reuse, keep=keep_servers, told=say)
     try:
-        code = execute(resolved.plan, out_dir, as_json=as_json, strict=strict, moved=moved, launching=launching)
+        code = execute(
+            resolved.plan, out_dir, as_json=as_json, strict=strict, moved=moved, launching=launching, rerun=what
+        )
         raise typer.Exit(code)
     finally:
         if keep_servers and (entry := attaching.up(resolved.plan)) is not None and entry.endpoint is not None:
             say(f"The servers stay up at {entry.endpoint.base_url}; end them with: serve-eval serve --stop {entry.id}")
+
+
+def rerun_of(text: str, *, run_all: bool) -> Rerun:
+    """What is asked again, in the words of the command line. Raises PlanError for another word."""
+    from typing import get_args
+
+    from serve_eval.errors import PlanError
+    from serve_eval.rerunning import Rerun
+
+    chosen: Rerun | None = "all" if run_all else next((one for one in get_args(Rerun) if one == text), None)
+    if chosen is None:
+        raise PlanError(f"--rerun: {text!r} is none of {', '.join(get_args(Rerun))}")
+    return chosen
 
 
 def _on_command_line(ctx: typer.Context, name: str) -> bool:
@@ -375,6 +410,7 @@ def execute(
     strict: bool = False,
     moved: bool = False,
     launching: Launching | None = None,
+    rerun: Rerun = "failed",
 ) -> int:
     """Runs a plan with progress on stderr and the verdicts on stdout; returns the exit code."""
     import io
@@ -400,7 +436,9 @@ def execute(
     shown = progress(PatientConsole(stderr=True, highlight=False))
     try:
         report = run_async(
-            evaluate(plan, out_dir, progress=shown, strict=strict, moved=moved, launching=launching, told=say)
+            evaluate(
+                plan, out_dir, progress=shown, strict=strict, moved=moved, launching=launching, told=say, rerun=rerun
+            )
         )
     except (Interrupted, ServeEvalError) as ending:
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of, permissions
+from serve_eval.cli.run import rerun_of
 
 if TYPE_CHECKING:
+    from serve_eval.rerunning import Rerun
     from serve_eval.schema import Suite, SuiteRun
 
 
@@ -34,6 +36,10 @@ def suite(
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Use servers that are held already, where they are the same.")
     ] = False,
+    rerun: Annotated[
+        str, typer.Option("--rerun", help="What to ask again: never, failed (default), changed, version, all.")
+    ] = "failed",
+    run_all: Annotated[bool, typer.Option("--run-all", help="The same as --rerun all.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 instead of 3.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
@@ -54,7 +60,8 @@ def suite(
 
         raise typer.Exit(show(known, as_json=as_json))
     out_dir = resume or output_dir or _new_folder(known.name)
-    raise typer.Exit(execute(known, out_dir, as_json=as_json, strict=strict, reuse=reuse))
+    what = rerun_of(rerun, run_all=run_all)
+    raise typer.Exit(execute(known, out_dir, as_json=as_json, strict=strict, reuse=reuse, rerun=what))
 
 
 def _suite(
@@ -86,7 +93,15 @@ def _suite(
     return replace(suite, runs=tuple(map(allowed, suite.runs)))
 
 
-def execute(known: Suite, out_dir: Path, *, as_json: bool = False, strict: bool = False, reuse: bool = False) -> int:
+def execute(
+    known: Suite,
+    out_dir: Path,
+    *,
+    as_json: bool = False,
+    strict: bool = False,
+    reuse: bool = False,
+    rerun: Rerun = "failed",
+) -> int:
     """Runs a suite with progress on stderr and its verdict on stdout; returns the exit code."""
     import io
     import shlex
@@ -109,7 +124,9 @@ def execute(known: Suite, out_dir: Path, *, as_json: bool = False, strict: bool 
     launching = partial(attached, reuse=True, keep=False, told=say) if reuse else None
     shown = progress(PatientConsole(stderr=True, highlight=False))
     try:
-        report = run_async(evaluate_suite(known, out_dir, progress=shown, told=say, strict=strict, launching=launching))
+        report = run_async(
+            evaluate_suite(known, out_dir, progress=shown, told=say, strict=strict, launching=launching, rerun=rerun)
+        )
     except Interrupted:
         if (out_dir / SUITE_FILE).exists():
             say(f"What was had is kept; go on with: {again}")

@@ -14,6 +14,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation import evaluate
 from serve_eval.origins import defect
 from serve_eval.report.exit_code import INFRASTRUCTURE
+from serve_eval.rerunning import Rerun
 from serve_eval.run_folder import pretty_json, write_private
 from serve_eval.runner import Progress
 from serve_eval.schema import RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
@@ -34,17 +35,18 @@ async def evaluate_suite(
     strict: bool = False,
     today: date | None = None,
     launching: Launching | None = None,
+    rerun: Rerun = "failed",
 ) -> SuiteReport:
     """Runs a suite in its folder, or goes on with what is there, and returns the report (also in suite_report.json).
 
     A run that is stopped by an error is reported as one, and the next begins. `told` gets a line when a run begins and
     when one ended early. `today` is what expiry dates are compared with (None: the day in UTC). `launching` starts a
-    server (None: the plan's launcher). Raises RunFolderError for a folder that is not this suite's; interrupted, it
-    leaves every run as far as it came.
+    server (None: the plan's launcher). `rerun` says what of runs that are there is asked again. Raises RunFolderError
+    for a folder that is not this suite's; interrupted, it leaves every run as far as it came.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
     with open_folder(out_dir, suite) as folder:
-        finished = {run.name: kept_report(folder, run) for run in suite.runs}
+        finished = {run.name: kept_report(folder, run, rerun) for run in suite.runs}
         ended = {run.name: Ended(run=run, report=r, kept=True) for run in suite.runs if (r := finished[run.name])}
         if ended:
             told(f"{len(ended)} of {len(suite.runs)} runs are finished already")
@@ -55,7 +57,7 @@ async def evaluate_suite(
             ) as server:
                 for run in left:
                     told(f"run {len(ended) + 1} of {len(suite.runs)}: {run.name}")
-                    ended[run.name] = await _run(run, folder, server, progress, environ, strict=strict)
+                    ended[run.name] = await _run(run, folder, server, progress, environ, strict=strict, rerun=rerun)
                     error = ended[run.name].error
                     await server.used(error)
                     if error is not None:
@@ -86,6 +88,7 @@ async def _run(
     environ: Mapping[str, str],
     *,
     strict: bool,
+    rerun: Rerun,
 ) -> Ended:
     """The run with its report, or with the error that ended it: a defect of ours too must not cost the other runs."""
     try:
@@ -96,6 +99,7 @@ async def _run(
             environ=environ,
             strict=strict,
             launching=server.launching,
+            rerun=rerun,
         )
     except ServeEvalError as error:
         told = RunError(kind=type(error).__name__, message=str(error), hint=error.hint, exit_code=error.exit_code)
@@ -120,5 +124,5 @@ def _run_report(one: Ended) -> SuiteRunReport:
         folder=f"{RUNS}/{one.run.name}",
         kept=one.kept,
         error=one.error,
-        warnings=() if one.report is None else one.report.warnings,
+        warnings=(*one.run.notes, *(() if one.report is None else one.report.warnings)),
     )

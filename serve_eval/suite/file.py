@@ -199,11 +199,11 @@ class _Reader:
         addressed = any(content.get(key) is not None for key in ADDRESSES)
         inherited = {k: v for k, v in self._environ.items() if not (addressed and k == "OPENAI_BASE_URL")}
         try:
-            plan = resolve(content, {}, inherited, where).plan
+            found = resolve(content, {}, inherited, where)
         except PlanError as error:
             problems += error.problems
         self._problems += problems
-        return None if problems else SuiteRun(name=name, plan=plan, attributes=told)
+        return None if problems else SuiteRun(name=name, plan=found.plan, attributes=told, notes=found.notes)
 
     def _excluded(self, runs: list[SuiteRun]) -> list[SuiteRun]:
         """The runs that are left, and their tasks."""

@@ -8,7 +8,7 @@ suite_report.json     the report, once every run was tried
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +17,11 @@ from typing import Any
 import msgspec
 
 from serve_eval import run_folder
-from serve_eval.errors import RunFolderError
+from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.preparation import prepare
+from serve_eval.rerunning import Rerun
 from serve_eval.run_folder import FREE_FIELDS, REPORT_FILE, differences, pretty_json, write_private
-from serve_eval.schema import Plan, Report, Suite, SuiteRun
+from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, lives
 
 SUITE_FILE, SUITE_REPORT_FILE, RUNS, SERVERS = "suite.json", "suite_report.json", "runs", "servers"
 SCHEMA_VERSION = 1
@@ -56,8 +58,9 @@ def saved_suite(path: Path) -> Suite:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
 
 
-def kept_report(path: Path, run: SuiteRun) -> Report | None:
-    """The report of a run that is finished: of the same plan, and with an answer to every sample. None: go on with it.
+def kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | None:
+    """The report of a run that is finished: of the same plan, with an answer to every sample, of cases that are as they
+    were, and with nothing that `rerun` asks again. None: go on with it.
 
     The address of a running endpoint may be another one, for a run that was finished by hand elsewhere.
     """
@@ -67,7 +70,26 @@ def kept_report(path: Path, run: SuiteRun) -> Report | None:
         return None
     model = run.plan.model or report.plan.model  # found at the endpoint where the plan names none
     same = _asked(report.plan) == _asked(replace(run.plan, model=model))
-    return report if same and not any(task.result.failed for task in report.tasks) else None
+    living = [task for task in report.tasks if lives(task.spec.name)]
+    if rerun == "all" or (living and rerun in ("changed", "version")):
+        return None
+    if not same or any(task.result.failed for task in report.tasks) or not _as_they_were(run.plan, living):
+        return None
+    return report
+
+
+def _as_they_were(plan: Plan, living: Sequence[TaskReport]) -> bool:
+    """Whether the cases of a plan are those of its report."""
+    specs = {spec.name: spec for spec in plan.tasks if lives(spec.name)}
+    if set(specs) != {task.spec.name for task in living}:
+        return False
+    if not living:
+        return True
+    try:
+        prepared = prepare(replace(plan, no_reference=True, tasks=tuple(specs.values())))
+    except ServeEvalError:
+        return False  # the run says what is wrong
+    return [p.fingerprint for p in prepared] == [dict(task.fingerprint) for task in living]
 
 
 def _check_same(path: Path, old: Suite, new: Suite) -> None:
@@ -88,6 +110,7 @@ def _asked(plan: Plan, *, address: bool = False) -> Any:
     content = msgspec.json.decode(msgspec.json.encode(plan))
     for field in {*FREE_FIELDS} - {"early_stop", "repeats"}:  # a finished run of a suite is not gone on with
         del content[field]
+    content["tasks"] = [task for task in content["tasks"] if not lives(task["name"])]  # see `_as_they_were`
     if not address and plan.launcher.name == "external":
         content["launcher"]["options"].pop("base_url", None)
     return content

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from serve_eval import cases
 from serve_eval.datasets.known import GPQA_PASSWORD
 from serve_eval.schema import Spec
 from serve_eval.tasks._longbench_sets import CHINESE, SETS
@@ -21,6 +22,8 @@ WORDS = tuple(
     "river stone quiet harbour lamp winter garden train letter morning silver bridge paper hill market".split()  # noqa: SIM905
 )
 
+EXAMPLE = Path(cases.__file__).with_name("example.yaml")
+"""What `serve-eval cases new` writes."""
 PROMPTS = "longbench_prompts"
 """Folder of them below the root."""
 
@@ -141,7 +144,10 @@ def write_longbench_prompts(folder: Path) -> Path:
 
 
 def spec_of(name: str, root: Path) -> Spec:
-    """A task as it can be loaded from `write_all`: LongBench's prompts are otherwise those of another package."""
+    """A task as it can be loaded from `write_all`: LongBench's prompts are otherwise those of another package. Of a
+    family one member, which has a name of its own."""
+    if name == "cases":
+        return Spec(name="cases:capitals", options={"path": str(EXAMPLE)})
     return Spec(name=name, options={"prompts": str(root / PROMPTS)} if name == "longbench_v1" else {})
 
 

@@ -87,7 +87,7 @@ def test_ids_are_unique_and_loading_twice_gives_the_same(loaded: tuple[Task, Dat
 
 def test_the_name_is_the_file_and_the_protocol_is_plain_data(loaded: tuple[Task, Dataset]) -> None:
     task, _ = loaded
-    assert task.name in NAMES
+    assert task.name.partition(":")[0] in NAMES
     assert task.protocol["max_tokens"] == task.sampling.max_tokens
     assert canonical(task.protocol)
 

@@ -1,0 +1,136 @@
+"""One case to many: the product over its axes. Pure.
+
+An axis is a value of `input` with a key for each variant. A case that names its `axes` has those and no others, in that
+order; its `zip_with` names inputs that go with an axis; an expectation that depends on axes is `{by: [axis, ...],
+values: {key: ...}}`. A case without `axes` follows BioChatter's rule: each value that is a mapping is an axis, but for
+`format`, which goes with `query`; and with an axis `caption`, `expected.answer` is looked up by caption and query.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FORMAT, QUERY, CAPTION = "format", "query", "caption"
+
+
+class ExpansionError(Exception):
+    """A case that cannot be expanded; `key` is where in the case the reason stands."""
+
+    def __init__(self, message: str, *key: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A case without axes. `content` is the mapping of the case with the chosen values in it; `chosen` has the key that
+    was chosen for each axis."""
+
+    name: str
+    content: dict[str, Any]
+    chosen: Mapping[str, str]
+
+
+def axes_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The axes of a case with their variants, in the order in which names are joined. Raises ExpansionError."""
+    values = case["input"]
+    if "axes" not in case:
+        found = {key: value for key, value in values.items() if isinstance(value, Mapping) and key != FORMAT}
+    else:
+        found = {}
+        for name in case["axes"]:
+            value = values.get(name)
+            if isinstance(value, list):
+                value = {str(one): one for one in value}
+            if not isinstance(value, Mapping):
+                raise ExpansionError(f"{name!r} is no axis: input.{name} must be a mapping or a list", "axes")
+            found[name] = value
+    for name, variants in found.items():
+        if not variants:
+            raise ExpansionError("an axis without a variant", "input", name)
+        odd = next((key for key in variants if not isinstance(key, str)), None)
+        if odd is not None:
+            raise ExpansionError(f"the key {odd!r} of an axis is no text: put it in quotes", "input", name)
+    return {name: dict(variants) for name, variants in found.items()}
+
+
+def count(case: Mapping[str, Any]) -> int:
+    """How many cases `expand` would give. Raises ExpansionError."""
+    return math.prod(len(variants) for variants in axes_of(case).values())
+
+
+def expand(case: Mapping[str, Any]) -> Iterator[Expanded]:
+    """The cases that a case stands for, itself where it has no axis. Raises ExpansionError."""
+    axes, explicit = axes_of(case), "axes" in case or "zip_with" in case
+    zipped = dict(case.get("zip_with", {}))
+    if not explicit and QUERY in axes and isinstance(case["input"].get(FORMAT), Mapping):
+        zipped[FORMAT] = QUERY
+    for name, axis in zipped.items():
+        _check_zip(case, name, axis, axes)
+    for keys in itertools.product(*axes.values()):
+        chosen = dict(zip(axes, keys, strict=True))
+        values = dict(case["input"])
+        values |= {axis: axes[axis][key] for axis, key in chosen.items()}
+        values |= {name: case["input"][name][chosen[axis]] for name, axis in zipped.items()}
+        content = {**case, "case": ":".join([case["case"], *keys]), "input": values}
+        if "expected" in case:
+            expected = case["expected"]
+            if not explicit and CAPTION in axes:
+                expected = _by_caption(expected, chosen)
+            content["expected"] = _addressed(expected, chosen)
+        yield Expanded(content["case"], content, chosen)
+
+
+def _check_zip(case: Mapping[str, Any], name: str, axis: str, axes: Mapping[str, Mapping[str, Any]]) -> None:
+    if axis not in axes:
+        raise ExpansionError(f"{axis!r} is no axis of this case: {', '.join(axes) or 'it has none'}", "zip_with", name)
+    values = case["input"].get(name)
+    missing = [key for key in axes[axis] if not isinstance(values, Mapping) or key not in values]
+    if missing:
+        raise ExpansionError(f"goes with the axis {axis!r} and has nothing for {', '.join(missing[:3])}", "input", name)
+
+
+def _by_caption(expected: Any, chosen: Mapping[str, str]) -> Any:
+    """BioChatter's address of an answer: by caption, then by query."""
+    if not isinstance(expected, Mapping) or not isinstance(expected.get("answer"), Mapping):
+        return expected
+    by = [axis for axis in (CAPTION, QUERY) if axis in chosen]
+    return {**expected, "answer": _look_up(expected["answer"], by, chosen, ("expected", "answer"))}
+
+
+def _addressed(expected: Any, chosen: Mapping[str, str]) -> Any:
+    """What is expected for the chosen keys, of an expectation or of the fields of one."""
+    if _is_address(expected):
+        return _look_up(expected["values"], _names(expected["by"]), chosen, ("expected",))
+    if isinstance(expected, Mapping):
+        return {
+            key: _look_up(value["values"], _names(value["by"]), chosen, ("expected", key))
+            if _is_address(value)
+            else value
+            for key, value in expected.items()
+        }
+    return expected
+
+
+def _is_address(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == {"by", "values"}
+
+
+def _names(by: Any) -> list[str]:
+    return [by] if isinstance(by, str) else list(by) if isinstance(by, list) else [str(by)]
+
+
+def _look_up(values: Any, by: list[str], chosen: Mapping[str, str], place: tuple[str, ...]) -> Any:
+    for axis in by:
+        if axis not in chosen:
+            raise ExpansionError(
+                f"by {axis!r}, which is no axis of this case: {', '.join(chosen) or 'it has none'}", *place
+            )
+        if not isinstance(values, Mapping) or chosen[axis] not in values:
+            raise ExpansionError(f"nothing is expected for {axis} {chosen[axis]!r}", *place)
+        values = values[chosen[axis]]
+    return values

@@ -1,0 +1,237 @@
+"""Case files to modules of cases. Every problem of every file is reported at once, with file, line and case.
+
+A top-level key of a file is a module: a list of cases, or a mapping with `cases` and what is common to them. Any other
+mapping is shared by the prompts of all files (`resources` is the key for such). Modules of the same name in several
+files are one. A folder stands for the case files in it. Files whose name ends as BioChatter's do are read by its rules,
+see serve_eval.cases.biochatter; files that end with `.enc` are encrypted, see serve_eval.cases.holdout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from serve_eval import yaml_file
+from serve_eval.cases import form, holdout
+from serve_eval.errors import PlanError
+from serve_eval.folders import nearest
+from serve_eval.schema import SourceFile
+
+BIOCHATTER = ("_data.yaml", "_data.yaml.enc")
+_ENDINGS = (".yaml", ".yml", f".yaml{holdout.ENDING}", f".yml{holdout.ENDING}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_MARKS = [key for key in form.keys(form.Module) if key != "description"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawCase:
+    """A case as it stands in a file. `where(*keys)` is "file:line" of a key of it; `folder` is where its images lie
+    (None: the file is encrypted)."""
+
+    name: str
+    content: Mapping[str, Any]
+    where: Callable[..., str]
+    folder: Path | None
+    biochatter: bool
+
+    @property
+    def holdout(self) -> bool:
+        return self.folder is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """The cases of one name with what is common to them; `where(key)` is "file:line" of a common key."""
+
+    name: str
+    common: Mapping[str, Any]
+    where: Callable[[str], str]
+    cases: tuple[RawCase, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseFiles:
+    """What a list of files holds."""
+
+    modules: Mapping[str, Module]
+    resources: Mapping[str, Any]
+    files: tuple[SourceFile, ...]
+
+
+def read(paths: Sequence[str]) -> CaseFiles:
+    """The modules of these files and folders. Raises PlanError with every problem."""
+    files = _files(paths)
+    stamps = tuple((str(file), *_stamp(file)) for file in files)
+    return _read(stamps, os.environ.get(holdout.VARIABLE, ""))
+
+
+@lru_cache(maxsize=8)
+def _read(stamps: tuple[tuple[Any, ...], ...], key: str) -> CaseFiles:
+    """A plan builds each of its tasks several times; `stamps` and `key` change when the files do."""
+    reader = _Reader()
+    for file, *_ in stamps:
+        reader.take(Path(file), key)
+    if reader.problems:
+        raise PlanError(list(dict.fromkeys(reader.problems)), hint=reader.hint)
+    modules = {name: one.module(name) for name, one in reader.modules.items()}
+    return CaseFiles(modules=modules, resources=reader.resources, files=tuple(reader.files))
+
+
+def _files(paths: Sequence[str]) -> list[Path]:
+    problems, found = [], []
+    for path in (Path(path).expanduser() for path in paths):
+        if path.is_dir():
+            inside = sorted(file for file in path.iterdir() if file.name.endswith(_ENDINGS))
+            problems += [] if inside else [f"{path}: holds no case file (*.yaml, *.yml, or with {holdout.ENDING})"]
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            problems.append(f"{path}: there is no such file or folder of cases")
+    if problems:
+        raise PlanError(problems, hint="serve-eval cases new FILE writes an example.")
+    return list({file.resolve(): file for file in found}.values())
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    stat = file.stat()
+    return stat.st_mtime_ns, stat.st_size
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A module while files are read."""
+
+    common: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    cases: list[RawCase] = field(default_factory=list)
+
+    def module(self, name: str) -> Module:
+        places = self.places
+        return Module(name=name, common=self.common, where=lambda key: places.get(key, name), cases=tuple(self.cases))
+
+
+class _Reader:
+    """Collects modules and what is wrong, over all files."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, _Growing] = {}
+        self.resources: dict[str, Any] = {}
+        self.files: list[SourceFile] = []
+        self.problems: list[str] = []
+        self.hint = ""
+        self._shared: dict[str, str] = {}
+
+    def take(self, file: Path, key: str) -> None:
+        try:
+            document = _document(file, key)
+        except PlanError as error:
+            self.problems += error.problems
+            self.hint = self.hint or error.hint
+            return
+        self.files.append(SourceFile(path=str(file), sha256=hashlib.sha256(file.read_bytes()).hexdigest()))
+        content = document.value
+        if not isinstance(content, Mapping) or not content:
+            self.problems.append(f"{file}:1: expected tasks with cases, such as `capitals:` with a list below it")
+            return
+        for name, value in content.items():
+            if name == form.RESOURCES and isinstance(value, Mapping):
+                for key_, shared in value.items():
+                    self._share(document, str(key_), shared, (name, key_))
+            elif isinstance(value, list):
+                self._module(document, file, name, {"cases": value}, ())
+            elif isinstance(value, Mapping) and any(mark in value for mark in _MARKS):
+                self._module(document, file, name, value, ("cases",))
+            elif isinstance(value, Mapping):
+                self._share(document, str(name), value, (name,))
+            else:
+                self._add(document, (name,), f"{name}: expected a list of cases, or a mapping with `cases`")
+
+    def _add(self, document: yaml_file.Document, path: tuple[Any, ...], message: str) -> None:
+        self.problems.append(f"{document.name}:{document.line(*path)}: {message}")
+
+    def _share(self, document: yaml_file.Document, name: str, value: Any, path: tuple[Any, ...]) -> None:
+        place = f"{document.name}:{document.line(*path)}"
+        if name in self._shared and self.resources[name] != value:
+            self._add(document, path, f"{name}: has another value at {self._shared[name]}")
+        self._shared.setdefault(name, place)
+        self.resources.setdefault(name, value)
+
+    def _module(
+        self, document: yaml_file.Document, file: Path, name: Any, raw: Mapping[str, Any], below: tuple[str, ...]
+    ) -> None:
+        """`below` are the keys between the module's and the list of its cases."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            self._add(document, (name,), f"{name!r} names a task: letters, digits, dots, dashes and underscores only")
+            return
+        one = self.modules.setdefault(name, _Growing())
+        common = {key: value for key, value in raw.items() if key != "cases"}
+        for key, message in form.problems(dict(common), form.Module, leave=("cases",)):
+            if key != "cases":
+                self._add(document, (name, key), f"{name}.{key}: {message}")
+        for key, value in common.items():
+            place = f"{document.name}:{document.line(name, key)}"
+            if key in one.common and one.common[key] != value:
+                self._add(document, (name, key), f"{name}.{key}: has another value at {one.places[key]}")
+            one.common.setdefault(key, value)
+            one.places.setdefault(key, place)
+        cases = raw.get("cases")
+        if not isinstance(cases, list):
+            near = nearest("cases", []) if "cases" not in raw else ""
+            said = "expected a list" if "cases" in raw else f"is missing: the list of the task's cases{near}"
+            self._add(document, (name, *below), f"{name}.cases: {said}")
+            return
+        if not cases:
+            self._add(document, (name, *below), f"{name}: has no case")
+        for i, content in enumerate(cases):
+            self._case(document, file, one, (name, *below, i), content)
+
+    def _case(
+        self, document: yaml_file.Document, file: Path, module: _Growing, path: tuple[Any, ...], content: Any
+    ) -> None:
+        biochatter = file.name.endswith(BIOCHATTER)
+        given = content.get("case") if isinstance(content, Mapping) else None
+        name = given if isinstance(given, str) else f"number {path[-1] + 1}"
+        if isinstance(content, Mapping) and biochatter and "input" not in content:
+            pass  # what else BioChatter keeps in a list of cases
+        elif problems := list(_case_problems(content, strict=not biochatter)):
+            for keys, message in problems:
+                said = f"{'.'.join(map(str, keys))}: {message}" if keys else message
+                self._add(document, (*path, *keys), f"{path[0]}: case {name}: {said}")
+            return
+
+        def where(*keys: object) -> str:
+            return f"{document.name}:{document.line(*path, *keys)}"
+
+        folder = None if file.name.endswith(holdout.ENDING) else file.parent
+        module.cases.append(RawCase(name=name, content=content, where=where, folder=folder, biochatter=biochatter))
+
+
+def _document(file: Path, key: str) -> yaml_file.Document:
+    if file.name.endswith(holdout.ENDING):
+        return yaml_file.parse(holdout.decrypted(file, key), str(file), PlanError)
+    return yaml_file.read(file, PlanError)
+
+
+def _case_problems(content: Any, *, strict: bool) -> Iterable[tuple[tuple[str, ...], str]]:
+    """What is wrong with the form of a case, as (keys, message) each. BioChatter's may have keys of their own."""
+    if not isinstance(content, Mapping):
+        yield (), "expected a mapping with case, input and expected"
+        return
+    for key, message in form.problems(dict(content), form.Case, leave=("input", "sampling"), strict=strict):
+        yield (key,), message
+    for key, kind in (("input", form.Input), ("sampling", form.OwnSampling)):
+        if key not in content:
+            continue
+        if not isinstance(content[key], Mapping):
+            yield (key,), "expected a mapping" + (" such as {prompt: ...}" if key == "input" else "")
+            continue
+        for inner, message in form.problems(dict(content[key]), kind):
+            more = " (those of the whole task may say more)" if key == "sampling" and "unknown" in message else ""
+            yield (key, inner), message + more

@@ -1,0 +1,151 @@
+"""`serve-eval cases`: writes, lists and encrypts files of one's own cases, and imports BioChatter's results."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from serve_eval.cases.questions import Questions
+
+app = typer.Typer(help="Your own cases in YAML: write, list, encrypt, import.", no_args_is_help=True)
+
+_Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Case files, or folders of them.")]
+_Set = Annotated[
+    list[str] | None, typer.Option("--set", help="An option of a task: cases:NAME.OPTION=VALUE. Repeatable.")
+]
+
+
+@app.command()
+def expand(
+    files: _Files,
+    settings: _Set = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With what is asked and expected, as one JSON list.")] = False,
+) -> None:
+    """List the cases that would be asked, and those that are skipped. Nothing is sent."""
+    from serve_eval.cli._streams import emit
+    from serve_eval.report.text import clean
+    from serve_eval.run_folder import pretty_json
+
+    found = dict(_questions(files, settings))
+    if as_json:
+        emit(pretty_json([line for name, one in found.items() for line in _lines(name, one)]).decode())
+        return
+    for name, one in found.items():
+        scorers = ", ".join(sorted({q.scorer.name for q in one.asked}))
+        times = int(one.module.common.get("iterations", 1))
+        each = f" x {times} iterations" if times > 1 else ""
+        emit(f"{name}: {len(one.asked)} cases{each}{f', scored by {scorers}' if scorers else ''}\n")
+        for q in one.asked:
+            emit(clean(f"  {q.name}\n"))
+        for s in one.skipped:
+            emit(clean(f"  skipped: {s.name}: {s.reason}\n"))
+    total = sum(len(one.asked) for one in found.values())
+    skipped = sum(len(one.skipped) for one in found.values())
+    emit(f"{total} cases of {len(found)} tasks, {skipped} skipped; nothing was sent\n")
+
+
+@app.command()
+def new(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path("cases.yaml"),
+) -> None:
+    """Write an example with comments, which runs as it is."""
+    from serve_eval import cases
+    from serve_eval.cli._streams import emit
+    from serve_eval.errors import PlanError
+
+    text = Path(cases.__file__).with_name("example.yaml").read_text(encoding="utf-8")
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text.replace("FILE", str(file)))
+    except FileExistsError as error:
+        raise PlanError(f"{file} is there already", hint="Choose another name.") from error
+    except OSError as error:
+        raise PlanError(f"{file}: cannot be written: {error.strerror}") from error
+    emit(f"{file} written; try it: serve-eval cases expand {file}\n")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of case files, for editors."""
+    from serve_eval.cases.form import json_schema
+    from serve_eval.cli._streams import emit
+    from serve_eval.run_folder import pretty_json
+
+    emit(pretty_json(json_schema()).decode())
+
+
+@app.command()
+def encrypt(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A case file.")],
+    to: Annotated[Path | None, typer.Option("--to", "-o", help="File to write (default FILE.enc).")] = None,
+) -> None:
+    """Encrypt a hold-out set with the key in SERVE_EVAL_HOLDOUT_KEY. The file must be right; images cannot go with
+    it."""
+    from serve_eval.cases import file as case_file
+    from serve_eval.cases import holdout
+    from serve_eval.cli._streams import emit
+
+    case_file.read([str(file)])
+    target = to or file.with_name(file.name + holdout.ENDING)
+    holdout.encrypt(file, target, os.environ.get(holdout.VARIABLE, ""))
+    emit(f"{target} written; keep {file} and the key out of every repository\n")
+
+
+@app.command("import-results")
+def import_results(
+    results: Annotated[list[Path], typer.Argument(metavar="CSV...", help="Result files of BioChatter's benchmark.")],
+    cases: Annotated[list[Path], typer.Option("--cases", help="The case files that they are of. Repeatable.")],
+    references_dir: Annotated[Path, typer.Option(help="Folder of your own that gets the references.")],
+    settings: _Set = None,
+    reason: Annotated[str | None, typer.Option(help="Why entries are replaced; they are kept with this.")] = None,
+) -> None:
+    """Make references of old results, matched by BioChatter's own hash of each case."""
+    from serve_eval import old_results
+    from serve_eval.cli._streams import emit, say
+    from serve_eval.report.text import clean
+
+    found = old_results.import_results(results, _tasks(cases, settings), references_dir, reason=reason)
+    for one in found.written:
+        runs = f"{one.runs} runs" if one.runs > 1 else "means" if one.runs == 0 else "1 run"
+        emit(clean(f"{one.task}: {one.model}: {one.value:.3f} over {one.cases} of {one.of} cases, {runs}\n"))
+    say(*(f"warning: {clean(warning)}" for warning in found.warnings))
+    emit(f"{found.matched} of {found.rows} rows matched a case; {found.orphans} are of no case that is asked\n")
+
+
+def _tasks(files: list[Path], settings: list[str] | None) -> Any:
+    """The tasks of these files, with their options."""
+    from serve_eval.plan import resolve
+
+    given = {"cases": list(map(str, files)), "set": settings or [], "launcher": "simulated"}
+    return resolve({}, given, {}).plan.tasks
+
+
+def _questions(files: list[Path], settings: list[str] | None) -> list[tuple[str, Questions]]:
+    """What every task of the files asks, those of which nothing is asked included."""
+    from serve_eval.cases import file
+    from serve_eval.cases.questions import questions, spec_of
+
+    paths = [str(path) for path in files]
+    options: dict[str, dict[str, Any]] = {}
+    if settings:
+        options = {spec.name: dict(spec.options) for spec in _tasks(files, settings)}
+    known = file.read(paths)
+    found = []
+    for name in known.modules:
+        own = options.get(f"cases:{name}", {})
+        chosen = {key: value for key, value in own.items() if key not in ("path", "scorer")}
+        found.append((f"cases:{name}", questions(known, name, scorer=spec_of(own.get("scorer")), **chosen)))
+    return found
+
+
+def _lines(task: str, one: Questions) -> list[dict[str, Any]]:
+    """A JSON object per case. Of a hold-out set neither questions nor answers."""
+    asked = []
+    for q in one.asked:
+        line = {"task": task, "case": q.name, "id": q.id, "scorer": q.scorer.name, "compat_md5": q.md5}
+        asked.append(line if q.holdout else {**line, "messages": q.turns, "expected": q.expected})
+    return [*asked, *({"task": task, "case": s.name, "skipped": s.reason} for s in one.skipped)]

@@ -1,0 +1,179 @@
+"""Cases of one's own, out of YAML files (docs/cases.md): a task for each module of them.
+
+One case is `{case: europe:paris, input: {prompt: What is the capital of France?}, expected: {answer: Paris}}`. The
+value is the mean over the cases of points had / points possible, in percent; each has a scorer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serve_eval.cases import file
+from serve_eval.cases.questions import MAX_EXPANDED, Question, Questions, questions, scorer_of, spec_of
+from serve_eval.errors import DatasetError
+from serve_eval.failure_modes import failure_mode
+from serve_eval.fingerprint import canonical
+from serve_eval.schema import (
+    HOLDOUT,
+    Breakdown,
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    ImagePart,
+    Metric,
+    Need,
+    Program,
+    Response,
+    Sample,
+    Score,
+    Task,
+    file_stem,
+)
+
+SHOWN = 5
+"""Cases that a note about skipped ones names."""
+DEEPEST = 6
+"""Fields of a colon path that get a table."""
+
+
+def task(
+    name: str,
+    *,
+    path: str | list[str],
+    scorer: str | dict[str, dict[str, Any] | None] | None = None,
+    prompt: str | None = None,
+    system_messages: list[str] | None = None,
+    max_expanded: int = MAX_EXPANDED,
+) -> Task:
+    """The module `name` of the case files and folders of `path` as a task.
+
+    `scorer`, `prompt` and `system_messages` stand in the place of what the file says of the whole module;
+    `max_expanded` is how many cases its axes may give. Raises PlanError for every problem of the files.
+    """
+    files = file.read([path] if isinstance(path, str) else path)
+    found = questions(
+        files,
+        name,
+        scorer=spec_of(scorer),
+        prompt=prompt,
+        system_messages=system_messages,
+        max_expanded=max_expanded,
+    )
+    full_name = f"cases:{name}"
+    specs = {canonical(q.scorer): q.scorer for q in found.asked}
+    scorers = {text: scorer_of(spec) for text, spec in specs.items()}
+    versions = {spec.name: scorers[text].version for text, spec in sorted(specs.items())}
+    by_target = {_target(q): (q, scorers[canonical(q.scorer)]) for q in found.asked}
+    samples = [_sample(q) for q in found.asked]
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        if not samples:
+            raise DatasetError(f"{full_name}: no case can be asked: {'; '.join(_skipped(found)) or 'there is none'}")
+        return Dataset(samples=samples, files=files.files, total=len(samples), notes=_skipped(found))
+
+    def score(sample: Sample, response: Response) -> Score:
+        question, chosen = by_target[sample.target]
+        scored = chosen.score(question.expected, response)
+        hidden = question.holdout and scored.answer is not None
+        return msgspec.structs.replace(
+            scored,
+            answer=_digest(str(scored.answer)) if hidden else scored.answer,
+            parts=scored.parts if len(scorers) == 1 else {},  # their means are over all cases of the task
+        )
+
+    def answers(sample: Sample) -> tuple[str, str]:
+        question, chosen = by_target[sample.target]
+        return chosen.answers(question.expected)
+
+    def program(sample: Sample, response: Response) -> Program | None:
+        question, chosen = by_target[sample.target]
+        return None if chosen.program is None else chosen.program(question.expected, response)
+
+    def mode(sample: Sample, response: Response, score: Score) -> str:
+        return failure_mode(by_target[sample.target][0].expected, response, score)
+
+    needs = {need for chosen in scorers.values() for need in chosen.requires}
+    if any(q.override is not None and "tools" in q.override.extra for q in found.asked):
+        needs.add(Need.TOOLS)
+    if any(isinstance(part, ImagePart) for q in found.asked for turn in q.turns for part in turn.images):
+        needs.add(Need.IMAGES)
+    return Task(
+        name=full_name,
+        version=1,
+        reference_file=file_stem(full_name),
+        metric=Metric(),
+        hypothesis=Hypothesis(num_samples=max(1, len(samples))),
+        sampling=found.sampling,
+        chat=True,
+        protocol={"scorers": versions},
+        load=load,
+        score=score,
+        answers=answers,
+        program=program if any(chosen.program for chosen in scorers.values()) else None,
+        breakdown=_breakdown(found.module.common.get("fields", ())),
+        requires=frozenset(needs),
+        failure_mode=mode,
+    )
+
+
+def _target(question: Question) -> str:
+    """What decides the score of an answer: it is part of the fingerprint. Of a hold-out set, a hash of it."""
+    text = canonical(
+        {"expected": question.expected, "scorer": question.scorer.name, "options": question.scorer.options}
+    )
+    return _digest(text) if question.holdout else text
+
+
+def _digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+def _sample(question: Question) -> Sample:
+    hidden = {HOLDOUT: "yes"} if question.holdout else {}
+    return Sample(
+        id=question.id,
+        prompt=question.turns,
+        target=_target(question),
+        metadata={
+            "case": question.name,
+            "compat_md5": question.md5,
+            "question": question.question,
+            "scorer": question.scorer.name,
+            **hidden,
+        },
+        override=question.override,
+    )
+
+
+def _skipped(found: Questions) -> tuple[str, ...]:
+    """A line for each reason, with the cases that are skipped for it."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for one in found.skipped:
+        by_reason[one.reason].append(one.name)
+    return tuple(
+        f"{len(names)} skipped ({', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}): {reason}"
+        for reason, names in by_reason.items()
+    )
+
+
+def _breakdown(fields: Sequence[str]) -> Breakdown:
+    """The value in points and the number of scored cases by each field of the names, where it tells some apart;
+    `fields` are what the first of them are called."""
+
+    def of(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
+        tables: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for sample, value in scored:
+            for i, part in enumerate(sample.metadata["case"].split(":")[:DEEPEST]):
+                tables[fields[i] if i < len(fields) else f"field {i + 1}"][part].append(value)
+        return {
+            name: {key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for key, v in sorted(table.items())}
+            for name, table in tables.items()
+            if len(table) > 1
+        }
+
+    return of

@@ -1,0 +1,87 @@
+"""Case files of our own making in the form of BioChatter's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FILES = {
+    "exam_data.yaml": """
+medical_exam:
+  - case: single_choice:heart:en
+    input:
+      prompt: "Which one? (A) left (B) right"
+      system_messages: ["Answer with the letter."]
+    expected: {answer: "a"}
+  - case: single_choice:heart:en
+    input:
+      prompt: "Which other? (A) up (B) down"
+      system_messages: ["Answer with the letter."]
+    expected: {answer: "b"}
+  - case: regex:lungs:en
+    input: {prompt: "What do lungs do?", system_messages: []}
+    expected: {words_in_response: [breathe]}
+  - case: regex:lungs:en
+    input: {prompt: "What do lungs do?", system_messages: []}
+    expected: {words_in_response: [[air, breath], oxygen]}
+twice:
+  - {case: same, input: {prompt: x}, expected: {answer: y}}
+  - {case: same, input: {prompt: x}, expected: {answer: y}}
+odd:
+  - {case: a, input: {prompt: x}, expected: {entities: [Gene]}}
+""",
+    "rag_data.yaml": """
+rag_interpretation:
+  - case: relevant
+    input:
+      prompt: "Is it?"
+      system_messages: {short: ["Yes or no."], long: ["Answer.", "Yes or no."]}
+    expected: {answer: "yes"}
+  - case: implicit
+    input: {prompt: "Is it?", system_messages: ["x"]}
+    expected: {behaviour: decline}
+""",
+    "rag_more_data.yaml": """
+rag_interpretation:
+  - {case: answers, input: {prompt: "Is it so?"}, expected: {answer: "no"}}
+""",
+    "schema_data.yaml": """
+kg_schemas:
+  genes: {gene: {id: str}}
+""",
+    "query_data.yaml": """
+biocypher_query_generation:
+  - case: simple
+    input: {kg_schema: genes, prompt: "Which genes?"}
+    expected: {entities: [Gene], parts_of_query: ["^MATCH", "RETURN"]}
+api_calling:
+  - {case: web, input: {prompt: {exact: "Which?"}}, expected: {parts_of_query: ["https"]}}
+mcp_edam_qa:
+  - {case: term, input: {prompt: "Which term?"}, expected: {answer: "data_1"}}
+longevity:
+  - general_system_messages: {minimal: ["x"]}
+  - case: advice
+    case_id: 1
+    input: {prompt: {background: {short: "I am 40.", long: "I am a man of 40."}, question: "Should I?"}}
+    expected: {answer: ["No"], summary: x, key_words: [y], individual: z}
+""",
+    "extract_data.yaml": """
+text_extraction:
+  - case: extraction
+    input:
+      query: {gene: "Which gene?", assay: "Which assay?"}
+      caption: {one: TP53 by blot., two: BRCA1 by PCR.}
+      format: {gene: one symbol, assay: a list}
+      system_messages: {short: Be brief., long: Be thorough.}
+    expected:
+      answer:
+        one: {gene: TP53, assay: blot}
+        two: {gene: BRCA1, assay: PCR}
+""",
+}
+
+
+def write_biochatter(folder: Path) -> None:
+    """Files with every kind of module that its benchmark has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in FILES.items():
+        (folder / name).write_text(text)

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.cases.expansion import ExpansionError, count, expand
+from serve_eval.cases.keys import compat_md5, sample_id
+
+EXTRACTION: dict[str, Any] = {
+    "case": "extraction",
+    "input": {
+        "query": {"gene": "Which gene?", "assay": "Which assay?"},
+        "caption": {"one": "TP53 by western blot.", "two": "BRCA1 by PCR."},
+        "format": {"gene": "one symbol", "assay": "a list"},
+        "system_messages": {"short": ["Be brief."], "long": ["Be", "thorough."]},
+    },
+    "expected": {
+        "answer": {"one": {"gene": "TP53", "assay": "western blot"}, "two": {"gene": "BRCA1", "assay": "PCR"}},
+        "note": "kept",
+    },
+}
+
+
+def _names(case: dict[str, Any]) -> list[str]:
+    return [one.name for one in expand(case)]
+
+
+def test_each_mapping_of_the_input_is_an_axis_and_names_are_joined_in_the_order_of_the_file() -> None:
+    assert count(EXTRACTION) == 8
+    names = _names(EXTRACTION)
+    assert names[:3] == ["extraction:gene:one:short", "extraction:gene:one:long", "extraction:gene:two:short"]
+    assert names[-1] == "extraction:assay:two:long"
+    assert len(set(names)) == 8
+
+
+def test_format_goes_with_query_and_the_answer_is_looked_up_by_caption_and_query() -> None:
+    by_name = {one.name: one.content for one in expand(EXTRACTION)}
+    one = by_name["extraction:assay:two:long"]
+    assert one["input"] == {
+        "query": "Which assay?",
+        "caption": "BRCA1 by PCR.",
+        "format": "a list",
+        "system_messages": ["Be", "thorough."],
+    }
+    assert one["expected"] == {"answer": "PCR", "note": "kept"}
+
+
+def test_a_case_without_an_axis_is_itself() -> None:
+    case = {"case": "plain", "input": {"prompt": "x", "system_messages": ["a"]}, "expected": {"answer": "b"}}
+    [one] = expand(case)
+    assert (one.name, one.content) == ("plain", case)
+
+
+def test_the_order_of_the_keys_stays_so_that_the_old_hash_comes_out() -> None:
+    """MD5 of Python's JSON of the expanded case: written down here as BioChatter would have it."""
+    values = {"prompt": {"a": "A?", "b": "B?"}, "system_messages": ["s"]}
+    case = {"case": "rag", "input": values, "expected": {"answer": "x"}}
+    wanted = [
+        '{"case": "rag:a", "input": {"prompt": "A?", "system_messages": ["s"]}, "expected": {"answer": "x"}}',
+        '{"case": "rag:b", "input": {"prompt": "B?", "system_messages": ["s"]}, "expected": {"answer": "x"}}',
+    ]
+    assert [json.dumps(one.content) for one in expand(case)] == wanted
+    hashes = [hashlib.md5(text.encode()).hexdigest() for text in wanted]
+    assert [compat_md5(one.content) for one in expand(case)] == hashes
+
+
+def test_named_axes_are_the_only_ones_and_have_their_own_order() -> None:
+    case = {
+        "case": "c",
+        "axes": ["b", "a"],
+        "zip_with": {"hint": "a"},
+        "input": {"a": {"x": 1, "y": 2}, "b": ["p", "q"], "hint": {"x": "hx", "y": "hy"}, "schema": {"k": "v"}},
+        "expected": {"answer": {"by": ["a"], "values": {"x": "X", "y": "Y"}}, "note": "n"},
+    }
+    found = list(expand(case))
+    assert [one.name for one in found] == ["c:p:x", "c:p:y", "c:q:x", "c:q:y"]
+    assert found[1].content["input"] == {"a": 2, "b": "p", "hint": "hy", "schema": {"k": "v"}}
+    assert found[1].content["expected"] == {"answer": "Y", "note": "n"}
+    assert dict(found[2].chosen) == {"b": "q", "a": "x"}
+
+
+def test_a_whole_expectation_is_addressed_by_several_axes() -> None:
+    case = {
+        "case": "c",
+        "axes": ["a", "b"],
+        "input": {"a": ["1", "2"], "b": ["x"]},
+        "expected": {"by": ["b", "a"], "values": {"x": {"1": "one", "2": "two"}}},
+    }
+    assert [one.content["expected"] for one in expand(case)] == ["one", "two"]
+
+
+def test_no_axis_at_all_can_be_said() -> None:
+    case = {"case": "c", "axes": [], "input": {"prompt": "p", "table": {"a": 1}}, "expected": "x"}
+    assert _names(case) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "key"),
+    [
+        ({"input": {"prompt": {}}}, "an axis without a variant", ("input", "prompt")),
+        ({"input": {"prompt": {True: "x"}}}, "the key True of an axis is no text", ("input", "prompt")),
+        ({"axes": ["style"]}, "'style' is no axis: input.style must be a mapping or a list", ("axes",)),
+        ({"zip_with": {"format": "none"}}, "'none' is no axis of this case: query, caption", ("zip_with", "format")),
+        ({"input": {"query": {"a": "?"}, "format": {"b": "!"}}}, "'query' and has nothing for a", ("input", "format")),
+        (
+            {"input": {"query": {"gene": "?"}, "caption": {"three": "!"}}},
+            "nothing is expected for caption 'three'",
+            ("expected", "answer"),
+        ),
+        ({"axes": [], "expected": {"by": "a", "values": {}}}, "by 'a', which is no axis of this case", ("expected",)),
+    ],
+)
+def test_what_cannot_be_expanded_says_where_and_why(change: dict[str, Any], message: str, key: tuple[str, ...]) -> None:
+    with pytest.raises(ExpansionError) as error:
+        list(expand({**EXTRACTION, **change}))
+    assert message in str(error.value)
+    assert error.value.key == key
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 3), max_size=3))
+def test_as_many_cases_as_the_product_of_the_variants_with_names_of_their_own(sizes: dict[str, int]) -> None:
+    axes = {name: {f"{name}{i}": f"value {i}" for i in range(size)} for name, size in sizes.items()}
+    case = {"case": "c", "input": {**axes, "prompt": "p"}, "expected": "x"}
+    names = _names(case)
+    assert len(names) == len(set(names)) == count(case) == math.prod(sizes.values())
+    assert all(name.count(":") == len(sizes) for name in names)
+
+
+def test_the_id_of_a_sample_never_reads_as_that_of_a_repeat() -> None:
+    assert sample_id("a:b", "1" * 64) == "a:b#q111111111111"

@@ -1,0 +1,330 @@
+"""Files that are right, and files that are not: every message is looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from serve_eval.cases import file, form
+from serve_eval.cases.form import json_schema
+from serve_eval.cases.questions import questions
+from serve_eval.errors import PlanError
+from serve_eval.yaml_file import parse
+from tests.tasks.made_data import EXAMPLE
+
+MANY = ", ".join(f"k{i}: {i}" for i in range(101))
+
+BAD = {
+    "nothing": ("", "1: expected tasks with cases, such as `capitals:` with a list below it"),
+    "a list": ("- a\n", "1: expected tasks with cases, such as `capitals:` with a list below it"),
+    "a number": ("c: 3\n", "1: c: expected a list of cases, or a mapping with `cases`"),
+    "no YAML": (
+        "c:\n  - case: a\n   input: b\n",
+        "3: while parsing a block collection, expected <block end>, but found '<block mapping start>'",
+    ),
+    "a key twice": ("c: []\nc: []\n", "2: the key 'c' is repeated; it stands first on line 1"),
+    "a name": (
+        "my c:\n  - {case: a, input: {prompt: x}, expected: y}\n",
+        "1: 'my c' names a task: letters, digits, dots, dashes and underscores only",
+    ),
+    "no case": ("c: []\n", "1: c: has no case"),
+    "cases misspelt": (
+        "c:\n  scorer: exact\n  case: []\n",
+        "3: c.case: unknown key. Did you mean 'cases'?",
+        "1: c.cases: is missing: the list of the task's cases",
+    ),
+    "cases as a mapping": ("c:\n  cases: {a: 1}\n", "2: c.cases: expected a list"),
+    "what is common": (
+        "c:\n  iterations: 0\n  sampling: {max_tokens: many}\n  scorers: exact\n"
+        "  cases: [{case: a, input: {prompt: x}, expected: y}]\n",
+        "2: c.iterations: expected a whole number, 1 or more",
+        "3: c.sampling: max_tokens: expected a whole number, got a text",
+        "4: c.scorers: unknown key. Did you mean 'scorer'?",
+    ),
+    "a text": ("c:\n  - just text\n", "2: c: case number 1: expected a mapping with case, input and expected"),
+    "missing keys": (
+        "c:\n  - input: {prompt: x}\n    expected: y\n  - {case: b, expected: y}\n",
+        "2: c: case number 1: case: is missing",
+        "4: c: case b: input: is missing",
+    ),
+    "an unknown key": (
+        "c:\n  - case: a\n    input: {prompt: x}\n    expect: y\n",
+        "4: c: case a: expect: unknown key. Did you mean 'expected'?",
+    ),
+    "a number for a name": (
+        "c:\n  - {case: 3, input: {prompt: x}, expected: y}\n",
+        "2: c: case number 1: case: expected a text, got a whole number",
+    ),
+    "an empty name": (
+        "c:\n  - {case: '', input: {prompt: x}, expected: y}\n",
+        "2: c: case : case: expected a text that is not empty",
+    ),
+    "an input that is a text": (
+        "c:\n  - {case: a, input: hello, expected: y}\n",
+        "2: c: case a: input: expected a mapping such as {prompt: ...}",
+    ),
+    "several prompts": (
+        "c:\n  - case: a\n    input: {prompt: [a, b]}\n    expected: y\n",
+        "3: c: case a: input.prompt: expected a text or a mapping, got a list",
+    ),
+    "turns": (
+        "c:\n  - case: a\n    input:\n      messages: [{role: user, text: x}]\n    expected: y\n"
+        "  - case: b\n    input:\n      messages: [{role: bot, content: x}]\n    expected: y\n",
+        "4: c: case a: input.messages: [0]: unknown key `text`",
+        "8: c: case b: input.messages: [0].role: unknown word 'bot'",
+    ),
+    "tools": (
+        "c:\n  - case: a\n    input: {prompt: x, tools: search}\n    expected: y\n",
+        "3: c: case a: input.tools: expected a list, got a text",
+    ),
+    "sampling of a case": (
+        "c:\n  - case: a\n    input: {prompt: x}\n    expected: y\n    sampling: {temperature: 1, max_tokens: 0}\n",
+        "5: c: case a: sampling.temperature: unknown key. Known: max_tokens, stop. (those of the whole task may say "
+        "more)",
+        "5: c: case a: sampling.max_tokens: expected a whole number, 1 or more",
+    ),
+    "a scorer": (
+        "c:\n  - {case: a, input: {prompt: x}, expected: y, scorer: exakt}\n",
+        "2: c: case a: scorer: unknown scorer 'exakt'. Did you mean 'exact'?",
+    ),
+    "a scorer of the task": (
+        "c:\n  scorer: exakt\n  cases:\n    - {case: a, input: {prompt: x}, expected: y}\n",
+        "2: c.scorer: unknown scorer 'exakt'. Did you mean 'exact'?",
+    ),
+    "an option of a scorer": (
+        "c:\n  - {case: a, input: {prompt: x}, expected: y, scorer: {exact: {ignorecase: true}}}\n",
+        "2: c: case a: scorer.exact.ignorecase: unknown option. Did you mean 'ignore_case'?",
+    ),
+    "several scorers": (
+        "c:\n  - {case: a, input: {prompt: x}, expected: y, scorer: [exact]}\n",
+        "2: c: case a: scorer: expected a text or a mapping, got a list",
+    ),
+    "no without quotes": (
+        "c:\n  - {case: a, input: {prompt: x}, expected: {answer: no}}\n",
+        "2: c: case a: expected.answer must be a text, such as `expected: Paris`, and is true or false "
+        "(YAML makes that of yes and no: put it in quotes to have a text) (scorer exact)",
+    ),
+    "nothing expected": (
+        "c:\n  - {case: a, input: {prompt: x}}\n",
+        "2: c: case a: expected must be a text, such as `expected: Paris`, and is nothing (scorer exact)",
+    ),
+    "a name that is not there": (
+        'c:\n  - case: a\n    input: {prompt: "${cuontry}?", country: Peru}\n    expected: y\n',
+        "3: c: case a: input: ${cuontry}: nothing is called 'cuontry'. Did you mean 'country'? "
+        "Write $${ for a plain ${.",
+    ),
+    "once for all variants": (
+        'c:\n  - case: a\n    input: {prompt: "${z}", x: {m: 1, n: 2}}\n    expected: y\n',
+        "3: c: case a:m: input: ${z}: nothing is called 'z'. Known: prompt, x. Write $${ for a plain ${.",
+    ),
+    "no prompt": (
+        "c:\n  - {case: a, input: {system_messages: [x]}, expected: y}\n",
+        "2: c: case a: input: there is nothing to answer: give a prompt, or messages that end with the user's turn",
+    ),
+    "an axis": (
+        "c:\n  - {case: a, axes: [style], input: {prompt: x}, expected: y}\n",
+        "2: c: case a: axes: 'style' is no axis: input.style must be a mapping or a list",
+    ),
+    "an address": (
+        'c:\n  - case: a\n    axes: [k]\n    input: {prompt: "${k}", k: {a: A, b: B}}\n'
+        "    expected: {by: k, values: {a: 1}}\n",
+        "5: c: case a: expected: nothing is expected for k 'b'",
+    ),
+    "a case twice": (
+        "c:\n  - {case: a, input: {prompt: x}, expected: y}\n  - {case: a, input: {prompt: x}, expected: y}\n",
+        "3: c: case a: it is there already, at cases.yaml:2",
+    ),
+    "two answers": (
+        "c:\n  - {case: a, input: {prompt: x}, expected: y}\n  - {case: a, input: {prompt: x}, expected: z}\n",
+        "3: c: case a: the same question expects something else at cases.yaml:2",
+    ),
+    "too many": (
+        f"c:\n  - case: a\n    input: {{prompt: x, a: {{{MANY}}}, b: {{{MANY}}}}}\n    expected: y\n",
+        "2: c: the cases expand to 10201, more than the 10000 of max_expanded (a alone to 10201): "
+        "leave variants out, or raise it: --set cases:c.max_expanded=10201",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _problems(*paths: str) -> list[str]:
+    try:
+        found = file.read(paths)
+        for name in found.modules:
+            questions(found, name)
+    except PlanError as error:
+        return error.problems
+    return []
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_every_problem_is_told_with_file_line_and_case(name: str) -> None:
+    text, *messages = BAD[name]
+    Path("cases.yaml").write_text(text)
+    assert _problems("cases.yaml") == [f"cases.yaml:{message}" for message in messages]
+
+
+def test_the_problems_of_several_files_are_told_at_once() -> None:
+    Path("a.yaml").write_text("c: 3\n")
+    Path("b.yaml").write_text("d: []\n")
+    Path("c.yaml").write_text("e: [\n")
+    first, second, third = _problems(".")
+    assert first == "a.yaml:1: c: expected a list of cases, or a mapping with `cases`"
+    assert second == "b.yaml:1: d: has no case"
+    assert third.startswith("c.yaml:2: while parsing a flow")
+
+
+def test_a_path_without_cases_is_told() -> None:
+    Path("folder").mkdir()
+    assert _problems("folder", "none.yaml") == [
+        "folder: holds no case file (*.yaml, *.yml, or with .enc)",
+        "none.yaml: there is no such file or folder of cases",
+    ]
+
+
+def test_modules_of_one_name_in_several_files_are_one_and_share_resources() -> None:
+    Path("a.yaml").write_text("c:\n  - {case: a, input: {prompt: '${hi}'}, expected: x}\n")
+    Path("b.yml").write_text("words: {}\nresources: {hi: Hello}\nc:\n  scorer: words\n  cases:\n"
+                             "    - {case: b, input: {prompt: q}, expected: x}\n")  # fmt: skip
+    found = file.read(["."])
+    assert [Path(one.path).name for one in found.files] == ["a.yaml", "b.yml"]
+    asked = questions(found, "c").asked
+    assert [(q.name, q.turns[-1].text, q.scorer.name) for q in asked] == [("a", "Hello", "words"), ("b", "q", "words")]
+
+
+def test_what_two_files_say_of_one_module_must_agree() -> None:
+    for name, scorer in (("a", "exact"), ("b", "words")):
+        case = f"{{case: {name}, input: {{prompt: q}}, expected: x}}"
+        Path(f"{name}.yaml").write_text(f"shared: {{k: {name}}}\nc:\n  scorer: {scorer}\n  cases: [{case}]\n")
+    assert _problems(".") == [
+        "b.yaml:1: shared: has another value at a.yaml:1",
+        "b.yaml:3: c.scorer: has another value at a.yaml:3",
+    ]
+
+
+def test_a_file_that_is_named_twice_is_read_once() -> None:
+    Path("a.yaml").write_text("c:\n  - {case: a, input: {prompt: q}, expected: x}\n")
+    assert len(file.read(["a.yaml", ".", "./a.yaml"]).modules["c"].cases) == 1
+
+
+def test_a_file_that_changed_is_read_anew() -> None:
+    Path("a.yaml").write_text("c:\n  - {case: a, input: {prompt: q}, expected: x}\n")
+    assert file.read(["a.yaml"]).modules.keys() == {"c"}
+    Path("a.yaml").write_text("dd:\n  - {case: a, input: {prompt: q}, expected: x}\n")
+    assert file.read(["a.yaml"]).modules.keys() == {"dd"}
+
+
+def test_the_parts_of_a_case_say_what_is_sent() -> None:
+    Path("a.yaml").write_text(
+        "c:\n  sampling: {max_tokens: 9, temperature: 0.5, stop: [END]}\n  system_messages: [S]\n  prompt: 'Q ${x}'\n"
+        "  cases:\n    - {case: a, input: {x: 1}, expected: y}\n"
+        "    - case: b\n      input: {prompt: P, system_messages: [], tools: [{type: function}]}\n"
+        "      sampling: {max_tokens: 3, stop: []}\n      expected: {parts_of_query: [y]}\n"
+    )
+    found = questions(file.read(["a.yaml"]), "c")
+    assert (found.sampling.max_tokens, found.sampling.temperature, found.sampling.stop) == (9, 0.5, ("END",))
+    first, second = found.asked
+    assert [(turn.role, turn.text) for turn in first.turns] == [("system", "S"), ("user", "Q 1")]
+    assert first.override is None
+    assert [(turn.role, turn.text) for turn in second.turns] == [("user", "P")]
+    assert second.override is not None
+    assert (second.override.max_tokens, second.override.stop) == (3, ())
+    assert second.override.extra == {"tools": [{"type": "function"}]}
+    assert (first.scorer.name, second.scorer.name) == ("exact", "regex")
+
+
+def test_all_that_is_asked_makes_the_id_and_nothing_else_does() -> None:
+    def id_of(more: str, scorer: str = "exact") -> str:
+        text = f"resources: {{r: R}}\nc:\n  scorer: {scorer}\n  cases:\n    - case: a\n      expected: y\n{more}"
+        Path("a.yaml").write_text(text)
+        [asked] = questions(file.read(["a.yaml"]), "c").asked
+        return asked.id
+
+    plain = id_of("      input: {prompt: q}\n")
+    assert plain.startswith("a#q")
+    assert id_of("      input: {prompt: q, unused: 1}\n", "words") == plain
+    others = {
+        id_of("      input: {prompt: '${r}'}\n"),
+        id_of("      input: {prompt: q, system_messages: [s]}\n"),
+        id_of("      input: {prompt: q, tools: [{type: function}]}\n"),
+        id_of("      input: {prompt: q}\n      sampling: {max_tokens: 3}\n"),
+        plain,
+    }
+    assert len(others) == 5
+
+
+# ---------------------------------------------------------------------------------------- the schema for editors
+
+
+def _valid(text: str) -> bool:
+    return bool(jsonschema.Draft202012Validator(json_schema()).is_valid(parse(text, "x", PlanError).value))
+
+
+def test_the_schema_is_one_and_takes_the_example() -> None:
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+    assert json.dumps(json_schema())
+    assert _valid(EXAMPLE.read_text())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a list", "a number", "cases misspelt", "cases as a mapping", "what is common", "a text", "missing keys",
+        "an unknown key", "a number for a name", "an empty name", "an input that is a text", "several prompts", "turns",
+        "tools", "sampling of a case", "several scorers",
+    ],
+)  # fmt: skip
+def test_the_schema_refuses_what_is_wrong_in_form(name: str) -> None:
+    assert not _valid(BAD[name][0])
+
+
+def test_the_example_of_the_page_is_what_it_says() -> None:
+    page = (Path(__file__).parents[2] / "docs/cases.md").read_text()
+    text = page.split("```yaml\n")[1].split("```")[0]
+    assert _valid(text)
+    Path("page.yaml").write_text(text)
+    asked = questions(file.read(["page.yaml"]), "capitals").asked
+    assert [(q.name, q.turns[-1].text, q.scorer.name) for q in asked] == [
+        ("europe:france", "What is the capital of France?", "exact"),
+        ("asia:japan", "What is the capital of Japan?", "words"),
+        ("asia:nepal", "What is the capital of Nepal?", "words"),
+    ]
+    assert {q.turns[0].text for q in asked} == {"Answer with the name alone."}
+
+
+# ------------------------------------------------------------------------------------------------- whatever is in it
+
+_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.sampled_from(["", "x", "${x}", "query", "a:b"]))
+_KEYS = st.sampled_from(
+    [key for kind in (form.Case, form.Input, form.Module, form.Turn) for key in form.keys(kind)]
+) | st.sampled_from(["query", "format", "caption", "answer", "by", "values", "x", "words"])
+_VALUES = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4), max_leaves=12
+)
+_CASES = st.fixed_dictionaries(
+    {"case": st.sampled_from(["a", "b"]), "input": st.dictionaries(_KEYS, _VALUES, max_size=4)},
+    optional={"expected": _VALUES, "scorer": _VALUES, "axes": _VALUES, "zip_with": _VALUES, "sampling": _VALUES},
+)
+
+
+@given(
+    st.lists(st.one_of(_CASES, _VALUES), min_size=1, max_size=3),
+    st.dictionaries(_KEYS, _VALUES, max_size=3),
+    st.sampled_from(["any.yaml", "any_data.yaml"]),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_in_a_file_the_only_error_is_one_that_says_what_is_wrong(
+    cases: list[Any], common: dict[str, Any], name: str
+) -> None:
+    Path(name).write_text(json.dumps({"c": {**common, "cases": cases}}))
+    assert all(isinstance(problem, str) and problem for problem in _problems(name))

@@ -1,0 +1,92 @@
+"""A set that nobody reads without the key, and whose texts are in no report and in no scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve_eval.cases import file, holdout
+from serve_eval.cases.questions import questions
+from serve_eval.errors import PlanError
+from tests.cases.counting import counting
+from tests.cli.command import serve_eval
+
+fernet = pytest.importorskip("cryptography.fernet", reason="the extra holdout is not installed")
+KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="
+OTHER = "A" * 43 + "="
+CASES = "secret:\n  cases:\n    - {case: a:one, input: {prompt: 'Question of the vault?'}, expected: {answer: vault}}\n"
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> Path:
+    """The encrypted file, beside which the plain one is gone."""
+    plain = tmp_path / "secret.yaml"
+    plain.write_text(CASES)
+    done = serve_eval("cases", "encrypt", plain, SERVE_EVAL_HOLDOUT_KEY=KEY)
+    assert done.returncode == 0, done.stderr
+    plain.unlink()
+    return tmp_path / "secret.yaml.enc"
+
+
+def test_the_file_tells_nothing_and_the_key_tells_all(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert b"vault" not in sealed.read_bytes()
+    monkeypatch.setenv(holdout.VARIABLE, KEY)
+    [one] = questions(file.read([str(sealed)]), "secret").asked
+    assert (one.turns[-1].text, one.holdout) == ("Question of the vault?", True)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("", "secret.yaml.enc: is encrypted, and SERVE_EVAL_HOLDOUT_KEY is not set"),
+        (OTHER, "secret.yaml.enc: cannot be decrypted: the key of SERVE_EVAL_HOLDOUT_KEY is another one, or the file"),
+        ("short", "SERVE_EVAL_HOLDOUT_KEY is no key"),
+    ],
+)
+def test_without_the_right_key_nothing_is_read(
+    sealed: Path, key: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(holdout.VARIABLE, key)
+    with pytest.raises(PlanError) as error:
+        file.read([str(sealed)])
+    assert message in str(error.value)
+    assert error.value.hint
+
+
+def test_a_damaged_file_is_told(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(holdout.VARIABLE, KEY)
+    sealed.write_bytes(sealed.read_bytes()[:-20])
+    with pytest.raises(PlanError, match="cannot be decrypted"):
+        file.read([str(sealed)])
+
+
+def test_encrypting_needs_a_key_and_a_file_that_is_right(tmp_path: Path) -> None:
+    plain = tmp_path / "a.yaml"
+    plain.write_text(CASES)
+    done = serve_eval("cases", "encrypt", plain)
+    assert (done.returncode, "SERVE_EVAL_HOLDOUT_KEY is not set" in done.stderr) == (2, True)
+    assert "openssl rand -base64 32" in done.stderr
+    plain.write_text("secret: 3\n")
+    assert serve_eval("cases", "encrypt", plain, SERVE_EVAL_HOLDOUT_KEY=KEY).returncode == 2
+    assert not (tmp_path / "a.yaml.enc").exists()
+
+
+def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(sealed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with counting() as endpoint:
+        arguments = ["--cases", sealed, "--base-url", endpoint.url, "--model", "m", "--no-reference", "-o", out]
+        done = serve_eval("run", *arguments, SERVE_EVAL_HOLDOUT_KEY=KEY)
+        assert done.returncode == 3, done.stderr
+        assert endpoint.taken() == {"Question of the vault?": 1}
+        shown = serve_eval("run", *arguments, "--dry-run", SERVE_EVAL_HOLDOUT_KEY=KEY)
+        listed = serve_eval("cases", "expand", "--json", sealed, SERVE_EVAL_HOLDOUT_KEY=KEY)
+    assert "100.000" in done.stdout
+    assert "a:one" in listed.stdout
+    for text in (done.stdout, done.stderr, shown.stdout, listed.stdout):
+        assert "vault" not in text.lower()
+        assert KEY not in text
+    for path in (path for path in out.rglob("*") if path.is_file()):
+        assert KEY.encode() not in path.read_bytes()
+        if path.parent.name != "samples":
+            assert b"vault" not in path.read_bytes().lower(), path

@@ -1,0 +1,166 @@
+"""Case files in a plan and in a suite."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval import plan
+from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.plan import Resolved, to_file
+from serve_eval.suite.execution import evaluate_suite
+from serve_eval.suite.file import read as read_suite
+from tests.cases.counting import Counting, counting
+from tests.cases.made import write_biochatter
+
+
+@pytest.fixture
+def cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with two modules, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    _write(tmp_path / "cases.yaml", 3, 3)
+    return tmp_path / "cases.yaml"
+
+
+def _write(path: Path, first: int | None, second: int | None, answer: str = "x") -> None:
+    def module(name: str, iterations: int | None) -> dict[str, Any]:
+        case = {"case": "a", "input": {"prompt": f"Question of {name}: {answer}"}, "expected": answer}
+        return {**({"iterations": iterations} if iterations else {}), "cases": [case]}
+
+    path.write_text(json.dumps({"one": module("one", first), "two": module("two", second)}))
+
+
+def _resolve(file: dict[str, Any] | None = None, **settings: Any) -> Resolved:
+    return plan.resolve(file or {}, {"launcher": "simulated", **settings}, {})
+
+
+def test_every_module_is_a_task_asked_as_often_as_the_file_says(cases: Path) -> None:
+    found = _resolve(cases=["cases.yaml"])
+    assert [(task.name, task.options) for task in found.plan.tasks] == [
+        ("cases:one", {"path": str(cases)}),
+        ("cases:two", {"path": str(cases)}),
+    ]
+    assert found.plan.repeats == 3
+    assert _resolve(cases=["cases.yaml"], repeats=1).plan.repeats == 1
+    again = plan.resolve(to_file(found.plan), {}, {})
+    assert again.plan == found.plan
+
+
+def test_tasks_choose_modules_and_stand_beside_others(cases: Path) -> None:
+    named = _resolve({"cases": "cases.yaml", "tasks": ["gsm8k", "cases:two"]})
+    assert [task.name for task in named.plan.tasks] == ["gsm8k", "cases:two"]
+    assert dict(named.plan.tasks[1].options) == {"path": str(cases)}
+    chosen = _resolve(cases=["cases.yaml"], tasks=["cases:one"])
+    assert [task.name for task in chosen.plan.tasks] == ["cases:one"]
+    beside = _resolve(cases=["cases.yaml"], tasks=["gsm8k"])
+    assert [task.name for task in beside.plan.tasks] == ["gsm8k", "cases:one", "cases:two"]
+
+
+def test_a_task_that_the_plan_has_already_is_not_there_twice(cases: Path) -> None:
+    saved = to_file(_resolve(cases=["cases.yaml"], tasks=["cases:two"]).plan)
+    found = plan.resolve(saved, {"cases": ["."]}, {})
+    assert [(task.name, task.options) for task in found.plan.tasks] == [
+        ("cases:two", {"path": str(cases)}),
+        ("cases:one", {"path": str(cases.parent)}),
+    ]
+
+
+def test_options_are_set_by_name(cases: Path) -> None:
+    found = _resolve(cases=["cases.yaml"], set=["cases:one.scorer={words: {ignore_case: false}}"])
+    options = {task.name: task.options for task in found.plan.tasks}
+    assert options["cases:one"]["scorer"] == {"words": {"ignore_case": False}}
+    with pytest.raises(
+        PlanError, match=r"^tasks\[0\]\.cases:one: scorer: unknown scorer 'wrds'\. Did you mean 'words'\?$"
+    ):
+        _resolve(cases=["cases.yaml"], set=["cases:one.scorer=wrds"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [(2, 3, "iterations: one run asks everything equally often, and the files say 2 at"), (None, 4, None)],
+)
+def test_files_agree_on_iterations_or_a_flag_decides(
+    cases: Path, first: int | None, second: int, message: str | None
+) -> None:
+    _write(cases, first, second)
+    if message is None:
+        assert _resolve(cases=["cases.yaml"]).plan.repeats == second
+        return
+    with pytest.raises(PlanError, match=message):
+        _resolve(cases=["cases.yaml"])
+
+
+def test_a_module_of_which_nothing_can_be_asked_is_told_and_runs_once_its_options_say_how(tmp_path: Path) -> None:
+    write_biochatter(tmp_path)
+    found = _resolve(cases=[str(tmp_path)])
+    assert [task.name for task in found.plan.tasks] == ["cases:medical_exam", "cases:twice", "cases:rag_interpretation"]
+    assert any(
+        note.startswith("cases:text_extraction: all 1 cases are skipped: it has no prompt") for note in found.notes
+    )
+    assert len(found.notes) == 6
+    told = _resolve(cases=[str(tmp_path)], set=['cases:text_extraction.prompt="${caption} ${query}"'])
+    assert "cases:text_extraction" in [task.name for task in told.plan.tasks]
+
+
+def test_problems_of_case_files_are_told_with_those_of_the_plan(cases: Path) -> None:
+    cases.write_text("one: 3\n")
+    with pytest.raises(PlanError) as error:
+        _resolve({"limit": 0, "cases": "cases.yaml"})
+    assert error.value.problems == [
+        f"{cases}:1: one: expected a list of cases, or a mapping with `cases`",
+        "limit: must be 1 or more",
+    ]
+
+
+def test_a_module_that_is_not_there_is_told(cases: Path) -> None:
+    with pytest.raises(PlanError, match=r"there are no cases called 'on'\. Did you mean 'one'"):
+        _resolve(cases=["cases.yaml"], tasks=["cases:on"])
+    with pytest.raises(PlanError, match="cases is a family of tasks: say which one, cases:NAME"):
+        _resolve(tasks=["cases"])
+
+
+# ------------------------------------------------------------------------------------------------------- suites
+
+
+def _suite(folder: Path, endpoint: Counting, rerun: Any = "failed") -> Any:
+    (folder / "suite.yaml").write_text(
+        json.dumps(
+            {
+                "defaults": {"cases": "cases.yaml", "base_url": endpoint.url, "no_reference": True},
+                "plans": [{"name": "a", "model": "m"}, {"name": "b", "model": "m", "seed": 1}],
+            }
+        )
+    )
+    suite = read_suite(folder / "suite.yaml", {})
+    return asyncio.run(evaluate_suite(suite, folder / "out", environ={}, rerun=rerun))
+
+
+def test_a_finished_run_of_a_suite_is_kept_until_its_cases_change(cases: Path) -> None:
+    with counting() as endpoint:
+        report = _suite(cases.parent, endpoint)
+        assert [(run.name, run.kept) for run in report.runs] == [("a", False), ("b", False)]
+        assert sum(endpoint.taken().values()) == 2 * 2 * 3
+        assert [run.kept for run in _suite(cases.parent, endpoint).runs] == [True, True]
+        assert not endpoint.taken()
+        _write(cases, 3, 3, answer="other")
+        report = _suite(cases.parent, endpoint)
+        assert [run.kept for run in report.runs] == [False, False]
+        assert sum(endpoint.taken().values()) == 2 * 2 * 3
+        assert {row.evaluated for row in report.rows} == {100.0}
+        assert any("6 records lie" in w or "3 records lie" in w for run in report.runs for w in run.warnings)
+        _suite(cases.parent, endpoint, "all")
+        assert sum(endpoint.taken().values()) == 2 * 2 * 3
+
+
+def test_a_suite_of_other_plans_is_still_another_suite(cases: Path) -> None:
+    with counting() as endpoint:
+        _suite(cases.parent, endpoint)
+        (cases.parent / "suite2.yaml").write_text(
+            (cases.parent / "suite.yaml").read_text().replace('"seed": 1', '"seed": 2')
+        )
+        with pytest.raises(RunFolderError, match=r"b\.seed: was 1, now 2"):
+            asyncio.run(evaluate_suite(read_suite(cases.parent / "suite2.yaml", {}), cases.parent / "out", environ={}))

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.cases.prompts import fill, turns
+from serve_eval.errors import PlanError
+from serve_eval.schema import ImagePart, Message, TextPart
+from tests.tasks.made_data import png
+
+RESOURCES = {"manner": {"short": "Be brief.", "of": "In ${place}."}, "schemas": {"gene": {"id": "int"}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("plain $5 and {braces} and {{format}}", "plain $5 and {braces} and {{format}}"),
+        ("${manner.short} ${place}?", "Be brief. Rome?"),
+        ("${manner.of}", "In Rome."),
+        ("${ place }", "Rome"),
+        ("$${place}", "${place}"),
+        ("${schemas[kind]}", '{\n  "id": "int"\n}'),
+        ("${number}", "3"),
+    ],
+)
+def test_names_are_filled_in(text: str, filled: str) -> None:
+    assert fill(text, {**RESOURCES, "place": "Rome", "kind": "gene", "number": 3}) == filled
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("${plcae}", "${plcae}: nothing is called 'plcae'. Did you mean 'place'? Write $${ for a plain ${."),
+        ("${manner.long}", "${manner.long}: there is no 'long'. Known: short, of."),
+        ("${schemas[place]}", "${schemas[place]}: there is no 'Rome'. Known: gene."),
+        ("${place!}", "${place!}: nothing is called 'place!'. Did you mean 'place'?"),
+        ("${manner[}", "${manner[}: expected a name such as ${schemas.gene} or ${schemas[kind]}"),
+        ("${round}", "a circle of names"),
+    ],
+)
+def test_a_name_that_cannot_be_filled_in_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(PlanError) as error:
+        fill(text, {**RESOURCES, "place": "Rome", "round": "${round}"})
+    assert message in str(error.value)
+
+
+def test_several_system_messages_and_earlier_turns_come_before_the_prompt() -> None:
+    values = {
+        "system_messages": ["${manner.short}", "Second."],
+        "messages": [{"role": "user", "content": "Hi ${name}"}, {"role": "assistant", "content": "Hello."}],
+        "prompt": "And now?",
+        "name": "Ada",
+    }
+    assert turns(values, RESOURCES, Path()) == (
+        Message(role="system", content="Be brief."),
+        Message(role="system", content="Second."),
+        Message(role="user", content="Hi Ada"),
+        Message(role="assistant", content="Hello."),
+        Message(role="user", content="And now?"),
+    )
+
+
+def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> None:
+    (tmp_path / "dot.png").write_bytes(png(7))
+    values = {
+        "messages": [{"role": "user", "content": "First", "images": ["dot.png"]}],
+        "prompt": "Which?",
+        "images": ["dot.png"],
+    }
+    first, last = turns(values, {}, tmp_path)
+    for turn, text in ((first, "First"), (last, "Which?")):
+        image, told = turn.content
+        assert isinstance(image, ImagePart)
+        assert image.image_url.url.startswith("data:image/png;base64,")
+        assert told == TextPart(text=text)
+    (tmp_path / "dot.png").write_bytes(png(8))
+    assert turns(values, {}, tmp_path) != (first, last)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"system_messages": ["x"]}, "there is nothing to answer"),
+        ({"messages": [{"role": "user", "content": "x"}], "images": ["a.png"]}, "images: go with the prompt"),
+        ({"prompt": "x", "images": ["none.png"]}, "none.png: cannot be read: No such file or directory"),
+        ({"prompt": "x", "images": ["../a.png"]}, "../a.png: images lie beside the file or below, in "),
+        ({"prompt": "x", "images": ["text.png"]}, "text.png: neither PNG, JPEG, GIF, BMP nor WebP"),
+    ],
+)
+def test_turns_that_cannot_be_made_say_why(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(PlanError) as error:
+        turns(values, {}, tmp_path)
+    assert message in str(error.value)
+
+
+def test_an_encrypted_file_has_no_images() -> None:
+    with pytest.raises(PlanError, match=r"a\.png: an encrypted file has no images beside it"):
+        turns({"prompt": "x", "images": ["a.png"]}, {}, None)

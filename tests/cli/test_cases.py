@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.cases.made import write_biochatter
+from tests.cli.command import serve_eval
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
+    assert serve_eval("cases", "new", "mine.yaml").returncode == 0
+    listed = serve_eval("cases", "expand", "mine.yaml")
+    assert "cases:capitals: 7 cases, scored by exact, words\n  europe:france\n  asia:japan:short\n" in listed.stdout
+    assert listed.stdout.endswith("10 cases of 2 tasks, 0 skipped; nothing was sent\n")
+    command = next(line for line in Path("mine.yaml").read_text().splitlines() if "run --launcher" in line)
+    done = serve_eval(*command.split()[2:], "-o", "out", "--set", "launcher.accuracy=1.0")
+    assert done.returncode == 3, done.stderr  # there is no reference
+    report = json.loads(Path("out/report.json").read_text())
+    assert [task["result"]["value"] for task in report["tasks"]] == [100.0, 100.0]
+    assert report["tasks"][0]["result"]["breakdown"]["country"]["japan"] == {"value": 100.0, "scored": 2}
+
+
+def test_a_file_that_is_there_is_not_written_over() -> None:
+    Path("mine.yaml").write_text("mine")
+    done = serve_eval("cases", "new", "mine.yaml")
+    assert (done.returncode, Path("mine.yaml").read_text()) == (2, "mine")
+    assert "mine.yaml is there already" in done.stderr
+
+
+def test_the_schema_that_is_printed_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(json.loads(serve_eval("cases", "schema").stdout))
+
+
+def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
+    write_biochatter(Path("data"))
+    text = serve_eval("cases", "expand", "data", "--set", 'cases:text_extraction.prompt="${caption} ${query}"').stdout
+    assert "cases:text_extraction: 8 cases, scored by exact\n  extraction:gene:one:short\n" in text
+    assert "  skipped: implicit: BioChatter has a model judge its answer" in text
+    lines = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
+    first = next(line for line in lines if line["case"] == "relevant:short")
+    assert first["messages"][-1] == {"role": "user", "content": "Is it?"}
+    assert (first["expected"], len(first["compat_md5"])) == ({"answer": "yes"}, 32)
+    skipped = {(line["task"], line["case"]) for line in lines if "skipped" in line}
+    assert {("cases:odd", "a"), ("cases:rag_interpretation", "implicit")} <= skipped
+
+
+def test_a_bad_file_is_told_with_exit_code_2() -> None:
+    Path("bad.yaml").write_text("c:\n  - {case: a, input: {prompt: x}, expect: y}\n")
+    for command in (["cases", "expand", "bad.yaml"], ["run", "--cases", "bad.yaml", "--launcher", "simulated"]):
+        done = serve_eval(*command)
+        assert done.returncode == 2
+        assert "bad.yaml:2: c: case a: expect: unknown key. Did you mean 'expected'?" in done.stderr
+
+
+def test_old_results_become_references_that_judge_a_run() -> None:
+    write_biochatter(Path("data"))
+    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
+    hashes = [line["compat_md5"] for line in listed if line["task"] == "cases:rag_interpretation" and "id" in line]
+    rows = [f"simulated,x,1;1/1,2,{md5},2025-01-02 03:04:05,0.5" for md5 in hashes]
+    Path("rag.csv").write_text(
+        "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"
+        + "\n".join([*rows, rows[0].replace(hashes[0], "f" * 32)])
+        + "\n"
+    )
+    done = serve_eval("cases", "import-results", "rag.csv", "--cases", "data", "--references-dir", "refs")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "cases:rag_interpretation: simulated: 100.000 over 3 of 3 cases, 2 runs\n"
+        "3 of 4 rows matched a case; 1 are of no case that is asked\n"
+    )
+    run = ["run", "--launcher", "simulated", "--cases", "data", "--tasks", "cases:rag_interpretation"]
+    run += ["--references-dir", "refs", "--set", "launcher.accuracy=1.0", "-o", "out"]
+    judged = serve_eval(*run)
+    assert judged.returncode == 0, judged.stderr
+    verdict = json.loads(Path("out/report.json").read_text())["tasks"][0]["verdict"]
+    assert (verdict["outcome"], verdict["reference"], verdict["paired"]["pairs"]) == ("PASS", 100.0, 3)
+
+
+def test_iterations_is_another_name_of_repeats_and_run_all_of_rerun_all() -> None:
+    Path("c.yaml").write_text("c:\n  - {case: a, input: {prompt: x}, expected: y}\n")
+    run = ["run", "--launcher", "simulated", "--cases", "c.yaml", "--no-reference", "-o", "out", "--iterations", "4"]
+    assert serve_eval(*run).returncode == 3
+    assert len(Path("out/samples/cases-c.jsonl").read_text().splitlines()) == 4
+    done = serve_eval(*run, "--run-all")
+    assert "4 records lie in archive/" in done.stderr + done.stdout
+    assert serve_eval(*run, "--rerun", "sometimes").returncode == 2
+
+
+def test_what_is_skipped_as_a_whole_is_said_before_the_run() -> None:
+    write_biochatter(Path("data"))
+    done = serve_eval("run", "--launcher", "simulated", "--cases", "data", "--no-reference", "--dry-run")
+    assert "cases:api_calling: all 1 cases are skipped: BioChatter asks it through an agent" in done.stderr
+    assert "note: 1 skipped (implicit): BioChatter has a model judge its answer" in done.stdout
