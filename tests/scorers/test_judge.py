@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -231,3 +233,12 @@ def test_what_is_wrong_with_the_options_is_said(options: dict[str, Any], problem
     with pytest.raises(PlanError) as refused:
         _scorer(**options)
     assert problem in str(refused.value)
+
+
+def test_the_examples_of_the_page_are_options_of_the_scorer() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/judges.md").read_text()
+    whole, metrics = (
+        yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    )
+    assert len(_questions(_scorer(**whole["capitals"]["scorer"]["judge"]))) == 2 * 3 * 2
+    assert [question.metric for question in _questions(_scorer(**metrics))] == ["politeness", "depth", "safety"]
