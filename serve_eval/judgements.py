@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.errors import PlanError
+from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.journal import Record, answers, read
 from serve_eval.schema import (
     Failure,
@@ -45,10 +45,13 @@ class Judgements:
         self._said: dict[str, Response | Failure] = {}
         self._traffic: dict[str, TrafficCounter] = {}
         for record in read(path) if path.exists() else ():
-            key, judge, *_ = record.id.split(" ")
-            said = record.response or record.failure
-            if said is None:
-                continue
+            key, _, told = record.id.partition(" ")
+            judge, said = told.partition(" ")[0], record.response or record.failure
+            if not judge or said is None:
+                raise RunFolderError(
+                    f"{path}: the record {record.id!r} is no judgement",
+                    hint="Delete that line: what it stood for is then asked again.",
+                )
             self._traffic.setdefault(judge, TrafficCounter()).see(said)
             if record.response is not None or not isinstance(self._said.get(key), Response):
                 self._said[key] = said
@@ -84,14 +87,15 @@ class Judgements:
         for sample, response in answers(samples, records):
             for q in questions_of(task, sample, response):
                 judges[q.judge.name] = q.judge
-                counts.setdefault(q.judge.name, Counter())[self._state(q)] += 1
+                counts.setdefault(q.judge.name, Counter()).update(self._states(q))
         return tuple(
             JudgeReport(
                 name=name,
                 model=judge.model,
                 base_url=judge.base_url,
-                planned=counts[name].total(),
+                planned=counts[name]["planned"],
                 unreadable=counts[name]["unreadable"],
+                truncated=counts[name]["truncated"],
                 failed=counts[name]["failed"],
                 missing=counts[name]["missing"],
                 traffic=self._traffic.get(name, TrafficCounter()).traffic(),
@@ -103,11 +107,17 @@ class Judgements:
         said = self._said.get(_key(question))
         return question.read(said.text) if isinstance(said, Response) else None
 
-    def _state(self, question: Question) -> str:
-        said = self._said.get(_key(question))
-        if isinstance(said, Response):
-            return "readable" if question.read(said.text) is not None else "unreadable"
-        return "missing" if said is None else "failed"
+    def _states(self, question: Question) -> Iterator[str]:
+        yield "planned"
+        match self._said.get(_key(question)):
+            case None:
+                yield "missing"
+            case Failure():
+                yield "failed"
+            case Response() as said if question.read(said.text) is None:
+                yield "unreadable"
+                if said.truncated:
+                    yield "truncated"
 
 
 def questions_of(task: Task, sample: Sample, response: Response) -> Sequence[Question]:

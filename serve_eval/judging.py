@@ -185,6 +185,11 @@ def remarks(plan: Plan, judges: Sequence[JudgeReport]) -> list[str]:
         for judge in judges
         if judge.base_url is None or judge.model == plan.model
     ]
+    told += [
+        f"{judge.truncated} judgements of {judge.name} were cut before the verdict: raise its sampling.max_tokens"
+        for judge in judges
+        if judge.truncated
+    ]
     if missing := sum(judge.missing for judge in judges):
         told.append(f"{missing} judgements were not asked for yet: run --resume asks for them")
     return told

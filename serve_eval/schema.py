@@ -975,13 +975,16 @@ class Isolation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeReport:
     """What was asked of a judge of a task's answers. Counts are of judgements: of the `planned` ones, `unreadable` held
-    no verdict, `failed` got no answer at all, and `missing` were not asked for. `traffic` is over all sessions."""
+    no verdict (`truncated`: so many of these were cut), `failed` got no answer, and `missing` were not asked for.
+    `traffic` is over all sessions.
+    """
 
     name: str
     model: str | None
     base_url: str | None
     planned: int
     unreadable: int
+    truncated: int
     failed: int
     missing: int
     traffic: Traffic

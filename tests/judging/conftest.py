@@ -13,7 +13,16 @@ import pytest
 from aiohttp import web
 
 import serve_eval.tasks
-from launchers._openai_server import Generated, Refused, answer_body, encode, json_response, serve_app, understand
+from launchers._openai_server import (
+    Generated,
+    Refused,
+    answer_body,
+    encode,
+    json_response,
+    limited,
+    serve_app,
+    understand,
+)
 
 Says = Callable[[str, int], str | int | None]
 """What is said to a prompt, given how many came before: a text, an HTTP status, or None for nothing ever."""
@@ -60,7 +69,7 @@ class JudgeServer:
             self.waiting.set()
             await asyncio.Event().wait()
             raise AssertionError
-        return json_response(200, answer_body(ask, len(self.prompts), [Generated(said, "stop")]))
+        return json_response(200, answer_body(ask, len(self.prompts), [limited(Generated(said, "stop"), ask)]))
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:

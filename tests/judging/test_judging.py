@@ -18,6 +18,7 @@ from serve_eval import run_folder
 from serve_eval.cli._dry_run import show
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.judgements import Judgements
 from serve_eval.registration import register
 from serve_eval.report.terminal import render
 from serve_eval.rescoring import rescore
@@ -165,6 +166,24 @@ def test_half_of_the_judgements_are_enough_for_a_score(tmp_path: Path) -> None:
     unread = JudgeServer(unsure, model="unsure")
     _with([JudgeServer(), unread], story)
     assert len(unread.prompts) == N, "it is not asked again where there is a score"
+
+
+def test_a_verdict_that_is_cut_off_is_told_with_what_to_do(tmp_path: Path) -> None:
+    async def story(plan: Plan) -> None:
+        options = plan.tasks[0].options["judge"]
+        assert isinstance(options, dict)
+        options["judges"][0]["sampling"] = {"max_tokens": 4}
+        (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
+        assert (task.result.failures, task.judges[0].truncated) == ({FailureKind.JUDGE_ERROR: N}, N)
+        assert any("judge-1 were cut before the verdict" in warning for warning in task.verdict.warnings)
+
+    _with([JudgeServer(lambda prompt, number: "So many words before the end.\nVerdict: yes")], story)
+
+
+def test_a_record_that_is_no_judgement_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"id": "abc", "failure": {"kind": "timeout", "message": ""}}\n')
+    with pytest.raises(RunFolderError, match="'abc' is no judgement"):
+        Judgements(tmp_path / "t.jsonl")
 
 
 def test_a_judge_that_does_not_answer_is_named_before_anything_is_asked(tmp_path: Path) -> None:
