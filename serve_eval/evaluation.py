@@ -318,9 +318,9 @@ def _judges(work: Sequence[Work]) -> list[Judge]:
     """The judges who will be asked, each once. Raises PlanError for two of a task with one name."""
     found: list[Judge] = []
     for w in work:
-        judges = [judge for judge, _ in judges_of(w.p.task, w.p.dataset.samples)]
-        if judges and (w.unfinished or w.unjudged(itself=False)):
-            found += [judge for judge in judges if judge not in found]
+        if w.judgements is not None and (w.unfinished or w.unjudged(itself=False)):
+            judges = judges_of(w.p.task, w.p.dataset.samples)
+            found += [judge for judge, _ in judges if judge not in found]
     return found
 
 

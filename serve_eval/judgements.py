@@ -148,17 +148,11 @@ def _key(question: Question) -> str:
     return hashlib.sha256(_encode(asked)).hexdigest()[:32]
 
 
-def _short_of(said: Iterable[Judgement]) -> str:
+def _short_of(said: Sequence[Judgement]) -> str:
     """Which metric has too few readable judgements, in words; nothing where each has enough."""
-    for metric, values in _by_metric(said):
-        readable = sum(value is not None for value in values)
-        if readable < LEAST_READABLE * len(values):
-            return f"{readable} of {len(values)} judgements of {metric} could be read"
+    asked = Counter(one.metric for one in said)
+    readable = Counter(one.metric for one in said if one.value is not None)
+    for metric, count in asked.items():
+        if readable[metric] < LEAST_READABLE * count:
+            return f"{readable[metric]} of {count} judgements of {metric} could be read"
     return ""
-
-
-def _by_metric(said: Iterable[Judgement]) -> Iterator[tuple[str, list[float | None]]]:
-    values: dict[str, list[float | None]] = {}
-    for one in said:
-        values.setdefault(one.metric, []).append(one.value)
-    yield from values.items()
