@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import serve_eval
-from serve_eval import folders, origins, pairing, run_folder
+from serve_eval import folders, judging, origins, pairing, run_folder
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
 from serve_eval.connection import connect
@@ -40,6 +40,8 @@ from serve_eval.errors import JournalError, NotComparableError, ServeEvalError
 from serve_eval.executions import FOLDER, Executions, permitted
 from serve_eval.hung import Hung
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT, Journal
+from serve_eval.judgements import FOLDER as JUDGED
+from serve_eval.judgements import Judgements, judges_of
 from serve_eval.order import arranged
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.probe import probe, reason
@@ -53,8 +55,10 @@ from serve_eval.schema import (
     Ability,
     Endpoint,
     Isolation,
+    Judge,
     Plan,
     Program,
+    Question,
     Report,
     Spec,
     TaskReport,
@@ -118,8 +122,10 @@ async def evaluate(
         work = _opened(plan, prepared, folder, stack, warnings, rerun)
         endpoint = last_endpoint(plan, folder)
         sandbox = await _sandbox(plan, work, told)
+        await judging.check(plan, _judges(work), environ)
         _watch(plan, work, folder, draw=True)
-        if any(w.unfinished for w in work) or (rerun == "version" and any(lives(w.p.task.name) for w in work)):
+        asks = any(w.unfinished or w.unjudged(itself=True) for w in work)
+        if asks or (rerun == "version" and any(lives(w.p.task.name) for w in work)):
             async with (
                 (launching or partial(launch, told=told))(plan, prepared, folder) as endpoint,
                 connect(plan, endpoint, environ) as client,
@@ -143,13 +149,16 @@ async def evaluate(
                         pending = [w.tally.samples[i] for i in w.pending_samples()]
                         note_asked(folder, w.p.task, pending, _version_of(endpoint.info))
                 await _ask(plan, able, client, folder, progress, hung)
+                await _judge_answers(plan, work, folder, environ, progress, itself=client)
                 if before and (after := await client.hidden_retries()):
                     retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
                     endpoint = replace(endpoint, info={**endpoint.info, RETRIES: retries})
                     run_folder.note_endpoint(folder, endpoint)
         if not all(w.journal.path.exists() for w in work):
             raise JournalError(f"{folder} was removed during the run; its answers are lost")
-        await _run_answers(plan, work, folder, stack, sandbox, progress)
+        await _run_answers(plan, work, sandbox, progress)
+        await _judge_answers(plan, work, folder, environ, progress)
+        _score_again(plan, work, folder, stack)
         warnings += about_endpoint(plan, endpoint, folder)
         tallies = [w.tally for w in work if not w.p.task.prompt_logprobs]  # those are never streamed
         if plan.limits.stream and any(t.scored for t in tallies) and not any(t.traffic.ttft_s for t in tallies):
@@ -162,8 +171,9 @@ async def evaluate(
 def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     """The report of a run folder under another verdict rule or other references, without asking anything.
 
-    What has no answer counts as failed. The folder keeps its plan and its report; it gets what running answers gave
-    that have not been run yet. Raises ServeEvalError where `plan` would not ask what the folder holds.
+    What has no answer counts as failed, and so does an answer that was not judged. The folder keeps its plan and its
+    report; it gets what running answers gave that have not been run yet. Raises ServeEvalError where `plan` would not
+    ask what the folder holds.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
     saved = run_folder.saved_plan(out_dir)
@@ -175,7 +185,8 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     with _broken_disk(out_dir), run_folder.open_folder(out_dir, saved, fingerprints) as folder, ExitStack() as stack:
         work = [_open(p, folder, stack, warnings, repeats=plan.repeats, failures_stand=True) for p in prepared]
         if any(w.executions is not None for w in work):
-            asyncio.run(_run_answers(plan, work, folder, stack, None, None))
+            asyncio.run(_run_answers(plan, work, None, None))
+        _score_again(plan, work, folder, stack)
         _watch(plan, work, folder, draw=False)
         endpoint = last_endpoint(saved, folder)
         warnings += about_endpoint(saved, endpoint, folder)
@@ -218,12 +229,14 @@ def _report(
 @dataclass(slots=True)
 class Work:
     """A task under way. `early` looks at it when it may stop early; `note` is why it may not. `executions` are there
-    for a task that runs its answers. `standing` are the positions of failures that are not asked again."""
+    for a task that runs its answers, `judgements` for one that has them judged. `standing` are the positions of
+    failures that are not asked again."""
 
     p: PreparedTask
     journal: Journal
     tally: Tally
     executions: Executions | None = None
+    judgements: Judgements | None = None
     early: Prefix | None = None
     note: str | None = None
     standing: frozenset[int] = frozenset()
@@ -238,6 +251,13 @@ class Work:
         if self.executions is None:
             return {}
         return self.executions.pending(self.p.task, self.tally.samples, self.journal.records())
+
+    def unjudged(self, *, itself: bool) -> dict[str, Question]:
+        """What is still to be asked about its answers: of the endpoint `itself`, or of judges elsewhere."""
+        if self.judgements is None:
+            return {}
+        pending = self.judgements.pending(self.p.task, self.tally.samples, self.journal.records())
+        return {name: q for name, q in pending.items() if (q.judge.base_url is None) is itself}
 
     @property
     def unfinished(self) -> bool:
@@ -259,8 +279,9 @@ def _watch(plan: Plan, work: Sequence[Work], folder: Path, *, draw: bool) -> Non
     if seed is None:
         return
     for w in work:
-        if w.executions is not None:
-            w.note = "no early stop: the answers are run, and so scored, after the last one came"
+        if w.executions is not None or w.judgements is not None:
+            how = "run" if w.judgements is None else "judged"
+            w.note = f"no early stop: the answers are {how}, and so scored, after the last one came"
             continue
         limit = float(plan.verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
         w.early, w.note = watch(w.p, w.tally, eps=plan.early_stop, seed=seed, max_missing=limit)
@@ -282,11 +303,13 @@ def _open(
     if journal.dropped_bytes:
         torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
         warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
-    runs_code = p.task.program is not None
-    executions = Executions(folder / FOLDER / f"{p.task.file_stem}.jsonl", keep=True) if runs_code else None
-    tally = Tally(p.task, p.dataset.samples, None if runs_code else _scores(p, folder, stack), repeats=repeats)
+    file = f"{p.task.file_stem}.jsonl"
+    executions = Executions(folder / FOLDER / file, keep=True) if p.task.program is not None else None
+    judgements = Judgements(folder / JUDGED / file) if p.task.questions is not None else None
+    at_once = executions is None and judgements is None
+    tally = Tally(p.task, p.dataset.samples, _scores(p, folder, stack) if at_once else None, repeats=repeats)
     replay(journal, tally, failures_stand=failures_stand)
-    return Work(p, journal, tally, executions)
+    return Work(p, journal, tally, executions, judgements)
 
 
 def _opened(
@@ -320,22 +343,64 @@ async def _sandbox(plan: Plan, work: Sequence[Work], told: Callable[[str], None]
 
 
 async def _run_answers(
+    plan: Plan, work: Sequence[Work], sandbox: tuple[Sandbox, Isolation] | None, progress: Progress | None
+) -> None:
+    """Runs the answers that have not been run, of tasks that do so."""
+    for w in work:
+        if w.executions is not None and (programs := w.pending()):
+            sandbox = sandbox or await permitted([w.p.task.name], allowed=plan.allow_code_execution)
+            await w.executions.run(w.p.task.name, programs, *sandbox, progress)
+
+
+def _judges(work: Sequence[Work]) -> list[Judge]:
+    """The judges who will be asked, each once. Raises PlanError for two of a task with one name."""
+    found: list[Judge] = []
+    for w in work:
+        if w.judgements is not None and (w.unfinished or w.unjudged(itself=False)):
+            judges = judges_of(w.p.task, w.p.dataset.samples)
+            found += [judge for judge, _ in judges if judge not in found]
+    return found
+
+
+async def _judge_answers(
     plan: Plan,
     work: Sequence[Work],
     folder: Path,
-    stack: ExitStack,
-    sandbox: tuple[Sandbox, Isolation] | None,
+    environ: Mapping[str, str],
     progress: Progress | None,
+    itself: Client | None = None,
 ) -> None:
-    """Runs the answers that have not been run, of tasks that do so, and scores them all."""
+    """Has the answers judged that have not been, of tasks that do so: by the endpoint `itself`, else by others."""
+    report = folder / run_folder.REPORT_FILE
     for w in work:
-        if w.executions is None:
+        if w.judgements is None or not (pending := w.unjudged(itself=itself is not None)):
             continue
-        if programs := w.pending():
-            sandbox = sandbox or await permitted([w.p.task.name], allowed=plan.allow_code_execution)
-            await w.executions.run(w.p.task.name, programs, *sandbox, progress)
-        scores = _scores(w.p, folder, stack)
-        w.tally = Tally(w.p.task, w.p.dataset.samples, scores, repeats=plan.repeats, executions=w.executions)
+        await judging.ask(
+            plan,
+            w.p.task.name,
+            pending,
+            w.judgements.path,
+            environ,
+            itself=itself,
+            progress=progress,
+            at_first=lambda: report.unlink(missing_ok=True),
+        )
+        w.judgements = Judgements(w.judgements.path)
+
+
+def _score_again(plan: Plan, work: Sequence[Work], folder: Path, stack: ExitStack) -> None:
+    """Scores the answers that were only counted as they came, with all that is known of them now."""
+    for w in work:
+        if w.executions is None and w.judgements is None:
+            continue
+        w.tally = Tally(
+            w.p.task,
+            w.p.dataset.samples,
+            _scores(w.p, folder, stack),
+            repeats=plan.repeats,
+            executions=w.executions,
+            judgements=w.judgements,
+        )
         take(w.journal.records(), w.tally, failures_stand=True)
 
 
@@ -473,9 +538,11 @@ def _report_task(
     traffic = tally.traffic
     if p.task.acceptance_length is not None and p.acceptance is not None:
         verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
+    judges = () if w.judgements is None else w.judgements.figures(p.task, tally.samples, w.journal.records())
     one_token = p.task.sampling.max_tokens <= 2
     worse = () if not in_random_order else degradations(tally.course(), p.task.metric)
-    extra = (*p.notes, *map(told_of, worse), *remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop))
+    said = remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop)
+    extra = (*p.notes, *judging.remarks(plan, judges), *map(told_of, worse), *said)
     return TaskReport(
         spec=p.spec,
         version=p.task.version,
@@ -487,6 +554,7 @@ def _report_task(
         verdict=replace(verdict, protocol=p.protocol, warnings=(*verdict.warnings, *extra)),
         isolations=() if w.executions is None else tuple(w.executions.isolations),
         degradations=worse,
+        judges=judges,
     )
 
 

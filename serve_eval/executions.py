@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from serve_eval.errors import RunFolderError, SandboxError
-from serve_eval.journal import Record
+from serve_eval.journal import Record, answers
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Isolation, Program, Ran, Response, Sample, Task
@@ -129,13 +129,10 @@ def _key(program: Program) -> str:
 
 
 def _programs(task: Task, samples: Sequence[Sample], records: Iterable[Record]) -> Iterator[Program]:
-    known = {sample.id: sample for sample in samples}
-    for record in records:
-        sample = known.get(record.id)
-        if sample is not None and record.response is not None:
-            program = program_of(task, sample, record.response)
-            if program is not None:
-                yield program
+    for sample, response in answers(samples, records):
+        program = program_of(task, sample, response)
+        if program is not None:
+            yield program
 
 
 def program_of(task: Task, sample: Sample, response: Response) -> Program | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.schema import Failure, Response
+from serve_eval.schema import Failure, Response, Sample
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_ROOM_HINT = "Make room, then run the same command again: every answer written so far is kept."
@@ -49,6 +49,15 @@ def read(path: Path) -> Iterator[Record]:
                     f"{path}:{number}: a damaged record: {error}",
                     hint="Delete that line: its sample is then asked again.",
                 ) from error
+
+
+def answers(samples: Iterable[Sample], records: Iterable[Record]) -> Iterator[tuple[Sample, Response]]:
+    """The answers among the records, with the sample that each is to; those to other samples are left out."""
+    known = {sample.id: sample for sample in samples}
+    for record in records:
+        sample = known.get(record.id)
+        if sample is not None and record.response is not None:
+            yield sample, record.response
 
 
 class Journal:

@@ -17,6 +17,8 @@ from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
 from serve_eval.executions import FOLDER, Executions
 from serve_eval.fingerprint import sample_key
 from serve_eval.journal import Journal
+from serve_eval.judgements import FOLDER as JUDGED
+from serve_eval.judgements import Judgements
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.reference_samples import SampleScores
 from serve_eval.schema import AccuracySpec, Plan
@@ -89,8 +91,8 @@ Run = tuple["array[float]", float]
 
 
 def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[list[Run]]:
-    """What every task of a run scored, for each of its repeats, out of its journal. Raises RunFolderError when an
-    answer is missing."""
+    """What every task of a run scored, for each of its repeats, out of its journal. Raises RunFolderError when a
+    score is missing."""
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     found = []
     with ExitStack() as stack:
@@ -98,12 +100,13 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
         for p in prepared:
             journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.file_stem}.jsonl"))
             executions = Executions(folder / FOLDER / f"{p.task.file_stem}.jsonl", keep=False)
-            tally = Tally(p.task, p.dataset.samples, repeats=plan.repeats, executions=executions)
+            judgements = Judgements(folder / JUDGED / f"{p.task.file_stem}.jsonl")
+            tally = Tally(p.task, p.dataset.samples, repeats=plan.repeats, executions=executions, judgements=judgements)
             replay(journal, tally)
             missing = len(tally.samples) - tally.scored
             if missing:
                 raise RunFolderError(
-                    f"{run}: {missing} of {len(tally.samples)} samples of {p.task.name} have no answer",
+                    f"{run}: {missing} of {len(tally.samples)} samples of {p.task.name} have no answer or no score",
                     hint="A reference has no gaps: go on with the run first, with --no-early-stop if it stopped early.",
                 )
             found.append(list(zip(tally.runs(), tally.run_values(), strict=True)))

@@ -24,12 +24,15 @@ from serve_eval.evaluation import judge_again
 from serve_eval.executions import FOLDER, Executions, permitted
 from serve_eval.fingerprint import fingerprint
 from serve_eval.journal import read
+from serve_eval.judgements import FOLDER as JUDGED
+from serve_eval.judgements import Judgements
 from serve_eval.plan import resolve, to_file
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.protocol import TASKS, build_task
 from serve_eval.schema import (
     DataRoots,
     Dataset,
+    FailureKind,
     Outcome,
     Plan,
     Program,
@@ -262,12 +265,15 @@ def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan) -> Resc
     comparison = _Comparison(before)
     samples, journal = work.prepared.dataset.samples, run / "samples" / f"{file_stem(name)}.jsonl"
     executions = Executions(run / FOLDER / f"{file_stem(name)}.jsonl", keep=False)
-    tally = Tally(work.task, samples, comparison, repeats=plan.repeats, executions=executions)
+    judgements = Judgements(run / JUDGED / f"{file_stem(name)}.jsonl")
+    tally = Tally(work.task, samples, comparison, repeats=plan.repeats, executions=executions, judgements=judgements)
     if journal.exists():
         if programs := executions.pending(work.task, tally.samples, read(journal)):
             asyncio.run(_run_programs(name, programs, executions, allowed=plan.allow_code_execution))
         take(read(journal), tally)
     result, notes = tally.result(), list(work.notes)
+    if unjudged := result.failures.get(FailureKind.JUDGE_ERROR):
+        notes.append(f"{unjudged} answers have no score: of what judges said on file too little could be read")
     on_file = _value(work.task, [(sample, lines[sample.id]) for sample in tally.samples if sample.id in lines])
     if reported is not None and on_file is not None and not math.isclose(reported, on_file, abs_tol=1e-9):
         notes.append(f"the scores on file were written after the report, whose value is {reported:.3f}")
@@ -355,7 +361,9 @@ def _write(run: Path, to: Path, plan: Plan, work: Sequence[_Work], report: Mappi
     prints = {one.task.name: fingerprint(one.task, one.prepared.dataset) for one in work}
     try:
         with run_folder.open_folder(to, plan, prints) as folder:
-            kept = [Path(place) / f"{file_stem(name)}.jsonl" for place in ("samples", FOLDER) for name in prints]
+            kept = [
+                Path(place) / f"{file_stem(name)}.jsonl" for place in ("samples", FOLDER, JUDGED) for name in prints
+            ]
             for place in (Path(run_folder.ENVIRONMENT_FILE), *kept):
                 if (run / place).exists():
                     (folder / place).parent.mkdir(mode=0o700, exist_ok=True)

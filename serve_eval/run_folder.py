@@ -4,6 +4,7 @@ plan.json            the plan and the protocol fingerprint of each task
 environment.json     one entry per session: versions, endpoint, what it can do, limits, and at its end the load
 samples/<task>.jsonl what the endpoint said            scores/<task>.jsonl  what we made of it
 executions/<task>.jsonl what running its answers gave, for a task that runs them
+judgements/<task>.jsonl what judges said of its answers, for a task that asks them
 cases/<task>.jsonl   under what a user's own cases were asked
 archive/<time>/      records that do not count any more
 report.json          the report                        logs/                of launched servers

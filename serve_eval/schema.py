@@ -299,12 +299,13 @@ class Hypothesis:
 
 
 class FailureKind(StrEnum):
-    """Why there is no answer. Never scored."""
+    """Why there is no answer. Never scored. With JUDGE_ERROR there is one, of which its judges said too little."""
 
     HTTP_ERROR = "http_error"
     TIMEOUT = "timeout"
     DISCONNECTED = "disconnected"
     INVALID_RESPONSE = "invalid_response"
+    JUDGE_ERROR = "judge_error"
 
 
 class Outcome(StrEnum):
@@ -395,6 +396,15 @@ class Ran(Struct, frozen=True, kw_only=True, gc=False):
     stderr: str = ""
 
 
+class Judgement(Struct, frozen=True, kw_only=True, gc=False):
+    """What a judge said of an answer, as a number between 0 and 1 where 1 is good; None where it cannot be read."""
+
+    judge: str
+    metric: str
+    round: int
+    value: float | None
+
+
 class Response(Struct, frozen=True, kw_only=True, gc=False):
     """An answer. `finish_reason` "length" means that it was cut, which is a flag and not an outcome.
 
@@ -403,7 +413,8 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     where the server tells it. Of a stream, `ttft_s` is the time to the first token and `tpot_s` the mean time per token
     after it (None: not known), in seconds. `tokens_per_step` is how many tokens a step of the engine gave on average,
     more than 1 with speculative decoding; trtllm-serve tells it. An answer with `prompt_logprobs` has no text. `ran` is
-    what running it gave, for a task that runs answers; it is looked up for the scorer and never journalled here.
+    what running it gave, for a task that runs answers, and `judgements` what judges said of it, for a task that asks
+    them; both are looked up for the scorer and never journalled here.
     `choice_logprobs` has the log-probabilities of the tokens of each of the sample's choices; usage, latency and
     attempts are then those of all their requests together, and there is no text either. An answer with `tool_calls`
     often has no text, and is none the less an answer.
@@ -421,6 +432,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     tpot_s: float | None = None
     attempts: tuple[Attempt, ...] = ()
     ran: Ran | None = None
+    judgements: tuple[Judgement, ...] = ()
     tokens_per_step: float | None = None
     prompt_logprobs: PromptLogprobs | None = None
     choice_logprobs: tuple[tuple[float, ...], ...] | None = None
@@ -472,13 +484,43 @@ class Program(Struct, frozen=True, kw_only=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """A model that says what answers of another are worth. `base_url` None: the endpoint that is judged itself, which
+    is then reached as the plan says. `name` stands in the report and with what it said. `concurrency` None: that of the
+    plan; `rate_limit` None: none. `connection` holds the name of the key's variable, never a key.
+    """
+
+    name: str
+    sampling: SamplingParams
+    base_url: str | None = None
+    model: str | None = None
+    connection: Connection = Connection()
+    extra: Mapping[str, object] = field(default_factory=dict)
+    concurrency: int | None = None
+    rate_limit: float | None = None
+
+
+class Question(Struct, frozen=True, kw_only=True, gc=False):
+    """What a judge is asked of one answer: by one `metric`, for the `round`-th time from 1 on. `read` makes a number
+    between 0 and 1 of what it says, or None where that cannot be read."""
+
+    judge: Judge
+    metric: str
+    round: int
+    prompt: tuple[Message, ...]
+    read: Callable[[str], float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scorer:
     """How answers to the cases of a file are scored: a value that holds functions, as a task is.
 
     `expected` is what a case says of its answer, as YAML has it. `problems(expected)` tells what is wrong with it,
     before anything is asked; `score(expected, response)` judges one answer between 0 and 1; `answers(expected)` is one
     text that scores full marks and one that scores nothing. `version` rises when a score could come out otherwise.
-    `program` is there for one that runs answers, as in a Task.
+    `program` is there for one that runs answers, as in a Task; `questions(sample, expected, response)` for one that
+    asks judges. `decisive` are the options that a score depends on, where others, such as addresses, do not matter
+    (None: all of them).
     """
 
     version: int
@@ -487,6 +529,8 @@ class Scorer:
     problems: Callable[[object], Sequence[str]]
     program: Callable[[object, Response], Program | None] | None = None
     requires: frozenset[Need] = frozenset()
+    questions: Callable[[Sample, object, Response], Sequence[Question]] | None = None
+    decisive: Mapping[str, object] | None = None
 
 
 Scored = Iterable[tuple[Sample, Score]]
@@ -574,6 +618,9 @@ class Task:
     `program(sample, response)`, of a task that runs what was answered, is what to run (None: there is nothing in the
     answer to run); `score` then finds the result in `response.ran`.
 
+    `questions(sample, response)`, of a task whose answers other models judge, is what to ask of an answer: a pure
+    function, so that nothing is judged twice. `score` then finds what was said in `response.judgements`.
+
     Other figures beside the value stand in the report: the mean of each of the scores' `parts` times the metric's
     scale (another filter, the share of valid answers), and what `secondary` makes of all scores, in points.
 
@@ -601,6 +648,7 @@ class Task:
     extra: Mapping[str, object] = field(default_factory=dict)
     breakdown: Breakdown = no_breakdown
     program: Callable[[Sample, Response], Program | None] | None = None
+    questions: Callable[[Sample, Response], Sequence[Question]] | None = None
     aggregation: Aggregation = MEAN
     secondary: Secondary = no_secondary
     prompt_logprobs: bool = False
@@ -953,9 +1001,28 @@ class Isolation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeReport:
+    """What was asked of a judge of a task's answers. Counts are of judgements: of the `planned` ones, `unreadable` held
+    no verdict (`truncated`: so many of these were cut), `failed` got no answer, and `missing` were not asked for.
+    `traffic` is over all sessions.
+    """
+
+    name: str
+    model: str | None
+    base_url: str | None
+    planned: int
+    unreadable: int
+    truncated: int
+    failed: int
+    missing: int
+    traffic: Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     """One task of a report: what was asked, what came back, what is said of it. `isolations` are those in which answers
-    were run, in the order of their first use; `degradations` tell from when on the run turned worse."""
+    were run, in the order of their first use; `degradations` tell from when on the run turned worse, `judges` who was
+    asked about the answers."""
 
     spec: Spec
     version: int
@@ -967,6 +1034,7 @@ class TaskReport:
     verdict: Verdict
     isolations: tuple[Isolation, ...] = ()
     degradations: tuple[Degradation, ...] = ()
+    judges: tuple[JudgeReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import msgspec
 from serve_eval.degradation import Course
 from serve_eval.executions import Executions, program_of
 from serve_eval.journal import Journal, Record
+from serve_eval.judgements import Judgements
 from serve_eval.repeats import Repeated, stability
 from serve_eval.schema import MEAN, Failure, FailureKind, Outcome, Response, Sample, Score, Task, TaskResult, Traffic
 from serve_eval.stats.missing import missing_bounds
@@ -54,8 +55,9 @@ class Tally:
     flat arrays: some twenty bytes per sample. Writes each score to `scores` (JSON lines) if given. With `repeats` every
     sample is there so many times, see `Repeated`.
 
-    Answers of a task that runs them are scored by what that gave, out of `executions`; without them, as long as answers
-    come, they are counted and not scored.
+    Answers of a task that runs them are scored by what that gave, out of `executions`, and those of a task that asks
+    judges by what they said, out of `judgements`; without them, as long as answers come, they are counted and not
+    scored. Of whom too little could be read has no score: that is a failure.
     """
 
     _OUTCOMES: Final = {outcome: code for code, outcome in enumerate(Outcome, 1)}
@@ -69,8 +71,12 @@ class Tally:
         *,
         repeats: int = 1,
         executions: Executions | None = None,
+        judgements: Judgements | None = None,
     ) -> None:
-        self._executions, self._counts_only = executions, task.program is not None and executions is None
+        self._executions, self._judgements = executions, judgements
+        self._counts_only = (task.program is not None and executions is None) or (
+            task.questions is not None and judgements is None
+        )
         self.task, self.repeats, self._scores = task, repeats, scores
         self.samples = samples = samples if repeats == 1 else Repeated(samples, repeats)
         self._answers = array("q", bytes(8 * len(samples))) if repeats > 1 else None
@@ -91,13 +97,15 @@ class Tally:
         self._traffic.see(result)
         if self._outcome[i]:
             return
+        sample = self.samples[i]
+        if isinstance(result, Response) and not self._counts_only:
+            result = self._looked_up(sample, result)
         if isinstance(result, Failure):
             self.failed += not self._failure[i]
             self._failure[i] = self._KINDS[result.kind]
             self._retryable[i] = result.retryable
             return
-        sample = self.samples[i]
-        score = _COUNTED if self._counts_only else score_response(self.task, sample, self._with_result(sample, result))
+        score = _COUNTED if self._counts_only else score_response(self.task, sample, result)
         self.failed -= bool(self._failure[i])
         self._failure[i] = 0
         self._outcome[i] = self._OUTCOMES[score.outcome]
@@ -136,15 +144,15 @@ class Tally:
         """In which way an answer failed, counted; None for one that did not, and where the task does not tell."""
         if self.task.failure_mode is None or score.outcome is Outcome.CORRECT or self._counts_only:
             return None
-        mode = self.task.failure_mode(sample, self._with_result(sample, response), score)
+        mode = self.task.failure_mode(sample, response, score)
         self._modes[mode] += 1
         return mode
 
-    def _with_result(self, sample: Sample, response: Response) -> Response:
-        program = program_of(self.task, sample, response)
-        if program is None or self._executions is None:
-            return response
-        return msgspec.structs.replace(response, ran=self._executions.result(program))
+    def _looked_up(self, sample: Sample, response: Response) -> Response | Failure:
+        """The answer with what running it gave and what judges said of it."""
+        if self._executions is not None and (program := program_of(self.task, sample, response)) is not None:
+            response = msgspec.structs.replace(response, ran=self._executions.result(program))
+        return response if self._judgements is None else self._judgements.judged(self.task, sample, response)
 
     def count(self, earlier: Failure) -> None:
         """Takes a failure of an earlier session, whose sample is asked again."""

@@ -13,6 +13,7 @@ from serve_eval.cli._launch_preview import lines as launch_lines
 from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, say
 from serve_eval.errors import PlanError
+from serve_eval.judgements import judges_of
 from serve_eval.plan import to_file
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.report.exit_code import PASS, UNDECIDED
@@ -95,6 +96,8 @@ def facts(p: PreparedTask, repeats: int) -> dict[str, Any]:
         facts["acceptance_length"] = f"{p.task.acceptance_length}, at least {p.acceptance.min_al:.3f} tokens per step"
     if p.task.program is not None:
         facts["runs_code"] = "its answers are run on this machine, which --allow-code-execution permits"
+    if judges := judges_of(p.task, p.dataset.samples):
+        facts["judge_requests"] = {judge.name: repeats * count for judge, count in judges}
     if choices := p.dataset.samples[0].choices:
         facts["choices"] = f"{', '.join(map(repr, choices))}: a request for each, and the likeliest counts"
     first = p.dataset.samples[0]
@@ -115,6 +118,8 @@ def _text(plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: l
             if key not in ("task", "requests", "data", "notes", "first_prompt")
         }
         for key, value in shown.items():
+            if isinstance(value, dict):
+                value = ", ".join(f"at most {count} to {name}" for name, count in value.items())
             if value is not None:
                 lines.append(f"  {key.replace('_', ' ')}: {f'{value:.3f}' if isinstance(value, float) else value}")
         lines += [f"  note: {note}" for note in facts["notes"]]
@@ -127,7 +132,9 @@ def _text(plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: l
         lines += ["  first prompt:", *_indented(_ends(text), "    | ")]
     total = sum(facts["requests"] for facts in tasks)
     most = "at most " if plan.early_stop is not None else ""
-    lines.append(f"{most}{total} requests in all; nothing was sent")
+    judged = sum(count for facts in tasks for count in facts.get("judge_requests", {}).values())
+    to_judges = f", and at most {judged} to judges" if judged else ""
+    lines.append(f"{most}{total} requests in all{to_judges}; nothing was sent")
     return clean("\n".join(lines) + "\n")
 
 

@@ -21,7 +21,7 @@ from serve_eval.schema import Suite, SuiteRun
 from serve_eval.suite.folder import SERVERS
 from serve_eval.suite.shared_server import groups
 
-_SHOWN = ("requests", "reference", "threshold", "theta", "no_reference", "notes")
+_SHOWN = ("requests", "judge_requests", "reference", "threshold", "theta", "no_reference", "notes")
 
 
 def show(suite: Suite, *, as_json: bool) -> int:
@@ -112,6 +112,8 @@ def _lines(suite: Suite, servers: list[dict[str, Any]]) -> list[str]:
                 reference = task.get("no_reference") or f"threshold {task['threshold']:.3f}"
                 if "reference" in task:
                     reference = f"reference {task['reference']:g}, {reference}"
-                lines.append(f"    {task['task']}: {task['requests']} requests, {reference}")
+                judged = sum(task.get("judge_requests", {}).values())
+                to_judges = f" and at most {judged} to judges" if judged else ""
+                lines.append(f"    {task['task']}: {task['requests']} requests{to_judges}, {reference}")
                 lines += [f"      note: {note}" for note in task["notes"]]
     return [*lines, *(f"waiver until {w.until}: {dict(w.match)}: {w.reason}" for w in suite.waivers)]

@@ -16,7 +16,9 @@ from serve_eval.schema import (
     Acceptance,
     AcceptanceCheck,
     EarlyStop,
+    FailureKind,
     Isolation,
+    JudgeReport,
     Load,
     PairedComparison,
     Report,
@@ -137,9 +139,9 @@ def _explain(task: TaskReport, console: Console) -> None:
         )
     if result.failures:
         kinds = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())
-        bound = ""
-        if not result.spared:
-            most = failure_rate_upper(result.failed, result.planned)
+        bound, lost = "", result.failed - result.failures.get(FailureKind.JUDGE_ERROR, 0)
+        if lost and not result.spared:
+            most = failure_rate_upper(lost, result.planned)
             bound = f"; at 95 % confidence at most {most:.2%} of such requests fail"
         _say(console, f"{name}: failures: {kinds}{bound}")
     _say(console, f"{name}: {_traffic(task)}")
@@ -162,6 +164,8 @@ def _explain(task: TaskReport, console: Console) -> None:
         _say(console, f"{name}: protocol: {verdict.protocol}")
     for isolation in task.isolations:
         _say(console, f"{name}: answers were run {_isolated(isolation)}")
+    for judge in task.judges:
+        _say(console, f"{name}: {_judged(judge)}")
     if verdict.early is not None:
         _say(console, f"{name}: early stop: {_early(verdict.early)}")
     if verdict.paired is not None:
@@ -201,6 +205,15 @@ def _isolated(isolation: Isolation) -> str:
         f"{'with' if isolation.network else 'no'} network, writing to {', '.join(isolation.writable) or 'nothing'}"
     )
     return f"by {isolation.name} as user {isolation.uid} on Python {isolation.python}: {reached}"
+
+
+def _judged(judge: JudgeReport) -> str:
+    """What a judge was asked, what came of it, and what it took."""
+    counts = {"unreadable": judge.unreadable, "failed": judge.failed, "not asked for": judge.missing}
+    lacking = "".join(f", {count} {what}" for what, count in counts.items() if count)
+    traffic = judge.traffic
+    tokens = f"{traffic.prompt_tokens} prompt tokens and {traffic.completion_tokens} of answers"
+    return f"judged by {judge.name}: {judge.planned} judgements{lacking}; {traffic.attempts} requests, {tokens}"
 
 
 def _early(early: EarlyStop) -> str:

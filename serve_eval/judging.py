@@ -1,0 +1,195 @@
+"""Asking judges what answers are worth: each at its own endpoint, by the engine that asks everything else."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from serve_eval import connection
+from serve_eval.client.client import UNREACHABLE_HINT, Client
+from serve_eval.client.preflight import trial
+from serve_eval.concurrency import MOST
+from serve_eval.connection import connect
+from serve_eval.descriptors import ensure_descriptors
+from serve_eval.errors import EndpointError, PlanError
+from serve_eval.journal import Journal
+from serve_eval.runner import Lane, Progress, Session
+from serve_eval.runner import ask as ask_lanes
+from serve_eval.schema import (
+    Dataset,
+    Endpoint,
+    Failure,
+    FailureKind,
+    Hypothesis,
+    Judge,
+    JudgeReport,
+    Metric,
+    Outcome,
+    Plan,
+    Question,
+    Response,
+    Sample,
+    Score,
+    Task,
+)
+from serve_eval.tally import Tally
+from serve_eval.watch import Watch
+
+LEAST_RETRY_BUDGET = 100
+"""Retries that a judge may take however few questions there are."""
+SHORT_TOKENS = 16
+"""Of the answer to a short request: some servers refuse fewer."""
+
+
+async def check(plan: Plan, judges: Iterable[Judge], environ: Mapping[str, str] = os.environ) -> None:
+    """A short request to every judge with an endpoint of its own, before answers are paid for that it will not judge.
+
+    Raises PlanError for what its connection lacks, and EndpointError for one that does not answer; both name it.
+    """
+    for judge in judges:
+        if judge.base_url is None:
+            continue
+        with _named(judge):
+            told = {"api_key_env": judge.connection.api_key_env or None, "headers": judge.connection.headers}
+            problems = [f"{'.'.join(path)}: {problem}" for path, problem in connection.problems(told, environ)]
+            if problems:
+                raise PlanError(problems)
+            async with _client(plan, judge, environ) as client:
+                sampling = replace(judge.sampling, max_tokens=SHORT_TOKENS)
+                failure = await trial(client, chat=True, sampling=sampling, extra=judge.extra)
+            if failure is not None:
+                message = f"{judge.base_url} does not answer a short request: {failure.message}"
+                raise EndpointError(message, hint=_hint(failure))
+
+
+async def ask(
+    plan: Plan,
+    task: str,
+    pending: Mapping[str, Question],
+    file: Path,
+    environ: Mapping[str, str],
+    *,
+    itself: Client | None = None,
+    progress: Progress | None = None,
+    at_first: Callable[[], None] | None = None,
+) -> None:
+    """Asks these questions, by the ids of their records, judge after judge; what was said is added to `file`.
+
+    `itself` is the client of the endpoint that is judged, for the judge without an endpoint of its own. `at_first` is
+    called when the first record was written. Raises EndpointError, which names the judge, when one is given up; what
+    was had by then is kept.
+    """
+    by_judge: dict[str, tuple[Judge, dict[str, Question]]] = {}
+    for name, question in pending.items():
+        by_judge.setdefault(question.judge.name, (question.judge, {}))[1][name] = question
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    with Journal(file) as journal:
+        for judge, questions in by_judge.values():
+            asked = Tally(_as_task(f"{task}, judged by {judge.name}", judge, questions), _samples(questions))
+            with _named(judge):
+                if judge.base_url is None:
+                    assert itself is not None
+                    await _ask(plan, itself, asked, journal, progress, at_first)
+                else:
+                    async with _client(plan, judge, environ) as client:
+                        await _ask(plan, client, asked, journal, progress, at_first)
+
+
+async def _ask(
+    plan: Plan,
+    client: Client,
+    asked: Tally,
+    journal: Journal,
+    progress: Progress | None,
+    at_first: Callable[[], None] | None,
+) -> None:
+    if plan.limits.retry_budget is None:
+        client.retry_budget = client.retries + max(LEAST_RETRY_BUDGET, len(asked.samples) // 4)
+    session, name = Session(client, order_seed=plan.seed, at_first=at_first), asked.task.name
+    watch = Watch(answered=0, max_error_rate=plan.limits.max_error_rate)
+    lane = Lane(name, asked, journal, array("q", range(len(asked.samples))))
+    await ask_lanes(session, [lane], progress=progress, watch=watch)
+    once_more = array("q", asked.worth_another_pass())
+    await ask_lanes(session, [Lane(f"{name}, the failed once more", asked, journal, once_more)], progress=progress)
+
+
+def _samples(questions: Mapping[str, Question]) -> Sequence[Sample]:
+    return [Sample(id=name, prompt=question.prompt, target="") for name, question in questions.items()]
+
+
+def _as_task(name: str, judge: Judge, questions: Mapping[str, Question]) -> Task:
+    """What a judge is asked, in the form that the engine asks. Its score is whether there is a verdict."""
+
+    def score(sample: Sample, response: Response) -> Score:
+        readable = questions[sample.id].read(response.text) is not None
+        return Score(value=float(readable), outcome=Outcome.CORRECT if readable else Outcome.UNPARSED)
+
+    return Task(
+        name=name,
+        version=1,
+        reference_file="",
+        metric=Metric(name="readable"),
+        hypothesis=Hypothesis(),
+        sampling=judge.sampling,
+        extra=judge.extra,
+        protocol={},
+        chat=True,
+        load=lambda roots, wanted: Dataset(samples=_samples(questions), files=(), total=len(questions)),
+        score=score,
+        answers=lambda sample: ("", ""),
+    )
+
+
+def _client(plan: Plan, judge: Judge, environ: Mapping[str, str]) -> Client:
+    """The way to a judge: its own key, headers and pace, with the patience of the plan."""
+    limits = replace(
+        plan.limits,
+        concurrency=plan.limits.concurrency if judge.concurrency is None else judge.concurrency,
+        rate_limit=judge.rate_limit,
+        stream=False,
+    )
+    ensure_descriptors(MOST if limits.concurrency == "auto" else limits.concurrency)
+    endpoint = Endpoint(base_url=judge.base_url or "", model=judge.model)
+    return connect(replace(plan, connection=judge.connection, limits=limits), endpoint, environ)
+
+
+@contextmanager
+def _named(judge: Judge) -> Iterator[None]:
+    """Says of an error that it is one of this judge."""
+    try:
+        yield
+    except PlanError as error:
+        raise PlanError([f"judge {judge.name}: {problem}" for problem in error.problems], hint=error.hint) from error
+    except EndpointError as error:
+        raise EndpointError(f"judge {judge.name}: {error}", hint=error.hint) from error
+
+
+def _hint(failure: Failure) -> str:
+    if failure.kind is FailureKind.DISCONNECTED:
+        return UNREACHABLE_HINT
+    if failure.status in (401, 403):
+        return "Name the variable with its key as api_key_env, beside the judge's base_url."
+    if "max_completion_tokens" in failure.message:
+        return "Say max_tokens_field: max_completion_tokens, beside the judge's base_url."
+    return "See base_url, model and sampling of that judge, where the scorer is configured."
+
+
+def remarks(plan: Plan, judges: Sequence[JudgeReport]) -> list[str]:
+    """What a reader should know of judgements."""
+    told = [
+        f"the model judges itself ({judge.name}): models tend to favour what they wrote"
+        for judge in judges
+        if judge.base_url is None or judge.model == plan.model
+    ]
+    told += [
+        f"{judge.truncated} judgements of {judge.name} were cut before the verdict: raise its sampling.max_tokens"
+        for judge in judges
+        if judge.truncated
+    ]
+    if missing := sum(judge.missing for judge in judges):
+        told.append(f"{missing} judgements were not asked for yet: run --resume asks for them")
+    return told

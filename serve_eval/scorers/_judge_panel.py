@@ -1,0 +1,106 @@
+"""Who judges: the judges of a file, checked. Keys are read from the environment only, as everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from serve_eval import connection
+from serve_eval.address import normalise_base_url
+from serve_eval.errors import PlanError
+from serve_eval.schema import Connection, Judge, SamplingParams
+
+ITSELF = "itself"
+"""What the endpoint that is judged is called where it is its own judge."""
+
+
+class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a judge is asked. It has to have room for its reasons before the verdict."""
+
+    max_tokens: int = 2048
+    temperature: float | None = 0.0
+    top_p: float | None = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+class JudgeEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A judge as a file has it. Without `base_url` it is the endpoint that is judged. `api_key_env` is the name of the
+    variable that holds the key; without it none is sent. `${VARIABLE}` stands for what is secret in `headers` and
+    `proxy`."""
+
+    base_url: str | None = None
+    model: str | None = None
+    name: str | None = None
+    api_key_env: str | None = None
+    headers: dict[str, str] = {}
+    proxy: str | None = None
+    ca_bundle: str | None = None
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    sampling: Sampling = Sampling()
+    extra_body: dict[str, object] = {}
+    concurrency: int | None = None
+    rate_limit: float | None = None
+
+
+def panel(entries: Sequence[JudgeEntry]) -> tuple[list[Judge], list[str]]:
+    """The judges of a file, and what is wrong with them."""
+    found: list[Judge] = []
+    problems = [] if entries else ["judge.judges: name at least one; {} is the endpoint itself"]
+    for i, entry in enumerate(entries):
+        name = entry.name or entry.model or ITSELF
+        wrong = list(_problems(entry))
+        if any(c.isspace() or not c.isprintable() for c in name):
+            wrong.append("name: must be a word without spaces")
+        if any(judge.name == name for judge in found):
+            wrong.append(f"name: two judges are called {name!r}; give each a name of its own")
+        problems += [f"judge.judges[{i}].{problem}" for problem in wrong]
+        if not wrong:
+            found.append(_judge(name, entry))
+    return found, problems
+
+
+def _problems(entry: JudgeEntry) -> Iterator[str]:
+    told = {"headers": entry.headers, "api_key_env": entry.api_key_env, "proxy": entry.proxy}
+    # Whether the environment has the variables matters when the judge is asked, and not when a run is only looked at.
+    for path, problem in connection.problems(told, {entry.api_key_env or "": ""}):
+        yield f"{'.'.join(path)}: {problem}"
+    if entry.base_url is None:
+        own = JudgeEntry(name=entry.name, sampling=entry.sampling, extra_body=entry.extra_body)
+        if own != entry:
+            yield "base_url: required; the endpoint itself as a judge takes name, sampling and extra_body alone"
+    else:
+        if not entry.model:
+            yield "model: required"
+        try:
+            normalise_base_url(entry.base_url)
+        except PlanError as error:
+            yield str(error)
+    if entry.sampling.max_tokens < 1:
+        yield "sampling.max_tokens: must be 1 or more"
+    if entry.concurrency is not None and entry.concurrency < 1:
+        yield "concurrency: must be 1 or more"
+    if entry.rate_limit is not None and entry.rate_limit <= 0.0:
+        yield "rate_limit: must be above 0"
+
+
+def _judge(name: str, entry: JudgeEntry) -> Judge:
+    return Judge(
+        name=name,
+        base_url=None if entry.base_url is None else normalise_base_url(entry.base_url),
+        model=entry.model,
+        sampling=msgspec.convert(entry.sampling, SamplingParams, from_attributes=True),
+        connection=Connection(
+            api_key_env=entry.api_key_env or "",
+            headers=entry.headers,
+            proxy=entry.proxy,
+            ca_bundle=entry.ca_bundle,
+            max_tokens_field=entry.max_tokens_field,
+        ),
+        extra=entry.extra_body,
+        concurrency=entry.concurrency,
+        rate_limit=entry.rate_limit,
+    )

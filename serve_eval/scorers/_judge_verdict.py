@@ -1,0 +1,64 @@
+"""The verdict in what a judge says."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+
+from serve_eval.errors import PlanError
+
+TAIL = 4000
+"""How many characters at the end are looked through: a verdict stands there."""
+LINE = r"(?im)^(?:[^\w\n]|_)*(?:final +)?verdict(?![^\W_])(.*)$"
+"""Where it stands unless a pattern says otherwise: `Verdict: yes`, `**Final verdict:** yes.`"""
+_AROUND = " \t\r:=*_#`.,;!\"'()[]<>\u2013\u2014"
+
+
+def reader(
+    success: Sequence[str], failure: Sequence[str], points: float | None, pattern: str | None, *, inverted: bool
+) -> Callable[[str], float | None]:
+    """A function that makes a number between 0 and 1 of what a judge says; None where there is no verdict.
+
+    The last match of `pattern` (None: LINE) counts, by its first group where it has one, and nothing but one of the
+    words, or a number of points, may stand there. Raises PlanError for options that make no sense.
+    """
+    worth = _words(success, failure) if points is None else _points(points)
+    try:
+        found = re.compile(LINE if pattern is None else pattern)
+    except re.error as error:
+        raise PlanError(f"pattern: no regular expression: {error}") from error
+    group = min(found.groups, 1)
+
+    def read(text: str) -> float | None:
+        verdict = None
+        for match in found.finditer(text[-TAIL:]):
+            verdict = match.group(group)
+        value = None if verdict is None else worth(verdict.strip(_AROUND))
+        return 1.0 - value if inverted and value is not None else value
+
+    return read
+
+
+def _words(success: Sequence[str], failure: Sequence[str]) -> Callable[[str], float | None]:
+    words = {_word(word): 1.0 for word in success} | {_word(word): 0.0 for word in failure}
+    if not success or not failure or "" in words or len(words) < len(success) + len(failure):
+        raise PlanError("success: it and `failure` each need words of their own, such as [pass] and [fail]")
+    return lambda verdict: words.get(_word(verdict))
+
+
+def _word(text: str) -> str:
+    return text.strip(f"{_AROUND}-").casefold()
+
+
+def _points(most: float) -> Callable[[str], float | None]:
+    if not (math.isfinite(most) and most > 0.0):
+        raise PlanError("points: must be above 0")
+    number = re.compile(rf"(\d+(?:[.,]\d+)?)(?:\s*/\s*{re.escape(f'{most:g}')})?")
+
+    def worth(verdict: str) -> float | None:
+        found = number.fullmatch(verdict)
+        given = math.inf if found is None else float(found[1].replace(",", "."))
+        return given / most if given <= most else None
+
+    return worth

@@ -1,0 +1,119 @@
+"""Other models say what the answer is worth, metric by metric (docs/judges.md).
+
+They are asked after the last answer came. What they are asked is made here, and so is the score of what they said.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from serve_eval.errors import PlanError
+from serve_eval.schema import Judgement, Outcome, Question, Response, Sample, Score, Scorer
+from serve_eval.scorers import _judge_prompts as prompts
+from serve_eval.scorers._graded import graded
+from serve_eval.scorers._judge_metrics import MetricEntry
+from serve_eval.scorers._judge_metrics import metrics as checked_metrics
+from serve_eval.scorers._judge_panel import JudgeEntry, panel
+
+JUDGES_APART, ROUNDS_APART = "judges_apart", "rounds_apart"
+"""Parts of a score: how far the judges, and the rounds of one judge, are apart."""
+
+
+def scorer(
+    *,
+    judges: tuple[JudgeEntry, ...],
+    metrics: tuple[str | MetricEntry, ...] = ("correctness",),
+    rounds: int = 1,
+    majority: bool = False,
+) -> Scorer:
+    """The mean over `metrics` of what `judges` said in each of `rounds`: the mean over what could be read of them, or
+    with `majority` what more than half of them said, a tie counting as half.
+
+    Raises PlanError with what is wrong with the options.
+    """
+    (asked, wrong_judges), (wanted, wrong_metrics) = panel(judges), checked_metrics(metrics)
+    problems = [*wrong_judges, *wrong_metrics]
+    if rounds < 1:
+        problems.append("judge.rounds: must be 1 or more")
+    if rounds > 1 and any(judge.sampling.seed is not None for judge in asked):
+        problems.append("judge.rounds: with a sampling.seed every round would say the same; leave one of them out")
+    if majority and any(isinstance(metric, MetricEntry) and metric.points is not None for metric in metrics):
+        problems.append("judge.majority: points have a mean and no majority; leave it out")
+    if problems:
+        raise PlanError(problems)
+
+    def questions(sample: Sample, expected: object, response: Response) -> list[Question]:
+        texts = prompts.material(sample.prompt, expected, response.text)
+        return [
+            Question(judge=judge, metric=metric.name, round=number, prompt=prompt, read=metric.read)
+            for metric, prompt in [(metric, metric.ask(texts)) for metric in wanted]
+            for judge in asked
+            for number in range(1, rounds + 1)
+        ]
+
+    def score(expected: object, response: Response) -> Score:
+        said = response.judgements
+        if not said:
+            return Score(value=0.0, outcome=Outcome.UNPARSED)
+        values = {metric.part: _worth(metric.name, said, majority=majority) for metric in wanted}
+        told = ", ".join(f"{part} {value:g}" for part, value in values.items())
+        apart = {JUDGES_APART: judges_apart(said)} if len(asked) > 1 else {}
+        apart |= {ROUNDS_APART: rounds_apart(said)} if rounds > 1 else {}
+        return graded(math.fsum(values.values()) / len(values), told, {**values, **apart})
+
+    def wrong(expected: object) -> list[str]:
+        if prompts.expected_text(expected):
+            return []
+        return [f"nothing is expected, and the metric {m.name} needs something" for m in wanted if m.needs_expected]
+
+    def answers(expected: object) -> tuple[str, str]:
+        """Two texts that a judge should tell apart: no text has its score by itself."""
+        return prompts.expected_text(expected) or "This is what you asked for.", "I do not know."
+
+    who = [
+        {"name": judge.name, "model": judge.model, "sampling": judge.sampling, "extra_body": judge.extra}
+        for judge in asked
+    ]
+    decisive = {"judges": who, "metrics": metrics, "rounds": rounds, "majority": majority}
+    return Scorer(
+        version=1,
+        score=score,
+        answers=answers,
+        problems=wrong,
+        questions=questions,
+        decisive=msgspec.to_builtins(decisive),
+    )
+
+
+def _worth(metric: str, said: Iterable[Judgement], *, majority: bool) -> float:
+    values = [one.value for one in said if one.metric == metric and one.value is not None]
+    mean = math.fsum(values) / len(values)
+    return mean if not majority or mean == 0.5 else float(mean > 0.5)
+
+
+def judges_apart(said: Sequence[Judgement]) -> float:
+    """How far the highest judge is from the lowest, each by the mean of its rounds, on average over the metrics. Of
+    yes and no in one round, that is the share of metrics on which judges disagree."""
+    return _mean_spread([list(map(statistics.fmean, judges.values())) for judges in _grouped(said).values()])
+
+
+def rounds_apart(said: Sequence[Judgement]) -> float:
+    """How far the rounds of a judge are apart, on average over judges and metrics."""
+    return _mean_spread([rounds for judges in _grouped(said).values() for rounds in judges.values()])
+
+
+def _grouped(said: Iterable[Judgement]) -> dict[str, dict[str, list[float]]]:
+    """Metric -> judge -> what could be read."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for one in said:
+        if one.value is not None:
+            found.setdefault(one.metric, {}).setdefault(one.judge, []).append(one.value)
+    return found
+
+
+def _mean_spread(groups: Sequence[Sequence[float]]) -> float:
+    return statistics.fmean(max(values) - min(values) for values in groups)

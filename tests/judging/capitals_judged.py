@@ -1,0 +1,60 @@
+"""Capitals whose answers other models judge: a task for the tests, found as a file of serve_eval/tasks is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serve_eval import folders
+from serve_eval.fingerprint import canonical
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Message,
+    Metric,
+    Question,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Task,
+)
+
+
+def task(*, judge: dict[str, Any], count: int = 10) -> Task:
+    """`count` questions; `judge` holds the options of the scorer judge."""
+    make = folders.load("serve_eval.scorers", "judge")
+    scorer = make(**folders.check_options(make, judge, "scorer.judge"))
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        samples = [
+            Sample(
+                id=str(i),
+                prompt=(Message(role="user", content=f"What is the capital of country {i}?"),),
+                target=canonical({"expected": f"Town {i}", "scorer": scorer.decisive}),
+                metadata={"expected": f"Town {i}"},
+            )
+            for i in range(wanted)
+        ]
+        return Dataset(samples=samples, files=(), total=wanted)
+
+    def score(sample: Sample, response: Response) -> Score:
+        return scorer.score(sample.metadata["expected"], response)  # type: ignore[no-any-return]
+
+    def questions(sample: Sample, response: Response) -> list[Question]:
+        return scorer.questions(sample, sample.metadata["expected"], response)  # type: ignore[no-any-return]
+
+    return Task(
+        name="capitals_judged",
+        version=1,
+        reference_file="capitals_judged",
+        metric=Metric(),
+        hypothesis=Hypothesis(num_samples=count),
+        sampling=SamplingParams(max_tokens=32),
+        protocol={},
+        chat=True,
+        load=load,
+        score=score,
+        answers=lambda sample: (sample.metadata["expected"], "I do not know."),
+        questions=questions,
+    )
