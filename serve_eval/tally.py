@@ -31,7 +31,7 @@ def _repetitive(text: str) -> bool:
 
 
 def score_response(task: Task, sample: Sample, response: Response) -> Score:
-    """The score of an answer. Without any text there is nothing for the task's scorer to read: the outcome says why."""
+    """The score of an answer. Without any text most tasks' scorers have nothing to read: the outcome says why."""
     told = response.prompt_logprobs is not None or response.choice_logprobs is not None
     if response.text.strip() or told or not task.metric.higher_is_better:
         return task.score(sample, response)
@@ -39,6 +39,10 @@ def score_response(task: Task, sample: Sample, response: Response) -> Score:
         outcome = Outcome.REFUSED
     else:
         outcome = Outcome.REASONING_ONLY if response.reasoning else Outcome.EMPTY
+    if task.judges_empty:
+        score = task.score(sample, response)
+        nothing = score.outcome in (Outcome.WRONG, Outcome.UNPARSED)
+        return msgspec.structs.replace(score, outcome=outcome) if nothing else score
     return Score(value=task.metric.lo or 0.0, outcome=outcome)
 
 
