@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from serve_eval.errors import PlanError
@@ -24,6 +24,7 @@ def try_scoring(here: Documents, sample: Sample, measure: Measure, key: Key, *, 
 
 
 def choose(name: str, items: Iterable[Key]) -> str:
+    """A hint with the figures that a task has."""
     return f"--set lm_eval:{name}.metric=... or .filter=...: it has {'; '.join(called(key) for key in items)}."
 
 
@@ -37,6 +38,7 @@ def _made_up(sample: Sample, here: Documents, right: int) -> list[Any]:
 
 
 def answers_of(here: Documents, sample: Sample, key: Key) -> tuple[str, str]:
+    """A right and a wrong answer, as `Task.answers` gives them. Metrics of a task's own may see it otherwise."""
     task, instances = here.task, here.instances[sample.metadata[DOCUMENT]]
     if task.OUTPUT_TYPE == "generate_until":
         return _gold_text(task, instances[0].doc), WRONG
@@ -44,9 +46,21 @@ def answers_of(here: Documents, sample: Sample, key: Key) -> tuple[str, str]:
         return "-0.5", "-3"
     start = len(str(sample.prompt))
     said = [context[start:] + choice for context, choice in sample.continued]
-    values = [_made_up_value(here, sample, key, i) for i in range(len(said))]
-    right = values.index(max(values))
-    return said[right], said[values.index(min(values))] if len(said) > 1 else ""
+    right = _gold_place(task, instances[0].doc, sample.choices)
+    if right is None:
+        values = [_made_up_value(here, sample, key, i) for i in range(len(said))]
+        right = values.index(max(values))
+    return said[right], said[not right] if len(said) > 1 else ""
+
+
+def _gold_place(task: Any, doc: Mapping[str, Any], choices: Sequence[str]) -> int | None:
+    """Which choice is the right one; None where the document alone does not tell."""
+    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
+    gold = gold[0] if isinstance(gold, list) and gold else gold
+    if isinstance(gold, str):
+        stripped = [choice.strip() for choice in choices]
+        return stripped.index(gold.strip()) if gold.strip() in stripped else None
+    return gold if isinstance(gold, int) and 0 <= gold < len(choices) else None
 
 
 def _made_up_value(here: Documents, sample: Sample, key: Key, right: int) -> float:

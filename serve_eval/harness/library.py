@@ -49,6 +49,8 @@ def config(name: str, include_path: str | None) -> Mapping[str, Any]:
     from lm_eval.tasks._yaml_loader import load_yaml
 
     found = _find(name, include_path)
+    if "class" in load_yaml(found, resolve_func=False):
+        raise PlanError(f"lm_eval:{name} is written as a Python class, of which no file tells", hint=_other_way(name))
     try:
         with _quiet():
             loaded: Mapping[str, Any] = load_yaml(found, resolve_func=True)
@@ -57,8 +59,6 @@ def config(name: str, include_path: str | None) -> Mapping[str, Any]:
             f"lm_eval:{name}: {found} cannot be loaded: {type(error).__name__}: {error}",
             hint="Some tasks need packages of their own: see the task's README in lm-eval.",
         ) from error
-    if "class" in loaded:
-        raise PlanError(f"lm_eval:{name} is written as a Python class, of which no file tells", hint=_other_way(name))
     return loaded
 
 
@@ -151,13 +151,11 @@ def _find(name: str, include_path: str | None) -> Path:
     with _quiet():
         index = TaskIndex.build(folders)
     entry = index.get(name)
-    if entry is not None and entry.kind.name == "TASK" and entry.yaml_path is not None:
+    if entry is not None and entry.kind.name in ("TASK", "PY_TASK") and entry.yaml_path is not None:
         return Path(entry.yaml_path)
     if entry is None:
         tasks = [known for known, one in index.items() if one.kind.name == "TASK"]
         raise PlanError(f"lm_eval: unknown task {name!r}.{nearest(name, tasks)}", hint=_LISTED)
-    if entry.kind.name == "PY_TASK":
-        raise PlanError(f"lm_eval:{name} is written as a Python class, of which no file tells", hint=_other_way(name))
     members = sorted(_members(name, index, set()))
     shown = ",".join(f"lm_eval:{member}" for member in members[:_SHOWN])
     more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""

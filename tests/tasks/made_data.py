@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from serve_eval import folders
 from serve_eval.datasets.known import GPQA_PASSWORD
 from serve_eval.schema import Spec
 from serve_eval.tasks._longbench_sets import CHINESE, SETS
@@ -21,6 +22,8 @@ WORDS = tuple(
     "river stone quiet harbour lamp winter garden train letter morning silver bridge paper hill market".split()  # noqa: SIM905
 )
 
+NAMES = [name for name in folders.names("serve_eval.tasks") if name != "lm_eval"]
+"""Every task but those of another package, which tests/harness has."""
 PROMPTS = "longbench_prompts"
 """Folder of them below the root."""
 
