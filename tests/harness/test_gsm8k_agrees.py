@@ -1,4 +1,4 @@
-"""lm-eval's GSM8K and ours, sample by sample, on answers of real models where those are at hand, else on made-up ones."""
+"""lm-eval's GSM8K and ours, sample by sample, on recorded answers of models, or made-up ones where there are none."""
 
 from __future__ import annotations
 
