@@ -40,6 +40,7 @@ def test_every_flag_that_is_named_exists() -> None:
             ["suite"],
             ["power"],
             ["rescore"],
+            ["export"],
             ["drift"],
             *(["references", name] for name in ("import", "register", "show")),
             ["datasets", "fetch"],

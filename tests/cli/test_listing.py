@@ -10,7 +10,7 @@ from serve_eval.reference import load, shipped_dir
 def test_the_list_has_every_task_and_says_what_is_not_built(capfd: pytest.CaptureFixture[str]) -> None:
     listing("tasks")
     told = capfd.readouterr().out
-    assert all(f"\n  {name}: " in told for name in folders.names("serve_eval.tasks"))
+    assert all(f"\n  {name}:" in told for name in folders.names("serve_eval.tasks"))
     assert "not built, though their references import: voxpopuli, videomme, mixed_modality_*" in told
 
 
