@@ -16,13 +16,14 @@ from pathlib import Path
 
 from client_rows import client_rows
 from goals import goals
+from lm_eval_rows import lm_eval_rows
 from machine import facts, load
 from rows import NotMeasured, Row, slope_ms
 from serving import Mode, Server
 from tool_rows import mean_prompt, tool_rows
 from wrk_rows import wrk_rows
 
-ROW_MAKERS: tuple[Callable[[float, Path], list[Row]], ...] = (wrk_rows, client_rows, tool_rows)
+ROW_MAKERS: tuple[Callable[[float, Path], list[Row]], ...] = (wrk_rows, client_rows, tool_rows, lm_eval_rows)
 """Where the rows come from, given the scale and a folder for scratch files. More rows: one more function here."""
 
 COLUMNS = ("", "answers after", "in flight", "n", "CPU ms/req", "us/chunk", "req/s", "wall s", "peak MB")

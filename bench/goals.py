@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from client_rows import AFTER_200_MS, AT_ONCE, SPACED_10_MS
+from lm_eval_rows import ALONE, ENGINE, ON_OUR_CLIENT
 from rows import Measured, Row, slope_ms
 from serving import Mode
 from startup import median_seconds
@@ -55,6 +56,7 @@ def goals(rows: Sequence[Row]) -> Iterator[Goal]:
     names = ("serve-eval run", "lm-eval local", "AsyncOpenAI script")
     tool, lm_eval, script = ([row for row in rows if row.name.startswith(name)] for name in names)
     yield from _tool_goals(tool, lm_eval, script)
+    yield from _lm_eval_goals(rows)
     ours = _of(rows, "ours, client alone", AT_ONCE, 64)
     what = "CPU per request, client alone, 64 in flight"
     for name, limit in (("wrk", 10.0), ("aiohttp", 1.5)):
@@ -84,6 +86,22 @@ def _tool_goals(tool: list[Row], lm_eval: list[Row], script: list[Row]) -> Itera
     wall, its_wall = (m and m.wall_s for m in (_median(_row(of, "", AFTER_200_MS, 128)) for of in (tool, lm_eval)))
     what = "wall time of the whole run, 128 in flight"
     yield Goal(what=what, value=wall, limit=1 / 4, unit="s", peer=("lm-eval", its_wall))
+
+
+def _lm_eval_goals(rows: Sequence[Row]) -> Iterator[Goal]:
+    """One task of lm-eval, 128 in flight: no slower and with less CPU than by lm-eval's own client."""
+    pairs = [("lm-eval local", name, "whole") for name in (ENGINE, ON_OUR_CLIENT)]
+    pairs.append((ALONE["local-completions"], ALONE["serve-eval"], "requests alone"))
+    for other, name, part in pairs:
+        theirs, ours = (_of(rows, one, AFTER_200_MS, 128) for one in (other, name))
+        for what, unit, of in (("wall time", "s", lambda m: m.wall_s), ("CPU", "s", lambda m: m.cpu_s)):
+            yield Goal(
+                what=f"{what} of a task of lm-eval, {part}: {name}",
+                value=of(ours) if _all_right(ours) else None,
+                limit=1.0,
+                unit=unit,
+                peer=("lm-eval's own", of(theirs) if _all_right(theirs) else None),
+            )
 
 
 def _many_in_flight(ours: Measured | None) -> Iterator[Goal]:

@@ -94,7 +94,7 @@ def mean_prompt(scratch: Path) -> float:
     return sum(lengths) / len(lengths) if lengths else 0.0
 
 
-def _environment(scratch: Path) -> dict[str, str]:
+def environment(scratch: Path) -> dict[str, str]:
     """The caller's, without what would change what the tools do, and with everything local."""
     ours = ("SERVE_EVAL_", "OPENAI_", "HF_", "INTEGRATION_TEST", "TRTLLM_", "LLM_MODELS_ROOT")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
@@ -102,20 +102,30 @@ def _environment(scratch: Path) -> dict[str, str]:
 
 
 @cache
-def _prepare(scratch: Path, n: int) -> None:
+def prepare(scratch: Path, n: int) -> None:
     """Writes the data set of `n` questions, its prompts, lm-eval's task, when they are first needed."""
     root, prompts = scratch / f"data_{n}", scratch / f"prompts_{n}.jsonl"
     subprocess.run([sys.executable, "-c", _WRITE, str(root / "gsm8k"), str(TRAIN), str(n)], check=True)
     dumped = [*_serve_eval_command(scratch, n), "--base-url", "localhost:1", "--dump-prompts", str(prompts)]
-    written = run(dumped, limit_s=180, env=_environment(scratch))
+    written = run(dumped, limit_s=180, env=environment(scratch))
     if written.code:
         raise NotMeasured(f"no prompts: {written.last_words}")
     questions = (json.loads(line)["prompt"] for line in prompts.open(encoding="utf-8"))
     asked = scratch / f"asked_{n}.jsonl"
     asked.write_text("".join(json.dumps({"prompt": text, "target": "42"}) + "\n" for text in questions), "utf-8")
-    tasks = scratch / "lm_eval_tasks"
+    tasks = task_folder(scratch)
     tasks.mkdir(exist_ok=True)
-    (tasks / f"bench_{n}.yaml").write_text(_LM_EVAL_TASK.format(task=f"bench_{n}", file=asked), "utf-8")
+    (tasks / f"{task_name(n)}.yaml").write_text(_LM_EVAL_TASK.format(task=task_name(n), file=asked), "utf-8")
+
+
+def task_folder(scratch: Path) -> Path:
+    """Where lm-eval's tasks are written."""
+    return scratch / "lm_eval_tasks"
+
+
+def task_name(n: int) -> str:
+    """lm-eval's task of `n` prompts."""
+    return f"bench_{n}"
 
 
 def _serve_eval_command(scratch: Path, n: int) -> list[str]:
@@ -126,40 +136,40 @@ def _serve_eval_command(scratch: Path, n: int) -> list[str]:
 
 def _serve_eval(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measured]:
     def measure(server: Server) -> Measured:
-        _prepare(scratch, n)
+        prepare(scratch, n)
         out = Path(tempfile.mkdtemp(dir=scratch)) / "run"
         command = [*_serve_eval_command(scratch, n), "--base-url", server.base_url, "--concurrency", str(in_flight)]
-        finished = run([*command, "-o", str(out)], limit_s=180, env=_environment(scratch), started=server.watch)
+        finished = run([*command, "-o", str(out)], limit_s=180, env=environment(scratch), started=server.watch)
         if finished.code != 3:  # no reference applies
             raise NotMeasured(finished.last_words)
         result = json.loads((out / "report.json").read_bytes())["tasks"][0]["result"]
         shutil.rmtree(out.parent)
-        return _measured(server, finished, n, result["scored"] - result["outcomes"].get("unparsed", 0))
+        return measured_of(server, finished, n, result["scored"] - result["outcomes"].get("unparsed", 0))
 
     return measure
 
 
 def _lm_eval(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measured]:
-    task = f"bench_{n}"
+    task = task_name(n)
     told = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--tasks", task]
-    told += ["--include_path", str(scratch / "lm_eval_tasks"), "--batch_size", "1"]
+    told += ["--include_path", str(task_folder(scratch)), "--batch_size", "1"]
 
     def measure(server: Server) -> Measured:
         if importlib.util.find_spec("lm_eval") is None:
             raise NotMeasured("not installed: lm-eval")
-        _prepare(scratch, n)
+        prepare(scratch, n)
         out = Path(tempfile.mkdtemp(dir=scratch))
         model = f"model=m,base_url={server.base_url}/completions,num_concurrent={in_flight},max_retries=1,"
         model += "tokenized_requests=False,tokenizer_backend=None"
         command = [*told, "--model_args", model, "--output_path", str(out)]
-        finished = run(command, limit_s=180, env=_environment(scratch), started=server.watch)
+        finished = run(command, limit_s=180, env=environment(scratch), started=server.watch)
         results = list(out.rglob("results_*.json"))
         if finished.code or not results:
             raise NotMeasured(finished.last_words)
         said = json.loads(results[0].read_bytes())
         shutil.rmtree(out)
         right = min(said["results"][task][f"exact_match,{name}"] for name in ("strict-match", "flexible-extract"))
-        return _measured(server, finished, n, round(right * said["n-samples"][task]["effective"]))
+        return measured_of(server, finished, n, round(right * said["n-samples"][task]["effective"]))
 
     return measure
 
@@ -168,20 +178,20 @@ def _openai_script(scratch: Path, n: int, in_flight: int) -> Callable[[Server], 
     def measure(server: Server) -> Measured:
         if importlib.util.find_spec("openai") is None:
             raise NotMeasured("not installed: openai")
-        _prepare(scratch, n)
+        prepare(scratch, n)
         command = [sys.executable, str(Path(__file__).with_name("openai_script.py")), "--base-url", server.base_url]
         command += ["--prompts", str(scratch / f"asked_{n}.jsonl"), "--in-flight", str(in_flight)]
         command += ["--out", str(scratch / "openai_script.jsonl")]
-        finished = run(command, limit_s=180, env=_environment(scratch), started=server.watch)
+        finished = run(command, limit_s=180, env=environment(scratch), started=server.watch)
         if finished.code:
             raise NotMeasured(finished.last_words)
         right = sum('"right": true' in line for line in (scratch / "openai_script.jsonl").open(encoding="utf-8"))
-        return _measured(server, finished, n, right)
+        return measured_of(server, finished, n, right)
 
     return measure
 
 
-def _measured(server: Server, finished: Finished, n: int, ok: int) -> Measured:
+def measured_of(server: Server, finished: Finished, n: int, ok: int) -> Measured:
     seen = server.seen()
     return Measured(
         n=n,

@@ -6,8 +6,8 @@ import msgspec
 
 from serve_eval.asking import request_of
 from serve_eval.client.client import Client
-from serve_eval.schema import Attempt, Failure, FailureKind, Response, Sample, Task, Usage
-from serve_eval.scorers.likelihood import continuation
+from serve_eval.schema import Attempt, Failure, FailureKind, Need, Response, Sample, Task, Usage
+from serve_eval.scorers.likelihood import continuation, is_likeliest
 
 
 async def send(client: Client, task: Task, sample: Sample) -> Response | Failure:
@@ -20,11 +20,12 @@ async def send(client: Client, task: Task, sample: Sample) -> Response | Failure
     request = request_of(task, sample)
     if not sample.choices:
         return await client.send(request)
-    context, told = str(request.prompt), []
+    told: list[tuple[float, ...]] = []
+    greedy: list[bool] | None = []
     attempts: tuple[Attempt, ...] = ()
     prompt_tokens = completion_tokens = 0
     latency_s = 0.0
-    for choice in sample.choices:
+    for context, choice in sample.continued:
         result = await client.send(msgspec.structs.replace(request, prompt=context + choice))
         attempts += result.attempts
         if isinstance(result, Failure):
@@ -39,9 +40,18 @@ async def send(client: Client, task: Task, sample: Sample) -> Response | Failure
                 attempts=attempts,
             )
         told.append(tuple(values))
+        likeliest = is_likeliest(result.prompt_logprobs, len(values))
+        greedy = None if likeliest is None or greedy is None else [*greedy, likeliest]
         prompt_tokens += result.usage.prompt_tokens
         completion_tokens += result.usage.completion_tokens
         latency_s += result.latency_s
+    if greedy is None and Need.LIKELIEST_TOKENS in task.requires:
+        return Failure(
+            kind=FailureKind.INVALID_RESPONSE,
+            message="nothing tells whether the tokens are the likeliest ones",
+            retryable=False,
+            attempts=attempts,
+        )
     return Response(
         text="",
         finish_reason=None,
@@ -49,4 +59,5 @@ async def send(client: Client, task: Task, sample: Sample) -> Response | Failure
         latency_s=latency_s,
         attempts=attempts,
         choice_logprobs=tuple(told),
+        choice_greedy=None if greedy is None else tuple(greedy),
     )

@@ -156,6 +156,8 @@ def _known(task: Task, sample: Sample) -> Iterator[tuple[Prompt, str, str]]:
     right, wrong = task.answers(sample)
     if not sample.choices:
         yield sample.prompt, right, wrong
-    for choice in sample.choices:
-        others = "-2" if choice == wrong else "-3"
-        yield f"{sample.prompt}{choice}", *(("-1", "-4") if choice == right else (others, others))
+    start = len(str(sample.prompt))
+    for context, choice in sample.continued:
+        said = context[start:] + choice
+        others = "-2" if said == wrong else "-3"
+        yield context + choice, *(("-0.5", "-4") if said == right else (others, others))

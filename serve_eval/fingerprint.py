@@ -42,7 +42,9 @@ def _content(sample: Sample) -> bytes:
     content = msgspec.json.encode((sample.id, sample.prompt, sample.target))
     if sample.override is not None:
         content += msgspec.json.encode(sample.override, order="sorted")
-    return content + msgspec.json.encode(sample.choices) if sample.choices else content
+    if sample.choices:
+        content += msgspec.json.encode(sample.choices)
+    return content + msgspec.json.encode(sample.heads) if sample.heads else content
 
 
 def canonical(value: object) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval import folders, reference
-from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError
+from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError, SandboxError
 from serve_eval.fingerprint import fingerprint, protocol_differences
 from serve_eval.protocol import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
 from serve_eval.reference import AcceptanceLength
@@ -80,6 +80,12 @@ def prepare(plan: Plan) -> list[PreparedTask]:
             problems += error.problems
     if problems:
         raise PlanError(problems)
+    unsafe = [task.name for _, task in built if task.unsafe]
+    if unsafe and not plan.allow_code_execution:
+        raise SandboxError(
+            f"{', '.join(unsafe)}: scoring runs code that the model writes on this machine, without any isolation",
+            hint="Only on a machine that may be lost: --allow-code-execution.",
+        )
     references = [_reference(plan, task) for _, task in built]
     _check_mismatches(plan, [task for _, task in built], [found for found, _ in references])
     prepared, lacking = [], []
@@ -126,13 +132,16 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
     roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
     full = task.load(roots, hypothesis.num_samples)
     check_ids(task, full)
+    registered = task.hypothesis.num_samples or (None if found is None else found.num_samples)
+    if registered is None:
+        hypothesis = replace(hypothesis, num_samples=len(full.samples))
     if found is not None and (deviation := _refused_data(plan, task, full, found)):
         if not (plan.no_reference or plan.integration_test):
             raise DatasetError(deviation, hint=_OTHER_DATA_HINT)
         found, why, protocol = None, deviation, None
     dataset, hypothesis, notes = _subset(plan, task, full, hypothesis)
     usual = usual_task(spec).hypothesis.num_samples
-    if hypothesis.num_samples != usual and not notes and (found is None or found.num_samples is None):
+    if usual not in (None, hypothesis.num_samples) and not notes and (found is None or found.num_samples is None):
         notes = (f"num_samples is {hypothesis.num_samples} where the task registers {usual}: judged with that n",)
     if full.deviation is not None:
         notes = (*notes, f"the data is not the published set: {full.deviation}")

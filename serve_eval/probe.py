@@ -61,6 +61,7 @@ _HELP: Mapping[Need, str] = {
     Need.PROMPT_LOGPROBS: "Serve the model with one that has echo with logprobs, or prompt_logprobs, such as vLLM: "
     "trtllm-serve has neither over HTTP.",
     Need.CONTINUATION_LOGPROBS: "Serve the model with one that tells the tokens or the text_offset of a prompt.",
+    Need.LIKELIEST_TOKENS: "Serve the model with one that gives top_logprobs of a prompt, or the rank of its tokens.",
     Need.IMAGES: "Serve a model that takes images.",
     Need.GUIDED_DECODING: "Start the server with a guided decoding backend (trtllm-serve: guided_decoding_backend).",
     Need.TOOLS: "Start the server with a tool parser that fits the model (trtllm-serve: --tool_parser; vLLM: "
@@ -82,9 +83,11 @@ async def probe(client: Client, prepared: Sequence[PreparedTask]) -> tuple[list[
     chat = Need.CHAT in found and found[Need.CHAT].works is True
     needs = {need for p in prepared if found[_kind(p)].works for need in p.needs}
     if Need.PROMPT_LOGPROBS in needs:
-        found[Need.PROMPT_LOGPROBS], logprobs = await _prompt_logprobs(client)
+        found[Need.PROMPT_LOGPROBS], logprobs = await prompt_logprobs(client)
         if Need.CONTINUATION_LOGPROBS in needs and logprobs is not None:
             found[Need.CONTINUATION_LOGPROBS] = _continuation_logprobs(logprobs)
+        if Need.LIKELIEST_TOKENS in needs and logprobs is not None:
+            found[Need.LIKELIEST_TOKENS] = _likeliest_tokens(logprobs)
     if Need.IMAGES in needs:
         found[Need.IMAGES] = await _images(client)
     if Need.GUIDED_DECODING in needs:
@@ -147,7 +150,7 @@ async def _sent(client: Client, prompt: Prompt, **more: Any) -> Response | Failu
     return result
 
 
-async def _prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | None]:
+async def prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | None]:
     """The first form in which every token of a short text comes back with its log-probability, and what came."""
     need, seen = Need.PROMPT_LOGPROBS, []
     for form in FIELDS:
@@ -169,6 +172,14 @@ def _continuation_logprobs(told: PromptLogprobs) -> Ability:
         seen = "neither the texts of the tokens nor their places"
         return Ability(need=need, works=False, seen=seen, help=_HELP[need])
     return Ability(need=need, works=True, seen=f"{len(values)} of {len(told.values)} tokens")
+
+
+def _likeliest_tokens(told: PromptLogprobs) -> Ability:
+    """Whether it can be told what greedy decoding would have written."""
+    need = Need.LIKELIEST_TOKENS
+    if told.likeliest is None:
+        return Ability(need=need, works=False, seen="neither top_logprobs nor the rank of a token", help=_HELP[need])
+    return Ability(need=need, works=True, seen=f"{told.likeliest.count('1')} of {len(told.values)} tokens")
 
 
 async def _images(client: Client) -> Ability:

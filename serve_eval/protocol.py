@@ -62,6 +62,8 @@ ONLY_IF_SET = ("seed", "thinking", "extra_body", "chat_template", "add_special_t
 """Fields of a protocol that it has only where they are chosen: one without them was taken without them."""
 OWN_ONLY_IF_SET = ("scoring",)
 """The same of options that a task has by itself."""
+PLACES = ("include_path", "data_files")
+"""Options that say where a task is found, which no default can."""
 
 _OWN_FIELDS = frozenset(
     {"model", "prompt", "messages", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens"}
@@ -88,11 +90,14 @@ def build_task(spec: Spec, where: str = "") -> Task:
 
 
 def usual_task(spec: Spec, **options: object) -> Task:
-    """The task with the defaults of its options, but for those that it cannot be made without, and `options`. Of a
-    user's cases, every option of their own says which they are."""
+    """The task with the defaults of its options, but for those that it cannot be made without, and `options`. Where its
+    files are is one of those, and of a user's cases every option of their own says which they are."""
     own = folders.options_of(folders.load(TASKS, spec.name))
-    kept = (n for n, p in own.items() if n in spec.options and (p.default is p.empty or lives(spec.name)))
-    needed = {name: spec.options[name] for name in kept}
+    needed = {
+        name: spec.options[name]
+        for name, option in own.items()
+        if name in spec.options and (option.default is option.empty or name in PLACES or lives(spec.name))
+    }
     return build_task(Spec(name=spec.name, options={**needed, **options}))
 
 

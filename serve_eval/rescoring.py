@@ -64,7 +64,9 @@ class Told(msgspec.Struct, frozen=True):
     answer: str | None = None
 
 
-class _Line(msgspec.Struct):
+class Line(msgspec.Struct):
+    """A line of scores/<task>.jsonl."""
+
     id: str
     outcome: str
     value: float
@@ -255,12 +257,12 @@ class _Comparison:
             self.moves[outcome, after.outcome] += 1
 
 
-_decoder = msgspec.json.Decoder(_Line)
+_decoder = msgspec.json.Decoder(Line)
 
 
 def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan) -> Rescored:
     name = work.task.name
-    lines = _scores_on_file(run / "scores" / f"{file_stem(name)}.jsonl")
+    lines = scores_on_file(run / "scores" / f"{file_stem(name)}.jsonl")
     before = {sample: line.told() for sample, line in lines.items()}
     comparison = _Comparison(before)
     samples, journal = work.prepared.dataset.samples, run / "samples" / f"{file_stem(name)}.jsonl"
@@ -298,13 +300,13 @@ async def _run_programs(name: str, programs: dict[str, Program], executions: Exe
     await executions.run(name, programs, *await permitted([name], allowed=allowed), None)
 
 
-def _value(task: Task, scored: Sequence[tuple[Sample, _Line]]) -> float | None:
+def _value(task: Task, scored: Sequence[tuple[Sample, Line]]) -> float | None:
     """The value in points that scores on file give."""
     pairs = ((sample, line.score()) for sample, line in scored)
     return task.metric.scale * task.aggregation.of(pairs) if scored else None
 
 
-def _scores_on_file(path: Path) -> dict[str, _Line]:
+def scores_on_file(path: Path) -> dict[str, Line]:
     """Sample -> its score; empty without a file. Raises RunFolderError for a damaged one."""
     if not path.exists():
         return {}

@@ -226,7 +226,9 @@ class Sample:
     never sent.
 
     With `choices`, continuations of a prompt that is a text, no answer is asked for, but how likely each of them is:
-    by a request of its own for each. The sample has a response when all of them were answered."""
+    by a request of its own for each. The sample has a response when all of them were answered. `heads`, where there are
+    any, stand one before each choice and behind the prompt, and belong to what is given: choices that have a context of
+    their own."""
 
     id: str
     prompt: Prompt
@@ -234,6 +236,13 @@ class Sample:
     metadata: Mapping[str, str] = field(default_factory=dict)
     override: Override | None = None
     choices: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
+
+    @property
+    def continued(self) -> tuple[tuple[str, str], ...]:
+        """Each choice behind the text that it continues."""
+        prompt, heads = str(self.prompt), self.heads or ("",) * len(self.choices)
+        return tuple((prompt + head, choice) for head, choice in zip(heads, self.choices, strict=True))
 
 
 HOLDOUT = "holdout"
@@ -286,7 +295,8 @@ class Metric:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
     """Parameters of the classic test, in the units of the value (points). A task that registers no `num_samples` is
-    planned for a minimum detectable effect of `theta` points."""
+    planned for a minimum detectable effect of `theta` points; where its data then gives another number of samples, that
+    one counts."""
 
     num_samples: int | None = None
     sigma: float = 50.0
@@ -339,12 +349,14 @@ name. Which one it is, a probe finds out."""
 class PromptLogprobs(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """Natural logarithms of the probabilities of a prompt's tokens, in order, but for the first `skipped`, which have
     none. `offsets` says where in the prompt each of them begins, in characters; where no server tells and it cannot be
-    worked out, it is None and `tokens` has their texts."""
+    worked out, it is None and `tokens` has their texts. `likeliest` has a character for each: 1 where no other token
+    would have been likelier, else 0 (None: the server does not tell)."""
 
     values: tuple[float, ...]
     skipped: int = 1
     offsets: tuple[int, ...] | None = None
     tokens: tuple[str, ...] | None = None
+    likeliest: str | None = None
 
 
 class Attempt(Struct, frozen=True, kw_only=True, gc=False):
@@ -416,8 +428,9 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     what running it gave, for a task that runs answers, and `judgements` what judges said of it, for a task that asks
     them; both are looked up for the scorer and never journalled here.
     `choice_logprobs` has the log-probabilities of the tokens of each of the sample's choices; usage, latency and
-    attempts are then those of all their requests together, and there is no text either. An answer with `tool_calls`
-    often has no text, and is none the less an answer.
+    attempts are then those of all their requests together, and there is no text either. `choice_greedy` says of each
+    whether greedy decoding would have written it (None: the server does not tell). An answer with `tool_calls` often
+    has no text, and is none the less an answer.
     """
 
     text: str
@@ -437,6 +450,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     prompt_logprobs: PromptLogprobs | None = None
     choice_logprobs: tuple[tuple[float, ...], ...] | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    choice_greedy: tuple[bool, ...] | None = None
 
     @property
     def truncated(self) -> bool:
@@ -568,6 +582,7 @@ class Need(StrEnum):
     CHAT = "chat"
     PROMPT_LOGPROBS = "prompt log-probabilities"
     CONTINUATION_LOGPROBS = "log-probabilities of a continuation"
+    LIKELIEST_TOKENS = "likeliest tokens"
     IMAGES = "images"
     GUIDED_DECODING = "guided decoding"
     TOOLS = "tool calls"
@@ -611,9 +626,9 @@ class Task:
     simulator. `protocol` names every choice that changes the number: it is part of the fingerprint, and a reference is
     only comparable under the same one. With `prompt_logprobs` the prompts' log-probabilities are asked for instead of
     answers; `answers` then gives two numbers as texts, the log-probability of every token, or of samples with choices
-    the one that is right and one that is wrong. With `chat` its prompts are messages. What is the same for every task,
-    such as system prompt, sampling and chat template, is applied to this value by serve_eval.protocol, which also names
-    it in `protocol`.
+    the one that is right and one that is wrong, each behind its head. With `chat` its prompts are messages. What is the
+    same for every task, such as system prompt, sampling and chat template, is applied to this value by
+    serve_eval.protocol, which also names it in `protocol`.
 
     `program(sample, response)`, of a task that runs what was answered, is what to run (None: there is nothing in the
     answer to run); `score` then finds the result in `response.ran`.
@@ -633,6 +648,9 @@ class Task:
 
     `acceptance_length` is the entry of acceptance_length.yaml by which speculative decoding is judged too (None: it is
     not).
+
+    `judges_empty`: an answer without any text is for the scorer to judge, as it may be a right one. `unsafe`: scoring
+    runs what was answered on this machine, without any isolation, as scorers of others do.
     """
 
     name: str
@@ -657,6 +675,8 @@ class Task:
     context_tokens: int | None = None
     acceptance_length: str | None = None
     failure_mode: Callable[[Sample, Response, Score], str] | None = None
+    judges_empty: bool = False
+    unsafe: bool = False
 
     @property
     def file_stem(self) -> str:

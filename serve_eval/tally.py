@@ -32,8 +32,8 @@ def _repetitive(text: str) -> bool:
 
 
 def score_response(task: Task, sample: Sample, response: Response) -> Score:
-    """The score of an answer. Without any text or tool call there is nothing for the task's scorer to read: the outcome
-    says why."""
+    """The score of an answer. Without any text or tool call most tasks' scorers have nothing to read: the outcome says
+    why."""
     told = response.prompt_logprobs is not None or response.choice_logprobs is not None or response.tool_calls
     if response.text.strip() or told or not task.metric.higher_is_better:
         return task.score(sample, response)
@@ -41,6 +41,10 @@ def score_response(task: Task, sample: Sample, response: Response) -> Score:
         outcome = Outcome.REFUSED
     else:
         outcome = Outcome.REASONING_ONLY if response.reasoning else Outcome.EMPTY
+    if task.judges_empty:
+        score = task.score(sample, response)
+        nothing = score.outcome in (Outcome.WRONG, Outcome.UNPARSED)
+        return msgspec.structs.replace(score, outcome=outcome) if nothing else score
     return Score(value=task.metric.lo or 0.0, outcome=outcome)
 
 

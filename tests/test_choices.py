@@ -28,11 +28,13 @@ from serve_eval.schema import (
     Failure,
     FailureKind,
     Limits,
+    Need,
     Plan,
     Report,
     Response,
     Sample,
     Spec,
+    Task,
     TaskReport,
     Usage,
     VerdictOutcome,
@@ -47,7 +49,9 @@ TASK = build_task(LIKELIHOOD)
 Reply = Callable[[str], web.Response]
 
 
-def _send(reply: Reply) -> tuple[Response | Failure, list[dict[str, Any]]]:
+def _send(
+    reply: Reply, *, task: Task = TASK, sample: Sample = SAMPLE
+) -> tuple[Response | Failure, list[dict[str, Any]]]:
     """What comes of the sample at a server that answers prompts so, and the bodies that it got."""
     bodies = []
 
@@ -60,7 +64,7 @@ def _send(reply: Reply) -> tuple[Response | Failure, list[dict[str, Any]]]:
         app.router.add_post("/v1/completions", answer)
         limits = Limits(max_attempts=1)
         async with serve(app) as url, Client(Endpoint(base_url=url, model="m"), limits) as client:
-            return await choices.send(client, TASK, SAMPLE)
+            return await choices.send(client, task, sample)
 
     return asyncio.run(main()), bodies
 
@@ -110,10 +114,38 @@ def test_where_nothing_tells_the_continuation_apart_there_is_no_answer() -> None
     assert "' A'" in failed.message
 
 
+def test_choices_may_have_a_context_of_their_own_which_is_not_judged() -> None:
+    sample = replace(SAMPLE, heads=("", " Say", " Well, say"))
+    result, bodies = _send(lambda prompt: _told(f"{SAMPLE.prompt}{prompt[-2:]}"), sample=sample)
+    ends = [" A", " Say B", " Well, say C"]
+    assert [body["prompt"] for body in bodies] == [f"{SAMPLE.prompt}{end}" for end in ends]
+    assert isinstance(result, Response), result
+    assert result.choice_logprobs == ((-1.0, -0.5), (-2.0, -1.0), (-3.0, -1.5))
+
+
+def test_whether_a_choice_is_the_likeliest_text_is_kept_and_missing_where_a_task_needs_it() -> None:
+    needing = replace(TASK, requires=frozenset({Need.LIKELIEST_TOKENS}))
+
+    def told(prompt: str) -> web.Response:
+        best = {"x": -9.0} if prompt.endswith("B") else {"y": -0.1}
+        return _told(prompt, top_logprobs=[None, {"z": -1.0}, best, best])
+
+    result, _ = _send(told, task=needing)
+    assert isinstance(result, Response), result
+    assert result.choice_greedy == (False, True, False)
+    plain, _ = _send(_told)
+    assert isinstance(plain, Response), plain
+    assert plain.choice_greedy is None
+    failed, _ = _send(_told, task=needing)
+    assert isinstance(failed, Failure)
+    assert "likeliest" in failed.message
+
+
 def test_choices_are_in_the_fingerprint_and_in_the_key() -> None:
     samples = [SAMPLE, replace(SAMPLE, choices=()), replace(SAMPLE, choices=(" A", " B"))]
+    samples.append(replace(SAMPLE, heads=("x", "", "")))
     prints = {fingerprint(TASK, Dataset(samples=[sample], files=(), total=1))["samples"] for sample in samples}
-    assert len(prints) == len({sample_key(sample) for sample in samples}) == 3
+    assert len(prints) == len({sample_key(sample) for sample in samples}) == 4
 
 
 def test_the_letter_protocol_is_what_it_was_and_its_references_do_not_judge_the_likelihood(data_root: Path) -> None:

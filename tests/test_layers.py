@@ -12,7 +12,17 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS: list[tuple[str, ...]] = [
     ("errors",),
     ("schema", "stats", "folders", "origins", "yaml_file", "address", "fingerprint", "prompt_hash", "order", "traffic"),
-    ("concurrency", "watch", "descriptors", "repeats", "asking", "aggregations", "degradation", "chat_template"),
+    (
+        "concurrency",
+        "watch",
+        "descriptors",
+        "repeats",
+        "asking",
+        "aggregations",
+        "degradation",
+        "chat_template",
+        "lm_eval_layout",
+    ),
     (
         "client",
         "hung",
@@ -36,6 +46,7 @@ LAYERS: list[tuple[str, ...]] = [
         "scorers",
         "cases",
         "datasets",
+        "harness",
         "launchers",
         "sandbox",
     ),
@@ -53,10 +64,11 @@ LAYERS: list[tuple[str, ...]] = [
         "registration",
         "old_results",
         "rescoring",
+        "exporting",
         "demo",
     ),
     ("suite",),
-    ("cli", "__main__"),
+    ("cli", "lm_eval_model", "__main__"),
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FREE_OF_SIBLINGS = ("tasks", "scorers", "verdicts", "launchers")

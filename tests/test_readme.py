@@ -40,6 +40,7 @@ def test_every_flag_that_is_named_exists() -> None:
             ["suite"],
             ["power"],
             ["rescore"],
+            ["export"],
             ["drift"],
             *(["cases", name] for name in ("expand", "import-results")),
             *(["references", name] for name in ("import", "register", "show")),

@@ -15,7 +15,8 @@ class Interrupted(Exception):
     """The user or a scheduler ended the run; everything that was had is in the run folder."""
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the fastest event loop that is installed; None for that of Python."""
     try:
         import uvloop
     except ImportError:
@@ -43,7 +44,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
             loop.add_signal_handler(number, stop, number)
         return await task
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             return runner.run(guarded())
         except asyncio.CancelledError:

@@ -39,6 +39,7 @@ def dump(plan: Plan, file: Path) -> int:
                 for sample in p.dataset.samples:
                     line = {"task": p.task.name, "id": sample.id, "prompt": sample.prompt, "target": sample.target}
                     more = {"choices": sample.choices} if sample.choices else {}
+                    more |= {"heads": sample.heads} if sample.heads else {}
                     out.write(msgspec.json.encode({**line, **more}) + b"\n")
     except OSError as error:
         raise PlanError(f"--dump-prompts: {file} cannot be written: {error.strerror}") from error

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import serve_eval
-from serve_eval.cli import cases, datasets, demo, drift, power, references, rescore, run, serve, verdict
+from serve_eval.cli import cases, datasets, demo, drift, export, power, references, rescore, run, serve, verdict
 from serve_eval.cli import listing as listing_command
 from serve_eval.cli import suite as suite_command
 from serve_eval.cli._streams import prepare_streams, say
@@ -41,6 +41,7 @@ app.command("suite", short_help="Run many plans in one folder, one verdict.")(su
 app.command("serve", short_help="Start servers and hold them for other clients.")(serve.serve)
 app.command("verdict", short_help="Judge a finished run by another rule.")(verdict.verdict)
 app.command("rescore", short_help="Score a run's answers again.")(rescore.rescore)
+app.command("export", short_help="A run in the files of lm-eval.")(export.export)
 app.command("drift", short_help="Chart the runs of many days.")(drift.drift)
 app.command("power", short_help="What drop n samples show, and n for a drop.")(power.power)
 app.add_typer(references.app, name="references", short_help="Show, check, register and import references.")

@@ -28,11 +28,13 @@ class _Listed(msgspec.Struct):
     tokens: list[str] | None = None
     token_logprobs: list[float | None] | None = None
     text_offset: list[int] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
 
 
 class _Entry(msgspec.Struct):
     logprob: float
     decoded_token: str | None = None
+    rank: int | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -65,7 +67,13 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
         id=wire.answer_id(parsed.id),
         finish_reason=wire.finished(choice.finish_reason),
         usage=usage,
-        prompt_logprobs=_kept(*_entries(choice), expected=usage.prompt_tokens, generated=generated, prompt=prompt),
+        prompt_logprobs=_kept(
+            *_entries(choice),
+            likeliest=_likeliest(choice),
+            expected=usage.prompt_tokens,
+            generated=generated,
+            prompt=prompt,
+        ),
     )
 
 
@@ -88,11 +96,24 @@ def _entries(choice: _Choice) -> tuple[list[float | None], Sequence[str | None],
     )
 
 
+def _likeliest(choice: _Choice) -> list[bool | None]:
+    """Of each token that is told of, whether no other would have been likelier; None where that is not told."""
+    if choice.prompt_logprobs is not None:
+        first = [next(iter(entry.values()), None) if entry else None for entry in choice.prompt_logprobs]
+        return [None if e is None or e.rank is None else e.rank == 1 for e in first]
+    listed = choice.logprobs
+    if listed is None or listed.top_logprobs is None:
+        return []
+    pairs = zip(listed.token_logprobs or (), listed.top_logprobs, strict=False)
+    return [None if value is None or not top else value >= max(top.values()) for value, top in pairs]
+
+
 def _kept(
     values: list[float | None],
     tokens: Sequence[str | None],
     offsets: list[int] | None,
     *,
+    likeliest: list[bool | None],
     expected: int,
     generated: bool,
     prompt: str,
@@ -119,8 +140,10 @@ def _kept(
         raise InvalidResponse(f"{len(known)} of {len(values)} tokens of the prompt have a log-probability")
     places = _offsets(tokens, None if offsets is None else offsets[:expected], prompt)
     texts = [token or "" for token in tokens[skipped:]] if places is None and any(tokens) else None
+    best = likeliest[skipped:expected]
     return PromptLogprobs(
         values=tuple(known),
+        likeliest="".join("01"[bool(b)] for b in best) if len(best) == len(known) and None not in best else None,
         skipped=skipped,
         offsets=None if places is None else tuple(places[skipped:]),
         tokens=None if texts is None else tuple(texts),

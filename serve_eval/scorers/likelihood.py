@@ -32,6 +32,11 @@ def continuation(told: PromptLogprobs, text: str, start: int) -> Sequence[float]
     return told.values[first:] or None
 
 
+def is_likeliest(told: PromptLogprobs, count: int) -> bool | None:
+    """Whether greedy decoding would have written the last `count` tokens; None where the server does not tell."""
+    return None if told.likeliest is None else "0" not in told.likeliest[-count:]
+
+
 def _at_end(told: PromptLogprobs, text: str, start: int) -> Sequence[float] | None:
     end = ""
     for count, token in enumerate(reversed(told.tokens or ()), 1):

@@ -27,7 +27,7 @@ from serve_eval.schema import (
     Response,
     SamplingParams,
 )
-from serve_eval.scorers.likelihood import continuation, negative_log_likelihood
+from serve_eval.scorers.likelihood import continuation, is_likeliest, negative_log_likelihood
 
 TEXT = "The sky is blue."
 JSON = "application/json"
@@ -56,7 +56,7 @@ def test_every_token_but_the_first_has_its_log_probability(form: LogprobsForm, s
     result, body = _ask(form, form, tmp_path / "a", stream=stream)
     assert isinstance(result, Response), result
     told = result.prompt_logprobs
-    assert told == PromptLogprobs(values=(-0.25,) * 3, skipped=1, offsets=(3, 7, 10))
+    assert told == PromptLogprobs(values=(-0.25,) * 3, skipped=1, offsets=(3, 7, 10), likeliest="111")
     assert (result.text, result.truncated, result.usage.prompt_tokens) == ("", False, 4)
     assert "stream" not in body
     with Journal(tmp_path / "j") as journal:
@@ -132,7 +132,18 @@ def _echo(tokens: list[str], values: list[float | None], offsets: list[int] | No
                     {"9": {"logprob": -2.0, "rank": 1, "decoded_token": " c"}},
                 ],
             ),
-            PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3)),
+            PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3), likeliest="01"),
+        ),
+        # the likeliest token of each place, which may be the prompt's own; the last entry is what was generated
+        (
+            _body(
+                3,
+                logprobs={
+                    "token_logprobs": [None, -1.0, -2.0, -0.1],
+                    "top_logprobs": [None, {" b": -1.0, " x": -3.0}, {" c": -2.0, " y": -0.5}, {".": -0.1}],
+                },
+            ),
+            PromptLogprobs(values=(-1.0, -2.0), likeliest="10"),
         ),
     ],
 )
@@ -170,6 +181,9 @@ def test_what_a_text_and_a_continuation_are_worth() -> None:
     assert continuation(told, text, 6) == (-2.0, -3.0)  # the token from 4 on reaches into it
     assert continuation(told, text, 0) == (-1.0, -2.0, -3.0)
     assert continuation(told, text, 9) == (-3.0,)
+    assert is_likeliest(told, 2) is None
+    known = msgspec.structs.replace(told, likeliest="011")
+    assert [is_likeliest(known, count) for count in (1, 2, 3)] == [True, True, False]
 
 
 @pytest.mark.parametrize(

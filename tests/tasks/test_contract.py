@@ -25,9 +25,8 @@ from serve_eval.schema import (
     Spec,
     Task,
 )
-from tests.tasks.made_data import spec_of
+from tests.tasks.made_data import NAMES, spec_of
 
-NAMES = folders.names("serve_eval.tasks")
 LIKELIHOOD = Spec(name="mmlu", options={"scoring": "loglikelihood"})
 
 
@@ -98,5 +97,5 @@ def test_the_breakdown_takes_any_scores(loaded: tuple[Task, Dataset]) -> None:
 
 
 def test_every_task_has_a_one_line_summary() -> None:
-    for name in NAMES:
+    for name in folders.names("serve_eval.tasks"):
         assert 20 < len(folders.summary("serve_eval.tasks", name)) <= 140

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import folders
 from serve_eval.evaluation import evaluate
 from serve_eval.schema import Plan, Spec
-from tests.tasks.made_data import spec_of
-
-NAMES = folders.names("serve_eval.tasks")
+from tests.tasks.made_data import NAMES, spec_of
 
 
 @pytest.mark.parametrize(("accuracy", "value"), [(1.0, 100.0), (0.0, 0.0)])

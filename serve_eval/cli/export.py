@@ -1,0 +1,34 @@
+"""`serve-eval export`: a finished run in the files of another tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+FORMATS = ("lm-eval",)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with a report.")],
+    to_format: Annotated[
+        str, typer.Option("--format", help="lm-eval: results_*.json and samples_*.jsonl.")
+    ] = "lm-eval",
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", "-o", help="Folder for the files (default RUN/lm-eval).")
+    ] = None,
+) -> None:
+    """Write the results and the samples of a run as lm-evaluation-harness does, for tools that read those."""
+    from serve_eval.cli._streams import emit, say
+    from serve_eval.errors import PlanError
+    from serve_eval.exporting import export as written
+    from serve_eval.folders import nearest
+    from serve_eval.report.text import clean
+
+    if to_format not in FORMATS:
+        raise PlanError(f"--format: unknown format {to_format!r}.{nearest(to_format, FORMATS)}")
+    exported = written(run, output_dir)
+    emit("".join(f"{clean(str(file))}\n" for file in exported.files))
+    for note in exported.notes:
+        say(f"warning: {clean(note)}")

@@ -1,0 +1,193 @@
+"""A finished run in the files of another tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval import run_folder
+from serve_eval.asking import request_of
+from serve_eval.errors import DatasetError, RunFolderError
+from serve_eval.journal import read
+from serve_eval.lm_eval_layout import NO_FILTER, Logged, mean_stderr, results, row, sanitized, stamp
+from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.rescoring import scores_on_file
+from serve_eval.schema import MEAN, Message, Response, Sample, Score, Task, file_stem
+
+FOLDER = "lm-eval"
+"""Where in a run folder the files go, unless said otherwise."""
+LM_EVAL = "lm_eval:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """The files that were written, and what a reader of them should know."""
+
+    files: tuple[Path, ...]
+    notes: tuple[str, ...]
+
+
+def export(run: Path, to: Path | None = None) -> Exported:
+    """Writes results_<time>.json and a samples_<task>_<time>.jsonl per task in lm-eval's layout, below `to` in a folder
+    with the model's name. The time is that of the run's start, so the same run gives the same files.
+
+    Raises RunFolderError for a run without a report, DatasetError when the samples are not those of the run.
+    """
+    saved, prints, report = run_folder.saved_plan(run), run_folder.saved_fingerprints(run), _report(run)
+    told = {task["result"]["task"]: task["result"] for task in report["tasks"]}
+    prepared = prepare(replace(saved, no_reference=True))
+    logged, notes = [], []
+    for p in prepared:
+        if p.fingerprint["samples"] != prints.get(p.task.name, {}).get("samples"):
+            raise DatasetError(
+                f"{p.task.name}: the data is not what {run} asked", hint="Put the data back that the run was made with."
+            )
+        one = _logged(run, p, told[p.task.name], saved.repeats)
+        if saved.repeats > 1 and p.task.name.startswith(LM_EVAL):
+            notes.append(f"{one.task}: the first of {saved.repeats} answers to each document; the others are left out")
+        logged.append(one)
+        if one.answered < one.planned:
+            notes.append(f"{one.task}: {one.answered} of {one.planned} samples have an answer; the others are left out")
+    started = datetime.fromisoformat(report["started_at"])
+    model = str(report["endpoint"]["model"] or saved.model)
+    content = results(
+        logged,
+        model=model,
+        model_args={"model": model, "base_url": report["endpoint"]["base_url"]},
+        about=_about(report, started),
+    )
+    folder, when = (to or run / FOLDER) / sanitized(model), stamp(started)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"results_{when}.json"]
+    run_folder.write_private(files[0], _json(content, indent=2).encode())
+    for one in logged:
+        files.append(folder / f"samples_{one.task}_{when}.jsonl")
+        run_folder.write_private(files[-1], "".join(_json(line) + "\n" for line in one.rows).encode())
+    return Exported(files=tuple(files), notes=tuple(notes))
+
+
+def _about(report: Mapping[str, Any], started: datetime) -> dict[str, Any]:
+    """What lm-eval writes of the machine and the time, as far as a run tells."""
+    environment = report["environment"]
+    return {
+        "date": started.timestamp(),
+        "total_evaluation_time_seconds": str(report["wall_s"]),
+        "start_time": started.timestamp(),
+        "end_time": started.timestamp() + report["wall_s"],
+        "pretty_env_info": f"serve-eval {environment['serve_eval']}, Python {environment['python']}, "
+        f"{environment['platform']}",
+        "transformers_version": "N/A",
+        "lm_eval_version": environment["packages"].get("lm-eval", "N/A"),
+    }
+
+
+def _logged(run: Path, p: PreparedTask, result: Mapping[str, Any], repeats: int) -> Logged:
+    stem = file_stem(p.task.name)
+    journal = run / "samples" / f"{stem}.jsonl"
+    responses: dict[str, Response] = {}
+    for record in read(journal) if journal.exists() else ():
+        if record.response is not None:
+            responses.setdefault(record.id, record.response)
+    if p.task.name.startswith(LM_EVAL):
+        from serve_eval.harness.log import logged
+        from serve_eval.tasks.lm_eval import loaded_of
+
+        name = p.task.name.removeprefix(LM_EVAL)
+        here, measures = loaded_of(name, p.spec.options)
+        answered = {sample.id: responses[sample.id] for sample in p.dataset.samples if sample.id in responses}
+        return logged(name, here, measures, answered, planned=len(p.dataset.samples))
+    scores = {name: line.score() for name, line in scores_on_file(run / "scores" / f"{stem}.jsonl").items()}
+    return _ours(p, result, responses, scores, repeats)
+
+
+def _ours(
+    p: PreparedTask,
+    result: Mapping[str, Any],
+    responses: Mapping[str, Response],
+    scores: Mapping[str, Score],
+    repeats: int,
+) -> Logged:
+    """A task of ours: its score and the score's parts are the metrics, the repeats of a sample its responses."""
+    task, metric = p.task, p.task.metric
+    rows, values = [], []
+    for number, sample in enumerate(p.dataset.samples):
+        ids = (sample.id, *(f"{sample.id}#{repeat}" for repeat in range(2, repeats + 1)))
+        keys = [key for key in ids if key in responses and key in scores]
+        if not keys:
+            continue
+        had = [scores[key] for key in keys]
+        named = {metric.name: _mean([score.value for score in had])}
+        named |= {part: _mean([score.parts[part] for score in had]) for part in had[0].parts}
+        values.append(named[metric.name])
+        asked, resps, left = _requests(task, sample, [responses[key] for key in keys], had)
+        document = {"id": sample.id, "target": sample.target, **sample.metadata}
+        rows.append(row(number, document, sample.target, asked, resps, left, NO_FILTER, named))
+    plain = result["aggregation"] == MEAN.name
+    figures = {metric.name: result["value"] / metric.scale} if result["value"] is not None else {}
+    figures |= {part: value / metric.scale for part, value in result["parts"].items()}
+    figures |= {name: value for name, value in result["secondary"].items() if name not in figures}
+    options = {name: value for name, value in task.protocol.items() if value is not None}
+    return Logged(
+        task=task.file_stem,
+        version=task.version,
+        num_fewshot=int(str(task.protocol.get("num_fewshot") or 0)),
+        config={"task": task.file_stem, **options, "metadata": {"version": task.version}},
+        values={(name, NO_FILTER): value for name, value in figures.items()},
+        stderrs={(metric.name, NO_FILTER): mean_stderr(values) if plain else None},
+        higher_is_better={metric.name: metric.higher_is_better},
+        planned=len(p.dataset.samples),
+        answered=len(rows),
+        rows=rows,
+    )
+
+
+def _requests(
+    task: Task, sample: Sample, responses: Sequence[Response], scores: Sequence[Score]
+) -> tuple[list[list[Any]], list[list[Any]], list[Any]]:
+    """What was asked, what came back, and what was made of it, per request."""
+    if sample.choices:
+        asked: list[list[Any]] = [list(pair) for pair in sample.continued]
+        told = [response.choice_logprobs or () for response in responses]
+        sums = [[[sum(one[i]), None] for one in told] for i in range(len(asked))]
+        return asked, sums, [one[0] for one in sums]
+    prompt = sample.prompt if isinstance(sample.prompt, str) else [_json(list(map(_turn, sample.prompt)))]
+    if task.prompt_logprobs:
+        totals = [sum(response.prompt_logprobs.values) for response in responses if response.prompt_logprobs]
+        return [[prompt]], [totals], [totals[0] if totals else None]
+    sampling = request_of(task, sample).sampling
+    given = {
+        "until": list(sampling.stop),
+        "max_gen_toks": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "do_sample": bool(sampling.temperature),
+    }
+    answers = [score.answer or "" for score in scores]
+    return [[prompt, given]], [[response.text for response in responses]], answers[:1] if len(answers) == 1 else answers
+
+
+def _turn(message: Message) -> dict[str, object]:
+    return {"role": message.role, "content": msgspec.to_builtins(message.content)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _json(value: Any, **how: Any) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False, **how)
+
+
+def _report(run: Path) -> dict[str, Any]:
+    try:
+        report: dict[str, Any] = msgspec.json.decode((run / run_folder.REPORT_FILE).read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise RunFolderError(
+            f"{run} has no report", hint=f"Let the run come to its end first: serve-eval run --resume {run}."
+        ) from error
+    return report

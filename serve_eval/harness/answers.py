@@ -1,0 +1,75 @@
+"""Made-up answers: to find out whether a task can be scored here, and for the simulated endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from serve_eval.errors import PlanError
+from serve_eval.harness.measures import DOCUMENT, Documents, Key, Measure, aggregated, called, measured, number
+from serve_eval.schema import Sample
+
+WRONG = "I do not know."
+
+
+def try_scoring(here: Documents, sample: Sample, measure: Measure, key: Key, *, runs_code: bool) -> None:
+    """Scores a made-up answer, so that a missing package is found before anything is asked. Raises ServeEvalError."""
+    if runs_code:
+        return
+    items, _ = measured(here, sample.metadata[DOCUMENT], _made_up(sample, here, 0))
+    if key not in items:
+        name = here.task.config.task
+        raise PlanError(f"lm_eval:{name}: it has no {called(key)}", hint=choose(name, items))
+    aggregated(measure, [items[key]] * 2)
+
+
+def choose(name: str, items: Iterable[Key]) -> str:
+    """A hint with the figures that a task has."""
+    return f"--set lm_eval:{name}.metric=... or .filter=...: it has {'; '.join(called(key) for key in items)}."
+
+
+def _made_up(sample: Sample, here: Documents, right: int) -> list[Any]:
+    """Results in which one choice is far likelier than the others."""
+    if sample.choices and len(here.instances[sample.metadata[DOCUMENT]][0].args) > 1:
+        return [(-0.001 if i == right else -1000.0, i == right) for i in range(len(sample.choices))]
+    if here.task.OUTPUT_TYPE == "loglikelihood_rolling":
+        return [-1.0]
+    return [sample.target]
+
+
+def answers_of(here: Documents, sample: Sample, key: Key) -> tuple[str, str]:
+    """A right and a wrong answer, as `Task.answers` gives them. Metrics of a task's own may see it otherwise."""
+    task, instances = here.task, here.instances[sample.metadata[DOCUMENT]]
+    if task.OUTPUT_TYPE == "generate_until":
+        return _gold_text(task, instances[0].doc), WRONG
+    if not sample.choices:
+        return "-0.5", "-3"
+    start = len(str(sample.prompt))
+    said = [context[start:] + choice for context, choice in sample.continued]
+    right = _gold_place(task, instances[0].doc, sample.choices)
+    if right is None:
+        values = [_made_up_value(here, sample, key, i) for i in range(len(said))]
+        right = values.index(max(values))
+    return said[right], said[not right] if len(said) > 1 else ""
+
+
+def _gold_place(task: Any, doc: Mapping[str, Any], choices: Sequence[str]) -> int | None:
+    """Which choice is the right one; None where the document alone does not tell."""
+    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
+    gold = gold[0] if isinstance(gold, list) and gold else gold
+    if isinstance(gold, str):
+        stripped = [choice.strip() for choice in choices]
+        return stripped.index(gold.strip()) if gold.strip() in stripped else None
+    return gold if isinstance(gold, int) and 0 <= gold < len(choices) else None
+
+
+def _made_up_value(here: Documents, sample: Sample, key: Key, right: int) -> float:
+    items, _ = measured(here, sample.metadata[DOCUMENT], _made_up(sample, here, right))
+    return number(items.get(key)) or 0.0
+
+
+def _gold_text(task: Any, doc: Mapping[str, Any]) -> str:
+    gold = task.doc_to_target(doc)
+    if isinstance(gold, int) and task.config.doc_to_choice is not None:
+        gold = task.doc_to_choice(doc)[gold]
+    return str(gold[0] if isinstance(gold, list) and gold else gold)

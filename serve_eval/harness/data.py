@@ -1,0 +1,50 @@
+"""Local files in the place of a task's data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from serve_eval.datasets import local
+from serve_eval.errors import DatasetError
+from serve_eval.schema import DataRoots, SourceFile
+
+READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
+"""What Hugging Face's datasets calls a file's form, by its ending."""
+
+
+def with_local_files(
+    name: str, config: Mapping[str, Any], data_files: Mapping[str, str] | None, roots: DataRoots, home: str | None
+) -> tuple[dict[str, Any], tuple[SourceFile, ...]]:
+    """The configuration with the places of its local files, and those files. Raises DatasetError for a missing one."""
+    settings, kwargs = dict(config), dict(config.get("dataset_kwargs") or {})
+    given: Any = kwargs.get("data_files") if data_files is None else dict(data_files)
+    if given is None:
+        return settings, ()
+    places = [*roots.roots, Path(), *([Path(home).expanduser()] if home else [])]
+    sources: list[SourceFile] = []
+
+    def found(text: Any) -> Any:
+        if isinstance(text, Mapping):
+            return {split: found(one) for split, one in text.items()}
+        if not isinstance(text, str):
+            return [found(one) for one in text]
+        if "://" in text or "*" in text:
+            return text
+        path = next((place / text for place in places if (place / text).is_file()), None)
+        if path is None:
+            raise DatasetError(
+                f"lm_eval:{name}: {text} is not in {', '.join(str(place.absolute()) for place in places)}",
+                hint="Give its folder as --dataset-root, or its whole path.",
+            )
+        sources.append(local.read_file(path).source)
+        return str(path)
+
+    settings["dataset_kwargs"] = {**kwargs, "data_files": found(given)}
+    if data_files is not None:
+        kinds = {READERS.get(Path(file).suffix) for file in data_files.values()}
+        if len(kinds) != 1 or None in kinds:
+            raise DatasetError(f"lm_eval:{name}: data_files have to be all of one kind: {', '.join(READERS)}")
+        settings |= {"dataset_path": kinds.pop(), "dataset_name": None}
+    return settings, tuple(sources)

@@ -1,0 +1,198 @@
+"""Finds a task of the installed lm-evaluation-harness, or of a folder in its format, and loads it with its data.
+
+A folder of tasks is code: what its YAML files name by `!function` runs here, as it does in lm-eval.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from serve_eval.errors import DatasetError, PlanError, install_hint
+from serve_eval.folders import nearest
+
+FEWSHOT_SEED = 1234
+"""With which lm-eval draws worked examples, unless its command line is told otherwise."""
+OTHER_WAY = (
+    "Run it by lm-eval itself on our client: python -m serve_eval.lm_eval_model run --model serve-eval --tasks {}"
+)
+_SHOWN = 80
+_STRUCTURE = frozenset({"tag", "group", "task_list"})
+"""Keys of a file that are no part of a task's configuration."""
+
+
+def version() -> str:
+    """That of the installed package. Raises PlanError where there is none that can be used."""
+    try:
+        with _quiet():
+            package = importlib.import_module("lm_eval")
+            importlib.import_module("lm_eval.tasks._yaml_loader")
+    except ModuleNotFoundError as error:
+        found = "is not installed" if error.name == "lm_eval" else f"is too old, or lacks {error.name}"
+        raise PlanError(f"lm_eval: the package lm-eval {found}", hint=install_hint("lm-eval")) from error
+    return str(package.__version__)
+
+
+@cache
+def config(name: str, include_path: str | None) -> Mapping[str, Any]:
+    """What the YAML files say of a task, its functions imported. Raises PlanError for a name that is no task, with what
+    to name instead, and for a file that cannot be loaded."""
+    version()
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    found = _find(name, include_path)
+    if "class" in load_yaml(found, resolve_func=False):
+        raise PlanError(f"lm_eval:{name} is written as a Python class, of which no file tells", hint=_other_way(name))
+    try:
+        with _quiet():
+            loaded: Mapping[str, Any] = load_yaml(found, resolve_func=True)
+    except Exception as error:  # a task may import anything
+        raise PlanError(
+            f"lm_eval:{name}: {found} cannot be loaded: {type(error).__name__}: {error}",
+            hint="Some tasks need packages of their own: see the task's README in lm-eval.",
+        ) from error
+    return loaded
+
+
+def settled(given: Mapping[str, Any]) -> Any:
+    """lm-eval's TaskConfig of what the files say, its defaults filled in."""
+    from lm_eval.config.task import TaskConfig
+
+    with _quiet():
+        return TaskConfig(**{name: value for name, value in deepcopy(dict(given)).items() if name not in _STRUCTURE})
+
+
+def load(name: str, settings: Mapping[str, Any], *, online: bool) -> Any:
+    """lm-eval's task object of these settings, with its data. Raises DatasetError where the data is not to be had."""
+    from lm_eval.api.task import ConfigurableTask
+
+    try:
+        with _quiet(), _network(allowed=online):
+            return ConfigurableTask(
+                config={name: value for name, value in deepcopy(dict(settings)).items() if name not in _STRUCTURE}
+            )
+    except Exception as error:  # of data sets, of templates, of functions of the task
+        raise DatasetError(
+            f"lm_eval:{name}: lm-eval cannot load it: {type(error).__name__}: {_first_line(error)}",
+            hint="Its data: local files by the option data_files, a copy in the cache of Hugging Face's datasets, or "
+            "--allow-hub to download it.",
+        ) from error
+
+
+def build(task: Any, *, multiturn: bool, as_text: Any) -> list[Any]:
+    """lm-eval's own requests of all documents: its contexts, its worked examples. Raises DatasetError."""
+    try:
+        with _quiet(), redirect_stderr(io.StringIO()):  # a progress bar
+            task.set_fewshot_seed(seed=FEWSHOT_SEED)
+            task.build_all_requests(
+                apply_chat_template=multiturn, fewshot_as_multiturn=multiturn, chat_template=as_text
+            )
+    except Exception as error:
+        raise DatasetError(
+            f"lm_eval:{task.config.task}: its prompts cannot be made: {type(error).__name__}: {_first_line(error)}"
+        ) from error
+    return list(task.instances)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences lm-eval, and the progress bars of the data sets."""
+    logger = logging.getLogger("lm_eval")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
+def _network(*, allowed: bool) -> Iterator[None]:
+    """Lets the hub of data sets be asked or not; a variable that forbids it (HF_HUB_OFFLINE) stays in force."""
+    import datasets
+    from huggingface_hub import constants
+
+    datasets.disable_progress_bars()
+    places = [(datasets.config, "HF_HUB_OFFLINE"), (datasets.config, "HF_DATASETS_OFFLINE")]
+    places.append((constants, "HF_HUB_OFFLINE"))
+    before = [getattr(place, name) for place, name in places]
+    for (place, name), value in zip(places, before, strict=True):
+        setattr(place, name, value or not allowed)
+    try:
+        yield
+    finally:
+        for (place, name), value in zip(places, before, strict=True):
+            setattr(place, name, value)
+
+
+def _find(name: str, include_path: str | None) -> Path:
+    """The file of a task: an own folder comes first. Looks at the texts of the files, since reading them all as YAML
+    takes lm-eval many seconds; only for a name that is no task all are read."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    folders = _folders(include_path)
+    named = re.compile(rb"^task: *['\"]?" + re.escape(name.encode()) + rb"['\"]?\s*$", re.MULTILINE)
+    for folder in folders:
+        for file in sorted(folder.rglob("*.yaml")):
+            if named.search(file.read_bytes()):
+                told = load_yaml(file, resolve_func=False)
+                if told.get("task") == name and "group" not in told:
+                    return file
+    from lm_eval.tasks._index import TaskIndex
+
+    with _quiet():
+        index = TaskIndex.build(folders)
+    entry = index.get(name)
+    if entry is not None and entry.kind.name in ("TASK", "PY_TASK") and entry.yaml_path is not None:
+        return Path(entry.yaml_path)
+    if entry is None:
+        tasks = [known for known, one in index.items() if one.kind.name == "TASK"]
+        raise PlanError(f"lm_eval: unknown task {name!r}.{nearest(name, tasks)}", hint=_LISTED)
+    members = sorted(_members(name, index, set()))
+    shown = ",".join(f"lm_eval:{member}" for member in members[:_SHOWN])
+    more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""
+    raise PlanError(f"lm_eval:{name} is a group of {len(members)} tasks, which are named one by one: {shown}{more}")
+
+
+_LISTED = "lm-eval ls tasks shows them all; tasks of your own: --set lm_eval:NAME.include_path=FOLDER."
+
+
+def _folders(include_path: str | None) -> list[Path]:
+    tasks = importlib.import_module("lm_eval.tasks")
+    assert tasks.__file__ is not None
+    own = [Path(include_path).expanduser()] if include_path is not None else []
+    if own and not own[0].is_dir():
+        raise PlanError(f"lm_eval: include_path: {include_path} is no folder")
+    return [*own, Path(tasks.__file__).parent]
+
+
+def _members(one: Any, index: Mapping[str, Any], seen: set[str]) -> set[str]:
+    """The tasks of a group or a tag, down to the last: a name, or what a file says in the place of one."""
+    if isinstance(one, Mapping):
+        inner = one.get("task") or one.get("group")
+        parts = [inner] if isinstance(inner, str) else inner or ()
+        return {member for part in parts for member in _members(part, index, seen)}
+    entry = index.get(one)
+    if entry is None or one in seen:
+        return set()
+    seen.add(one)
+    if entry.kind.name in ("TASK", "PY_TASK"):
+        return {one}
+    parts = entry.tags if entry.kind.name == "TAG" else (entry.cfg or {}).get("task") or ()
+    return {member for part in parts for member in _members(part, index, seen)}
+
+
+def _other_way(name: str) -> str:
+    return OTHER_WAY.format(name)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")[:400]

@@ -1,0 +1,69 @@
+"""What lm-eval itself would have logged of a task that our engine asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.harness.measures import Documents, Key, Measure, aggregated, mean_of, measured, number, said
+from serve_eval.lm_eval_layout import Logged, Row, mean_stderr, row
+from serve_eval.schema import Response
+
+
+def logged(
+    name: str, here: Documents, measures: Mapping[str, Measure], answered: Mapping[str, Response], *, planned: int
+) -> Logged:
+    """The log of a task, of the documents that were `answered`, by their number."""
+    items: dict[Key, list[Any]] = {}
+    by_filter: dict[str, list[Row]] = {}
+    for doc, response in answered.items():
+        found, filtered = measured(here, doc, results := said(response))
+        for key, item in found.items():
+            items.setdefault(key, []).append(item)
+        instances = here.instances[doc]
+        for used, left in filtered.items():
+            metrics = {metric: _plain(item) for (metric, under), item in found.items() if under == used}
+            target = str(here.task.doc_to_target(instances[0].doc))
+            line = row(
+                int(doc),
+                dict(instances[0].doc),
+                target,
+                [list(instance.args) for instance in instances],
+                [[result] for result in results],
+                left,
+                used,
+                metrics,
+            )
+            by_filter.setdefault(used, []).append(line)
+    values: dict[Key, float] = {}
+    spreads: dict[Key, float | None] = {}
+    for key, given in items.items():
+        measure = measures.get(key[0]) or mean_of(key[0])
+        try:
+            values[key] = aggregated(measure, given)
+        except ServeEvalError:
+            continue  # nothing that lm-eval can compute here either
+        numbers = [value for value in map(number, given) if value is not None]
+        plain = len(numbers) == len(given) and measure.is_mean
+        spreads[key] = mean_stderr(numbers) if plain else None
+    config = here.task.dump_config()
+    return Logged(
+        task=name,
+        version=here.task.VERSION,
+        num_fewshot=config.get("num_fewshot") or 0,
+        config=config,
+        values=values,
+        stderrs=spreads,
+        higher_is_better=dict(here.task.higher_is_better()),
+        planned=planned,
+        answered=len(answered),
+        rows=[line for lines in by_filter.values() for line in lines],
+    )
+
+
+def _plain(item: Any) -> Any:
+    """A figure without the types of numpy."""
+    if isinstance(item, list | tuple):
+        return [_plain(one) for one in item]
+    return item.tolist() if hasattr(item, "tolist") else item

@@ -1,0 +1,143 @@
+"""The files that lm-evaluation-harness writes of a run: results_<time>.json and samples_<task>_<time>.jsonl. Pure.
+
+Layout of lm-eval 0.4.9 to 0.4.13: `results` has `METRIC,FILTER` and `METRIC_stderr,FILTER` per task, on lm-eval's own
+scale; a line of samples is one document under one filter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+NO_FILTER = "none"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """One task. `values` and `stderrs` by (metric, filter), on the scale of one document; a spread of None is not
+    known. `planned` counts the documents, `rows` has those with an answer, once for each filter."""
+
+    task: str
+    version: object
+    num_fewshot: int
+    config: Mapping[str, Any]
+    values: Mapping[tuple[str, str], float]
+    stderrs: Mapping[tuple[str, str], float | None]
+    higher_is_better: Mapping[str, bool]
+    planned: int
+    answered: int
+    rows: Sequence[Row] = field(repr=False)
+
+
+def sanitized(model: str) -> str:
+    """A model's name as that of a folder, as lm-eval makes it."""
+    return re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model)
+
+
+def stamp(at: datetime) -> str:
+    """The time in the names of the files."""
+    return at.replace(tzinfo=None).isoformat(timespec="microseconds").replace(":", "-")
+
+
+def row(
+    doc_id: int,
+    doc: Mapping[str, Any],
+    target: str,
+    arguments: Sequence[Sequence[Any]],
+    resps: Sequence[Sequence[Any]],
+    filtered: Sequence[Any],
+    name: str,
+    metrics: Mapping[str, Any],
+) -> Row:
+    """A line of the samples: `arguments` and `resps` per request, `filtered` what the filter `name` left of them."""
+    prompt = arguments[0][0]
+    return {
+        "doc_id": doc_id,
+        "doc": doc,
+        "target": target,
+        "arguments": {
+            f"gen_args_{i}": {f"arg_{j}": part for j, part in enumerate(given)} for i, given in enumerate(arguments)
+        },
+        "resps": _texts(resps),
+        "filtered_resps": _texts(filtered),
+        "filter": name,
+        "metrics": list(metrics),
+        "doc_hash": _hash(json.dumps(doc, indent=2, default=str, ensure_ascii=False)),
+        "prompt_hash": _hash(prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)),
+        "target_hash": _hash(target),
+        **metrics,
+    }
+
+
+def results(
+    logged: Sequence[Logged], *, model: str, model_args: Mapping[str, object], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The content of results_<time>.json; `about` goes over everything else."""
+    return {
+        "results": {one.task: _values(one) for one in logged},
+        "group_subtasks": {one.task: [] for one in logged},
+        "configs": {one.task: dict(one.config) for one in logged},
+        "versions": {one.task: one.version for one in logged},
+        "n-shot": {one.task: one.num_fewshot for one in logged},
+        "higher_is_better": {one.task: dict(one.higher_is_better) for one in logged},
+        "n-samples": {one.task: {"original": one.planned, "effective": one.answered} for one in logged},
+        "config": {
+            "model": "serve-eval",
+            "model_args": dict(model_args),
+            "batch_size": 1,
+            "batch_sizes": [],
+            "device": None,
+            "use_cache": None,
+            "limit": None,
+            "bootstrap_iters": 0,
+            "gen_kwargs": None,
+        },
+        "git_hash": None,
+        "upper_git_hash": None,
+        "task_hashes": {
+            one.task: _hash("".join(r["doc_hash"] + r["prompt_hash"] + r["target_hash"] for r in one.rows))
+            for one in logged
+        },
+        "model_source": "serve-eval",
+        "model_name": model,
+        "model_name_sanitized": sanitized(model),
+        "system_instruction": None,
+        "system_instruction_sha": None,
+        "fewshot_as_multiturn": None,
+        "chat_template": None,
+        "chat_template_sha": None,
+        **about,
+    }
+
+
+def mean_stderr(values: Sequence[float]) -> float | None:
+    """The standard error of a mean as lm-eval has it, from the sample standard deviation; None of fewer than two."""
+    if len(values) < 2:
+        return None
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
+
+
+def _values(one: Logged) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": one.task, "alias": one.task, "sample_len": one.answered}
+    for (metric, name), value in one.values.items():
+        told[f"{metric},{name}"] = value
+        spread = one.stderrs.get((metric, name))
+        told[f"{metric}_stderr,{name}"] = "N/A" if spread is None else spread
+    return told
+
+
+def _texts(value: Any) -> Any:
+    """lm-eval writes every response as a text, so that a column has one type."""
+    return [_texts(one) for one in value] if isinstance(value, list | tuple) else str(value)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

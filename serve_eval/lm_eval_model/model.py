@@ -1,0 +1,225 @@
+"""The model: what lm-eval asks is sent by our client, and what failed is never scored."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+from tqdm import tqdm
+
+from serve_eval.address import normalise_base_url
+from serve_eval.cli._async import loop_factory
+from serve_eval.client.client import Client
+from serve_eval.connection import connect, problems
+from serve_eval.descriptors import ensure_descriptors
+from serve_eval.endpoint import with_model
+from serve_eval.errors import EndpointError, PlanError
+from serve_eval.folders import nearest
+from serve_eval.harness.instances import MAX_TOKENS, as_messages, as_text, continued, sampling_of
+from serve_eval.probe import prompt_logprobs
+from serve_eval.schema import Connection, Endpoint, Failure, FailureKind, Limits, Plan, Prompt, Request, Response, Spec
+from serve_eval.scorers.likelihood import continuation, is_likeliest
+
+NAME = "serve-eval"
+LEAST_RETRY_BUDGET = 100
+_SHOWN = 3
+_OF_LM_EVAL = frozenset({"batch_size", "max_batch_size", "device", "pretrained", "tokenizer"})
+"""What lm-eval hands to every model, and what has no meaning to a client."""
+
+Sent = Callable[[Client, int], Awaitable[Any]]
+"""Sends one of lm-eval's requests; what comes back is its result, or a Failure."""
+
+
+class ChatText(str):
+    """Messages as one text, so that lm-eval can hash and log it."""
+
+    __slots__ = ()
+
+
+@register_model(NAME)
+class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no types
+    """lm-eval's model on our engine: `concurrency` requests in flight, retries, time limits.
+
+    `base_url` may be host:port, end in /v1 or be a full path; `model` may be left out where the endpoint lists exactly
+    one. The key is read from the variable `api_key_env`. `max_gen_toks` is for tasks that do not say how long an answer
+    may be. `prefix` is the text that begins a text to the model, such as <s>, for likelihoods without a context. The
+    other arguments are those of `schema.Limits`. Raises PlanError for an argument that it does not know.
+    """
+
+    def __init__(
+        self,
+        base_url: str = "http://localhost:8000/v1",
+        model: str | None = None,
+        concurrency: int = 64,
+        max_gen_toks: int = MAX_TOKENS,
+        prefix: str = "",
+        api_key_env: str = Connection().api_key_env,
+        max_attempts: int = Limits().max_attempts,
+        stall_timeout_s: float = Limits().stall_timeout_s,
+        sample_timeout_s: float = Limits().sample_timeout_s,
+        **others: object,
+    ) -> None:
+        super().__init__()
+        known = ("base_url", "model", "concurrency", "max_gen_toks", "prefix", "api_key_env", "max_attempts")
+        unknown = [name for name in others if name not in _OF_LM_EVAL]
+        if unknown:
+            raise PlanError([f"--model_args {name}: unknown.{nearest(name, known)}" for name in unknown])
+        wrong = [text for _, text in problems({"api_key_env": api_key_env}, os.environ)]
+        if wrong:
+            raise PlanError([f"--model_args api_key_env: {text}" for text in wrong])
+        self._plan = Plan(
+            model=None if model is None else str(model),
+            launcher=Spec(name="external", options={"base_url": normalise_base_url(base_url)}),
+            tasks=(),
+            connection=Connection(api_key_env=api_key_env),
+            limits=Limits(
+                concurrency=int(concurrency),
+                max_attempts=int(max_attempts),
+                stall_timeout_s=float(stall_timeout_s),
+                sample_timeout_s=float(sample_timeout_s),
+            ),
+        )
+        self._max_gen_toks, self._prefix = int(max_gen_toks), str(prefix)
+
+    # --------------------------------------------------------------------------------------------- what lm-eval calls
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        """The answers, in the order of the requests. Raises EndpointError when any has none."""
+
+        async def sent(client: Client, i: int) -> str | Failure:
+            context, given = requests[i].args[:2]
+            sampling, extra = sampling_of(given, self._max_gen_toks)
+            prompt: Prompt = as_messages(context) if isinstance(context, ChatText) else str(context)
+            result = await client.send(Request(sample_id=str(i), prompt=prompt, sampling=sampling, extra=extra))
+            return result if isinstance(result, Failure) else result.text
+
+        return self._all("generate_until", requests, sent)
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool | None]]:
+        """For each context and continuation the log-probability of the second, and whether greedy decoding would have
+        written it: None where the endpoint does not tell, which no metric takes for a no. Raises EndpointError."""
+        pairs = [self._pair(*request.args[:2]) for request in requests]
+
+        async def sent(client: Client, i: int) -> tuple[float, bool | None] | Failure:
+            return await self._judged(client, i, *pairs[i])
+
+        return self._all("loglikelihood", requests, sent)
+
+    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        """The log-probability of each text; of its first token only behind a prefix, or where the server puts one.
+
+        Raises EndpointError also for a text that is longer than the endpoint takes: a client has no tokens to cut by.
+        """
+
+        async def sent(client: Client, i: int) -> float | Failure:
+            text = str(requests[i].args[0])
+            if self._prefix:
+                judged = await self._judged(client, i, self._prefix, text)
+                return judged if isinstance(judged, Failure) else judged[0]
+            result = await _logprobs(client, i, text)
+            if isinstance(result, Failure):
+                return result
+            assert result.prompt_logprobs is not None
+            return math.fsum(result.prompt_logprobs.values)
+
+        return self._all("loglikelihood_rolling", requests, sent)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The turns as they are: the server renders them."""
+        return ChatText(as_text(chat_history))
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What lm-eval tells its cached requests apart by: the server's template, whatever it is."""
+        return f"{NAME}-{self._plan.model or ''}".replace("/", "__")
+
+    # ----------------------------------------------------------------------------------------------- how it is asked
+
+    def _pair(self, context: str, wanted: str) -> tuple[str, str]:
+        if isinstance(context, ChatText):
+            raise PlanError("log-probabilities are those of a plain text", hint="Leave --apply_chat_template out.")
+        pair = continued(context, wanted, self._prefix)
+        if pair is None:
+            raise PlanError(
+                "a continuation without any context, and a client does not know the token that begins a text",
+                hint="Say what it is: --model_args ...,prefix=<s>.",
+            )
+        return pair
+
+    async def _judged(self, client: Client, i: int, context: str, wanted: str) -> tuple[float, bool | None] | Failure:
+        result = await _logprobs(client, i, context + wanted)
+        if isinstance(result, Failure):
+            return result
+        assert result.prompt_logprobs is not None
+        values = continuation(result.prompt_logprobs, context + wanted, len(context))
+        if values is None:
+            return Failure(
+                kind=FailureKind.INVALID_RESPONSE,
+                message=f"nothing tells which tokens are those of the continuation {wanted!r}",
+                retryable=False,
+            )
+        return math.fsum(values), is_likeliest(result.prompt_logprobs, len(values))
+
+    def _all(self, kind: str, requests: Sequence[Any], sent: Sent) -> list[Any]:
+        """The result of each request. What was had goes into lm-eval's cache (--use_cache), also when this raises."""
+        if not requests:
+            return []
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            results = runner.run(self._ask(kind, len(requests), sent))
+        failed = [result for result in results if isinstance(result, Failure)]
+        for request, result in zip(requests, results, strict=True):
+            if not isinstance(result, Failure):
+                self.cache_hook.add_partial(kind, request.args, result)
+        if failed:
+            seen = list(dict.fromkeys(f"{failure.kind}: {failure.message}" for failure in failed))
+            raise EndpointError(
+                f"{len(failed)} of {len(requests)} requests have no answer: {'; '.join(seen[:_SHOWN])}",
+                hint="Nothing was scored: a failure is no wrong answer. --use_cache FILE keeps what was answered.",
+            )
+        return results
+
+    async def _ask(self, kind: str, count: int, sent: Sent) -> list[Any]:
+        ensure_descriptors(self._concurrency)
+        self._plan = await with_model(self._plan, os.environ)
+        endpoint = Endpoint(base_url=str(self._plan.launcher.options["base_url"]), model=self._plan.model)
+        results: list[Any] = [None] * count
+        async with connect(self._plan, endpoint, os.environ) as client:
+            client.retry_budget = max(LEAST_RETRY_BUDGET, count // 4)
+            if kind != "generate_until":
+                ability, _ = await prompt_logprobs(client)
+                if not ability.works:
+                    raise EndpointError(f"the endpoint lacks {ability.need}: {ability.seen}", hint=ability.help)
+            with tqdm(total=count, desc=f"serve-eval: {kind}", disable=self.rank != 0) as bar:
+                await self._pass(client, range(count), sent, results, bar)
+                again = [i for i, r in enumerate(results) if isinstance(r, Failure) and r.retryable]
+                await self._pass(client, again, sent, results, bar)
+        return results
+
+    async def _pass(self, client: Client, places: Sequence[int], sent: Sent, results: list[Any], bar: Any) -> None:
+        """Sends these requests, so many at once, and keeps what came."""
+        left: Iterator[int] = iter(places)
+
+        async def worker() -> None:
+            for i in left:
+                bar.update(results[i] is None)
+                results[i] = await sent(client, i)
+
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(self._concurrency, len(places))):
+                workers.create_task(worker())
+
+    @property
+    def _concurrency(self) -> int:
+        number = self._plan.limits.concurrency
+        assert isinstance(number, int)
+        return number
+
+
+async def _logprobs(client: Client, i: int, text: str) -> Response | Failure:
+    sampling, _ = sampling_of({"max_gen_toks": 1})
+    return await client.send(Request(sample_id=str(i), prompt=text, sampling=sampling, prompt_logprobs=True))

@@ -1,0 +1,140 @@
+"""Tasks in lm-eval's format with local data: one of each kind, and those that cannot be asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+CAPITALS = [("France", "Paris"), ("Italy", "Rome"), ("Japan", "Tokyo"), ("Kenya", "Nairobi"), ("Peru", "Lima")]
+SUMS = """
+task: made_sums
+dataset_path: json
+dataset_kwargs: {data_files: {train: sums_train.jsonl, test: sums_test.jsonl}}
+training_split: train
+test_split: test
+fewshot_split: train
+output_type: generate_until
+doc_to_text: "Question: {{question}}\\nAnswer:"
+doc_to_target: "{{answer}}"
+num_fewshot: 2
+generation_kwargs: {until: ["Question:"], do_sample: false, max_gen_toks: 40, top_k: 1}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true, regexes_to_ignore: ["(?s).*#### "]}
+filter_list:
+  - name: strict-match
+    filter: [{function: regex, regex_pattern: "#### (\\\\-?[0-9]+)"}, {function: take_first}]
+  - name: flexible-extract
+    filter: [{function: regex, group_select: -1, regex_pattern: "(-?[0-9]+)"}, {function: take_first}]
+metadata: {version: 2.0}
+"""
+CHOOSE = """
+task: made_capitals
+dataset_path: json
+dataset_kwargs: {data_files: {test: capitals.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "The capital of {{country}} is"
+doc_to_choice: "{{choices}}"
+doc_to_target: "{{gold}}"
+metadata: {version: 1}
+"""
+TEXTS = """
+task: made_texts
+dataset_path: json
+dataset_kwargs: {data_files: {test: texts.jsonl}}
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{text}}"
+metric_list:
+  - {metric: word_perplexity}
+  - {metric: byte_perplexity}
+  - {metric: bits_per_byte}
+metadata: {version: 1}
+"""
+LAST_WORD = """
+task: made_last_word
+dataset_path: json
+dataset_kwargs: {data_files: {test: capitals.jsonl}}
+test_split: test
+output_type: loglikelihood
+doc_to_text: "The capital of {{country}} is"
+doc_to_target: " {{capital}}"
+metric_list: [{metric: acc}, {metric: perplexity}]
+"""
+CONTEXTS = """
+task: made_contexts
+dataset_path: json
+dataset_kwargs: {data_files: {test: contexts.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{right}}"
+doc_to_choice: "{{['The cup held the tea since the cup', 'The cup held the tea since the tea']}}"
+doc_to_target: "was {{what}}."
+metric_list: [{metric: acc}]
+"""
+PRIOR = """
+include: made_capitals.yaml
+task: made_prior
+metric_list: [{metric: acc_mutual_info}, {metric: acc}]
+"""
+EXACT = """
+include: made_capitals.yaml
+task: made_exact
+metric_list: [{metric: acc}, {metric: exact_match}]
+"""
+F1 = """
+include: made_capitals.yaml
+task: made_mcc
+metric_list: [{metric: mcc}]
+"""
+VOTES = "include: made_sums.yaml\ntask: made_votes\nrepeats: 3\n"
+UNSAFE = "include: made_sums.yaml\ntask: made_unsafe\nunsafe_code: true\n"
+GROUP = "group: made_group\ntask: [made_sums, {group: made_inner, task: [made_capitals, made_texts]}]\n"
+CLASS = "task: made_class\nclass: !function nowhere.Class\n"
+LACKS = "include: made_sums.yaml\ntask: made_lacks\nprocess_results: !function needs.score\n"
+FILES = {
+    "made_sums": SUMS,
+    "made_capitals": CHOOSE,
+    "made_texts": TEXTS,
+    "made_last_word": LAST_WORD,
+    "made_contexts": CONTEXTS,
+    "made_prior": PRIOR,
+    "made_exact": EXACT,
+    "made_mcc": F1,
+    "made_votes": VOTES,
+    "made_unsafe": UNSAFE,
+    "made_group": GROUP,
+    "made_class": CLASS,
+    "made_lacks": LACKS,
+}
+
+
+def write(folder: Path, *, sums: int = 8) -> Path:
+    """The files of all of them in one folder, data included."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in FILES.items():
+        (folder / f"{name}.yaml").write_text(text)
+    (folder / "needs.py").write_text("import a_package_that_nobody_has\n\ndef score(doc, results): ...\n")
+    for split, start, count in (("train", 100, 6), ("test", 0, sums)):
+        _jsonl(folder / f"sums_{split}.jsonl", (_sum(start + i) for i in range(count)))
+    _jsonl(folder / "capitals.jsonl", (_capital(i) for i in range(len(CAPITALS))))
+    texts = ("A quick fox jumps over a dog.", "It rained\nall day,  and then  some.", "Lamps burn late here.")
+    _jsonl(folder / "texts.jsonl", ({"text": text} for text in texts))
+    _jsonl(folder / "contexts.jsonl", ({"right": str(i % 2), "what": what} for i, what in enumerate(("big", "hot"))))
+    return folder
+
+
+def _sum(i: int) -> dict[str, str]:
+    return {"question": f"What is {i} plus {2 * i + 1}?", "answer": f"It is {i} and {2 * i + 1}.\n#### {3 * i + 1}"}
+
+
+def _capital(i: int) -> dict[str, object]:
+    names = [capital for _, capital in CAPITALS]
+    choices = sorted({names[i], names[(i + 1) % 5], names[(i + 3) % 5]})
+    return {"country": CAPITALS[i][0], "capital": names[i], "choices": choices, "gold": choices.index(names[i])}
+
+
+def _jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,166 @@
+"""A run in the files of lm-eval: every kind of task of ours, without lm-eval."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.errors import DatasetError, RunFolderError
+from serve_eval.evaluation import evaluate
+from serve_eval.exporting import export
+from serve_eval.lm_eval_layout import mean_stderr, sanitized, stamp
+from serve_eval.schema import Limits, Plan, Report, Spec
+
+LINE = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"}
+HASHES = {"doc_hash", "prompt_hash", "target_hash"}
+
+
+def _plan(data_root: Path, **more: Any) -> Plan:
+    return Plan(
+        **{
+            "model": "my-org/m",
+            "launcher": Spec(name="simulated", options={"accuracy": 0.5, "prompt_logprobs": "echo", "seed": 3}),
+            "tasks": (
+                Spec(name="gsm8k"),
+                Spec(name="mmlu", options={"scoring": "loglikelihood"}),
+                Spec(name="perplexity"),
+                Spec(name="aime"),
+            ),
+            "dataset_roots": (str(data_root),),
+            "limit": 6,
+            "no_reference": True,
+            **more,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def run(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    out = tmp_path_factory.mktemp("run") / "out"
+    return out, asyncio.run(evaluate(_plan(data_root), out, environ={}))
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_every_task_has_its_figures_and_its_samples(run: tuple[Path, Report], tmp_path: Path) -> None:
+    out, report = run
+    results, *samples = export(out, tmp_path / "to").files
+    content = json.loads(results.read_text())
+    assert [file.name.split("_")[1] for file in samples] == ["gsm8k", "mmlu", "perplexity", "aime"]
+    assert {file.parent for file in (results, *samples)} == {tmp_path / "to/my-org__m"}
+    for task, file in zip(report.tasks, samples, strict=True):
+        name, result, lines = task.result.task, task.result, _lines(file)
+        metric = result.metric
+        figures = content["results"][name]
+        assert figures[f"{metric.name},none"] * metric.scale == pytest.approx(result.value)
+        assert figures["sample_len"] == len(lines) == result.scored == 6
+        assert content["n-samples"][name] == {"original": 6, "effective": 6}
+        assert content["higher_is_better"][name] == {metric.name: metric.higher_is_better}
+        for line in lines:
+            assert LINE | HASHES | {metric.name} <= line.keys()
+            assert line["filter"] == "none"
+            assert line["target_hash"] == hashlib.sha256(line["target"].encode()).hexdigest()
+        values = [line[metric.name] for line in lines]
+        assert sum(values) / 6 * metric.scale == pytest.approx(result.value)
+        assert figures[f"{metric.name}_stderr,none"] == pytest.approx(mean_stderr(values))
+    gsm8k = _lines(samples[0])[0]
+    assert content["n-shot"]["gsm8k"] == 5
+    assert content["results"]["gsm8k"]["strict-match,none"] == report.tasks[0].result.parts["strict-match"] / 100
+    assert set(gsm8k["metrics"]) == {"accuracy", "flexible-extract", "strict-match"}
+    asked = gsm8k["arguments"]["gen_args_0"]
+    assert asked["arg_0"].count("Question:") == 6
+    assert (asked["arg_1"]["max_gen_toks"], asked["arg_1"]["do_sample"]) == (256, False)
+    assert isinstance(gsm8k["resps"][0][0], str)
+    mmlu = _lines(samples[1])[0]
+    assert [mmlu["arguments"][f"gen_args_{i}"]["arg_1"] for i in range(4)] == [" A", " B", " C", " D"]
+    assert all(float(one[0][0]) < 0 for one in mmlu["resps"])
+    assert float(_lines(samples[2])[0]["resps"][0][0]) < 0
+    [turns] = _lines(samples[3])[0]["arguments"]["gen_args_0"]["arg_0"]
+    assert json.loads(turns)[-1]["role"] == "user"
+
+
+def test_the_same_run_gives_the_same_files_within_it_by_default(run: tuple[Path, Report]) -> None:
+    out, report = run
+    first = export(out)
+    contents = [file.read_bytes() for file in first.files]
+    assert [file.read_bytes() for file in export(out).files] == contents
+    assert first.files[0].parent == out / "lm-eval/my-org__m"
+    assert stamp(datetime.fromisoformat(report.started_at)) in first.files[0].name
+
+
+def test_the_fields_are_those_of_recorded_logs(run: tuple[Path, Report], shared: Path, tmp_path: Path) -> None:
+    folder = shared / "data/recorded/lmeval_logs"
+    recorded = json.loads(min(folder.glob("results_*.json")).read_text())
+    results, samples, *_ = export(run[0], tmp_path).files
+    content = json.loads(results.read_text())
+    assert recorded.keys() <= content.keys()
+    assert recorded["config"].keys() - content["config"].keys() == {
+        f"{name}_seed" for name in ("random", "numpy", "torch", "fewshot")
+    }
+    theirs, ours = recorded["results"]["gsm8k"], content["results"]["gsm8k"]
+    assert "alias" in theirs.keys() & ours.keys()
+    assert {key.count(",") for key in ours if key not in ("name", "alias", "sample_len")} == {1}
+    line = _lines(min(folder.glob("samples_*.jsonl")))[0]
+    assert line.keys() - {"exact_match"} <= _lines(samples)[0].keys()
+    names = [file.name for file in folder.iterdir()]
+    assert f"results_{stamp(datetime(2025, 9, 9, 13, 31, 53, 431753, tzinfo=UTC))}.json" in names
+
+
+def test_repeats_are_the_responses_of_one_line(data_root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    plan = _plan(data_root, tasks=(Spec(name="gsm8k"),), repeats=3, limit=4)
+    report = asyncio.run(evaluate(plan, out, environ={}))
+    results, samples = export(out).files
+    assert [len(line["resps"][0]) for line in _lines(samples)] == [3] * 4
+    value = json.loads(results.read_text())["results"]["gsm8k"]["accuracy,none"]
+    assert value * 100 == pytest.approx(report.tasks[0].result.value)
+
+
+def test_what_has_no_answer_is_left_out_and_said(data_root: Path, tmp_path: Path) -> None:
+    broken = {"accuracy": 1.0, "failure_rate": 0.5, "seed": 2}
+    plan = _plan(
+        data_root,
+        tasks=(Spec(name="gsm8k"),),
+        launcher=Spec(name="simulated", options=broken),
+        limits=Limits(max_attempts=1),
+    )
+    out = tmp_path / "out"
+    result = asyncio.run(evaluate(plan, out, environ={})).tasks[0].result
+    assert 0 < result.failed < 6
+    told = export(out)
+    assert told.notes == (f"gsm8k: {result.scored} of 6 samples have an answer; the others are left out",)
+    assert len(_lines(told.files[1])) == result.scored
+    content = json.loads(told.files[0].read_text())
+    assert content["n-samples"]["gsm8k"] == {"original": 6, "effective": result.scored}
+
+
+def test_a_run_without_a_report_or_with_other_data_is_refused(
+    run: tuple[Path, Report], data_root: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    out = tmp_path / "out"
+    shutil.copytree(run[0], out)
+    (out / "report.json").unlink()
+    with pytest.raises(RunFolderError, match="has no report"):
+        export(out)
+    shutil.copy(run[0] / "report.json", out)
+    stored = json.loads((out / "plan.json").read_text())
+    stored["fingerprints"]["gsm8k"]["samples"] = "6 sha256:other"
+    (out / "plan.json").write_text(json.dumps(stored))
+    with pytest.raises(DatasetError, match="gsm8k: the data is not what"):
+        export(out)
+
+
+def test_names_and_spreads_are_lm_evals() -> None:
+    assert sanitized('my-org/m:"x"') == "my-org__m__x__"
+    assert mean_stderr([1.0]) is None
+    assert mean_stderr([1.0] * 75 + [0.0] * 25) == pytest.approx(0.04351941398892446)  # as recorded
