@@ -24,6 +24,9 @@ def missing(module: str, case: Mapping[str, Any], *, told: bool, judged: bool) -
     values, expected = case.get("input"), case.get("expected")
     if not isinstance(values, Mapping) or not isinstance(case.get("case"), str):
         return "it is no case: it has no input"
+    prompt = values.get("prompt")
+    if isinstance(prompt, Mapping) and any(isinstance(part, Mapping) for part in prompt.values()):
+        return "BioChatter's Python code puts its prompt together out of the fragments of several mappings"
     if not told and "prompt" not in values:
         names = ", ".join(f"${{{name}}}" for name in values if name != "system_messages")
         return f"it has no prompt: BioChatter's Python code makes one of {names}; say yours with the option prompt"

@@ -64,18 +64,24 @@ def turns(values: Mapping[str, Any], resources: Mapping[str, Any], folder: Path 
     """
     names = {**resources, **values}
     system = values.get("system_messages") or []
-    told = [
-        Message(role="system", content=fill(text, names)) for text in ([system] if isinstance(system, str) else system)
-    ]
+    system = system if isinstance(system, list) else [system]
+    told = [Message(role="system", content=fill(_text("system_messages", text), names)) for text in system]
     for turn in values.get("messages") or []:
         told.append(_turn(turn["role"], fill(turn["content"], names), turn.get("images") or [], folder))
     if values.get("prompt") is not None:
-        told.append(_turn("user", fill(str(values["prompt"]), names), values.get("images") or [], folder))
+        told.append(_turn("user", fill(_text("prompt", values["prompt"]), names), values.get("images") or [], folder))
     elif values.get("images"):
         raise PlanError("images: go with the prompt; a turn of `messages` has images of its own")
     if not told or told[-1].role == "system":
         raise PlanError("there is nothing to answer: give a prompt, or messages that end with the user's turn")
     return tuple(told)
+
+
+def _text(key: str, value: Any) -> str:
+    """A text as the variants of an axis may have it. Raises PlanError for what is none."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    raise PlanError(f"{key}: expected a text, got {json.dumps(value)[:60]}")
 
 
 def _turn(role: str, text: str, images: Sequence[str], folder: Path | None) -> Message:

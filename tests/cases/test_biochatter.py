@@ -72,7 +72,7 @@ def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found: file.CaseF
         "api_calling": "an agent that knows the parameters of an API",
         "mcp_edam_qa": "tools of an MCP server",
         "text_extraction": "it has no prompt: BioChatter's Python code makes one of ${query}, ${caption}, ${format}",
-        "longevity": "has a model judge its answer",
+        "longevity": "puts its prompt together out of the fragments of several mappings",
         "odd": "scored by BioChatter's Python code alone",
     }.items():
         one = questions(found, module)

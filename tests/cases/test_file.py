@@ -315,10 +315,22 @@ _CASES = st.fixed_dictionaries(
     {"case": st.sampled_from(["a", "b"]), "input": st.dictionaries(_KEYS, _VALUES, max_size=4)},
     optional={"expected": _VALUES, "scorer": _VALUES, "axes": _VALUES, "zip_with": _VALUES, "sampling": _VALUES},
 )
+_VARIANTS = st.dictionaries(_KEYS, _VALUES, min_size=1, max_size=2)
+_NEARLY_RIGHT = st.fixed_dictionaries(
+    {
+        "case": st.just("a"),
+        "input": st.fixed_dictionaries(
+            {"prompt": st.just("p") | _VARIANTS},
+            optional={"system_messages": _VARIANTS, "query": _VARIANTS, "caption": _VARIANTS, "x": _VALUES},
+        ),
+        "expected": st.just("y") | _VALUES,
+    },
+    optional={"axes": st.lists(_KEYS, max_size=2), "zip_with": st.dictionaries(_KEYS, _KEYS, max_size=1)},
+)
 
 
 @given(
-    st.lists(st.one_of(_CASES, _VALUES), min_size=1, max_size=3),
+    st.lists(_NEARLY_RIGHT | _CASES | _VALUES, min_size=1, max_size=3),
     st.dictionaries(_KEYS, _VALUES, max_size=3),
     st.sampled_from(["any.yaml", "any_data.yaml"]),
 )

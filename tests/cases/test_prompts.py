@@ -83,6 +83,10 @@ def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> No
     ("values", "message"),
     [
         ({"system_messages": ["x"]}, "there is nothing to answer"),
+        ({"prompt": {"a": "x"}}, 'prompt: expected a text, got {"a": "x"}'),
+        ({"prompt": True}, "prompt: expected a text, got true"),
+        ({"system_messages": [["x"]], "prompt": "x"}, 'system_messages: expected a text, got ["x"]'),
+        ({"system_messages": {"a": 1}, "prompt": "x"}, 'system_messages: expected a text, got {"a": 1}'),
         ({"messages": [{"role": "user", "content": "x"}], "images": ["a.png"]}, "images: go with the prompt"),
         ({"prompt": "x", "images": ["none.png"]}, "none.png: cannot be read: No such file or directory"),
         ({"prompt": "x", "images": ["../a.png"]}, "../a.png: images lie beside the file or below, in "),
