@@ -230,7 +230,7 @@ def _report(
 class Work:
     """A task under way. `early` looks at it when it may stop early; `note` is why it may not. `executions` are there
     for a task that runs its answers, `judgements` for one that has them judged. `standing` are the positions of
-    failures that are not asked again."""
+    failures that are not asked again, and with `failures_stand` no judge is either."""
 
     p: PreparedTask
     journal: Journal
@@ -240,6 +240,7 @@ class Work:
     early: Prefix | None = None
     note: str | None = None
     standing: frozenset[int] = frozenset()
+    failures_stand: bool = False
 
     @property
     def spared(self) -> bool:
@@ -256,7 +257,8 @@ class Work:
         """What is still to be asked about its answers: of the endpoint `itself`, or of judges elsewhere."""
         if self.judgements is None:
             return {}
-        pending = self.judgements.pending(self.p.task, self.tally.samples, self.journal.records())
+        records = self.journal.records()
+        pending = self.judgements.pending(self.p.task, self.tally.samples, records, again=not self.failures_stand)
         return {name: q for name, q in pending.items() if (q.judge.base_url is None) is itself}
 
     @property
@@ -320,6 +322,7 @@ def _opened(
     work = [_open(p, folder, stack, warnings, repeats=plan.repeats, failures_stand=stand) for p in prepared]
     for w in work:
         w.standing = frozenset(i for i in w.tally.unanswered() if w.tally.score(i) is not None)
+        w.failures_stand = stand
     return work
 
 

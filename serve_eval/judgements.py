@@ -67,13 +67,15 @@ class Judgements:
             return Failure(kind=FailureKind.JUDGE_ERROR, message=short, retryable=False)
         return msgspec.structs.replace(response, judgements=said) if said else response
 
-    def pending(self, task: Task, samples: Sequence[Sample], records: Iterable[Record]) -> dict[str, Question]:
-        """What is to be asked about the answers in `records`, by the ids of its records: all that was not, and what
-        could not be read where an answer has no score for that."""
+    def pending(
+        self, task: Task, samples: Sequence[Sample], records: Iterable[Record], *, again: bool = True
+    ) -> dict[str, Question]:
+        """What is to be asked about the answers in `records`, by the ids of its records: all that was not, and `again`
+        what could not be read where an answer has no score for that."""
         found: dict[str, tuple[str, Question]] = {}
         for sample, response in answers(samples, records):
             questions = questions_of(task, sample, response)
-            short = isinstance(self.judged(task, sample, response), Failure)
+            short = again and isinstance(self.judged(task, sample, response), Failure)
             for q in questions:
                 key = _key(q)
                 if key not in self._said or (short and self._value(q) is None):
@@ -121,8 +123,10 @@ class Judgements:
 
 
 def questions_of(task: Task, sample: Sample, response: Response) -> Sequence[Question]:
-    """What judges are asked of an answer; nothing for a task that asks none, and of an answer without any text."""
-    return task.questions(sample, response) if task.questions is not None and response.text.strip() else ()
+    """What judges are asked of an answer; nothing for a task that asks none, and of an answer without any text or tool
+    call."""
+    said = response.text.strip() or response.tool_calls
+    return task.questions(sample, response) if task.questions is not None and said else ()
 
 
 def judges_of(task: Task, samples: Iterable[Sample]) -> list[tuple[Judge, int]]:

@@ -19,6 +19,7 @@ import serve_eval
 from serve_eval import run_folder
 from serve_eval.cases.keys import canonical_sha256
 from serve_eval.errors import RunFolderError
+from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.preparation import PreparedTask
 from serve_eval.schema import DataRoots, Plan, Sample, Task, lives
 
@@ -72,6 +73,9 @@ def set_aside(
         _move(journal, folder / ARCHIVE / stamp, stale)
         if told.exists():
             _move(told, folder / ARCHIVE / stamp, stale)
+        judged = folder / JUDGED / journal.name
+        if rerun == "all" and judged.exists():  # else what was judged stays known: it is that of the same answer
+            _move(judged, folder / ARCHIVE / stamp, stale)
 
 
 def note_asked(folder: Path, task: Task, samples: Iterable[Sample], server: str | None) -> None:

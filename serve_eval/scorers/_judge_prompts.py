@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from serve_eval.schema import Message, Prompt
+from serve_eval.schema import Message, Prompt, Response
+from serve_eval.scorers._expected import ANSWER, kind, place, value_of
 
 PLACES = ("prompt", "answer", "expected")
 """What stands as ${...} in a prompt of the user's."""
+TOLD = (ANSWER, "summary", "key_words", "behaviour", "individual")
+"""Keys of a mapping by which it says what is right; all of it is then shown. The last four are BioChatter's."""
 _PLACE = re.compile(r"\$\{(\w*)\}")
 
 
@@ -120,12 +123,38 @@ def asks_for_expected(prompt: str) -> bool:
 
 
 def expected_text(expected: object) -> str:
-    """What is expected, for a reader: a text as it is, the one answer of a mapping, else JSON; empty for nothing."""
-    if isinstance(expected, Mapping) and set(expected) == {"answer"}:
-        expected = expected["answer"]
-    if expected is None or (isinstance(expected, str | Sequence | Mapping) and not expected):
+    """What is expected, for a reader: a text as it is, the one answer of a mapping, else JSON; empty for nothing, and
+    for a mapping without any of TOLD."""
+    if isinstance(expected, Mapping):
+        expected = {key: value for key, value in expected.items() if _says_something(value)}
+        if not any(key in expected for key in TOLD):
+            return ""
+        if set(expected) == {ANSWER}:
+            expected = expected[ANSWER]
+    if not _says_something(expected):
         return ""
     return expected if isinstance(expected, str) else json.dumps(expected, ensure_ascii=False, indent=2, default=str)
+
+
+def expected_problems(expected: object, metrics: Iterable[str]) -> list[str]:
+    """What is wrong with what is expected, for metrics that need it."""
+    if expected_text(expected):
+        return []
+    told = f"must be a text, or a mapping with one of {', '.join(TOLD)}, and is {kind(value_of(expected))}"
+    return [f"{place(expected)} is needed by the metric {metric}: it {told}" for metric in metrics]
+
+
+def answer_text(response: Response) -> str:
+    """What was answered, for a reader: the text, and the tools that it calls."""
+    return "\n".join(filter(None, (response.text, *(f"{call.name}({call.arguments})" for call in response.tool_calls))))
+
+
+def _says_something(value: object) -> bool:
+    if isinstance(value, str):
+        return bool(value.strip())
+    if isinstance(value, Sequence | Mapping):
+        return any(map(_says_something, value.values() if isinstance(value, Mapping) else value))
+    return value is not None
 
 
 def prompt_text(prompt: Prompt) -> str:

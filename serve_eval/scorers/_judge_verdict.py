@@ -10,6 +10,7 @@ from serve_eval.errors import PlanError
 
 TAIL = 4000
 """How many characters at the end are looked through: a verdict stands there."""
+SEARCH_S = 0.5
 LINE = r"(?im)^(?:[^\w\n]|_)*(?:final +)?verdict(?![^\W_])(.*)$"
 """Where it stands unless a pattern says otherwise: `Verdict: yes`, `**Final verdict:** yes.`"""
 _AROUND = " \t\r:=*_#`.,;!\"'()[]<>\u2013\u2014"
@@ -21,23 +22,39 @@ def reader(
     """A function that makes a number between 0 and 1 of what a judge says; None where there is no verdict.
 
     The last match of `pattern` (None: LINE) counts, by its first group where it has one, and nothing but one of the
-    words, or a number of points, may stand there. Raises PlanError for options that make no sense.
+    words, or a number of points, may stand there. A search that takes SEARCH_S seconds is ended, and has found nothing.
+    Raises PlanError for options that make no sense.
     """
     worth = _words(success, failure) if points is None else _points(points)
-    try:
-        found = re.compile(LINE if pattern is None else pattern)
-    except re.error as error:
-        raise PlanError(f"pattern: no regular expression: {error}") from error
-    group = min(found.groups, 1)
+    last = _last(LINE if pattern is None else pattern)
 
     def read(text: str) -> float | None:
-        verdict = None
-        for match in found.finditer(text[-TAIL:]):
-            verdict = match.group(group)
+        verdict = last(text[-TAIL:])
         value = None if verdict is None else worth(verdict.strip(_AROUND))
         return 1.0 - value if inverted and value is not None else value
 
     return read
+
+
+def _last(pattern: str) -> Callable[[str], str | None]:
+    import regex  # as the scorer of that name: an answer must not hold up a run, and what a judge quotes is one
+
+    try:
+        found = regex.compile(pattern)
+    except (regex.error, OverflowError, RecursionError) as error:
+        raise PlanError(f"pattern: no regular expression: {error}") from error
+    group = min(found.groups, 1)
+
+    def last(text: str) -> str | None:
+        verdict: str | None = None
+        try:
+            for match in found.finditer(text, timeout=SEARCH_S):
+                verdict = match.group(group)
+        except TimeoutError:
+            return None
+        return verdict
+
+    return last
 
 
 def _words(success: Sequence[str], failure: Sequence[str]) -> Callable[[str], float | None]:

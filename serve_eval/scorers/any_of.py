@@ -10,12 +10,14 @@ from serve_eval.scorers._expected import kind, place, placed, scoring_nothing, v
 
 def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
     """The best score that any of the expected answers gives. `scorer` is how each is judged: a name, or a mapping of a
-    name to options. Raises PlanError for an unknown one and for one that runs code."""
+    name to options. Raises PlanError for an unknown one and for one that runs code or asks
+    judges."""
     name, options = (scorer, {}) if isinstance(scorer, str) else _only(scorer)
     make = folders.load(folders.SCORERS, name)
     by: Scorer = make(**folders.check_options(make, options, f"any_of.scorer.{name}"))
-    if by.program is not None:
-        raise PlanError(f"any_of: {name} runs what is answered, and does so for one expectation only")
+    if by.program is not None or by.questions is not None:
+        does = "runs what is answered" if by.questions is None else "asks judges about an answer"
+        raise PlanError(f"any_of: {name} {does}, and does so for one expectation only")
 
     def accepted(expected: object) -> list[object]:
         value = value_of(expected)

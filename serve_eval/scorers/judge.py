@@ -25,13 +25,13 @@ JUDGES_APART, ROUNDS_APART = "judges_apart", "rounds_apart"
 
 def scorer(
     *,
-    judges: tuple[JudgeEntry, ...],
+    judges: tuple[JudgeEntry, ...] = (),
     metrics: tuple[str | MetricEntry, ...] = ("correctness",),
     rounds: int = 1,
     majority: bool = False,
 ) -> Scorer:
     """The mean over `metrics` of what `judges` said in each of `rounds`: the mean over what could be read of them, or
-    with `majority` what more than half of them said, a tie counting as half.
+    with `majority` what more than half of them said, a tie counting as half. There has to be a judge.
 
     Raises PlanError with what is wrong with the options.
     """
@@ -47,7 +47,7 @@ def scorer(
         raise PlanError(problems)
 
     def questions(sample: Sample, expected: object, response: Response) -> list[Question]:
-        texts = prompts.material(sample.prompt, expected, response.text)
+        texts = prompts.material(sample.prompt, expected, prompts.answer_text(response))
         return [
             Question(judge=judge, metric=metric.name, round=number, prompt=prompt, read=metric.read)
             for metric, prompt in [(metric, metric.ask(texts)) for metric in wanted]
@@ -63,12 +63,11 @@ def scorer(
         told = ", ".join(f"{part} {value:g}" for part, value in values.items())
         apart = {JUDGES_APART: judges_apart(said)} if len(asked) > 1 else {}
         apart |= {ROUNDS_APART: rounds_apart(said)} if rounds > 1 else {}
-        return graded(math.fsum(values.values()) / len(values), told, {**values, **apart})
+        lowest = min(values, key=values.__getitem__)
+        return graded(math.fsum(values.values()) / len(values), told, {**values, **apart}, mode=f"low {lowest}")
 
     def wrong(expected: object) -> list[str]:
-        if prompts.expected_text(expected):
-            return []
-        return [f"nothing is expected, and the metric {m.name} needs something" for m in wanted if m.needs_expected]
+        return prompts.expected_problems(expected, (metric.name for metric in wanted if metric.needs_expected))
 
     def answers(expected: object) -> tuple[str, str]:
         """Two texts that a judge should tell apart: no text has its score by itself."""

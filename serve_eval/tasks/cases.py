@@ -34,6 +34,7 @@ from serve_eval.schema import (
     Task,
     file_stem,
 )
+from serve_eval.schema import Question as JudgeQuestion
 
 SHOWN = 5
 """Cases that a note about skipped ones names."""
@@ -97,6 +98,11 @@ def task(
     def mode(sample: Sample, response: Response, score: Score) -> str:
         return failure_mode(by_target[sample.target][0].expected, response, score)
 
+    def asked(sample: Sample, response: Response) -> Sequence[JudgeQuestion]:
+        question, chosen = by_target[sample.target]
+        return () if chosen.questions is None else chosen.questions(sample, question.expected, response)
+
+    judged = [scorer.decisive for scorer in scorers.values() if scorer.questions is not None]
     needs = {need for chosen in scorers.values() for need in chosen.requires}
     if any(q.override is not None and "tools" in q.override.extra for q in found.asked):
         needs.add(Need.TOOLS)
@@ -110,11 +116,12 @@ def task(
         hypothesis=Hypothesis(num_samples=max(1, len(samples))),
         sampling=found.sampling,
         chat=True,
-        protocol={"scorers": versions},
+        protocol={"scorers": versions, **({"judges": judged} if judged else {})},
         load=load,
         score=score,
         answers=answers,
         program=program if any(chosen.program for chosen in scorers.values()) else None,
+        questions=asked if judged else None,
         breakdown=_breakdown(found.module.common.get("fields", ())),
         requires=frozenset(needs),
         failure_mode=mode,
@@ -123,9 +130,9 @@ def task(
 
 def _target(question: Question) -> str:
     """What decides the score of an answer: it is part of the fingerprint. Of a hold-out set, a hash of it."""
-    text = canonical(
-        {"expected": question.expected, "scorer": question.scorer.name, "options": question.scorer.options}
-    )
+    decisive = scorer_of(question.scorer).decisive
+    options = question.scorer.options if decisive is None else decisive
+    text = canonical({"expected": question.expected, "scorer": question.scorer.name, "options": options})
     return _digest(text) if question.holdout else text
 
 

@@ -72,6 +72,13 @@ TAKEN: dict[str, list[Tried]] = {
         Tried({"checks": "assert double(2) == 4", "entry_point": "double", "solution": "def double(x): return 2 * x"}),
         Tried({"answer": {"checks": "assert x", "solution": "x = 1"}}, {"time_limit_s": 2.0}),
     ],
+    "judge": [
+        Tried("Paris", {"judges": [{}]}),
+        Tried({"answer": ["a", 1]}, {"judges": [{}], "metrics": ["correctness", "usefulness"], "rounds": 2}),
+        Tried(
+            {"summary": "Sleep.", "individual": None}, {"judges": [{}], "metrics": ["correctness"], "majority": True}
+        ),
+    ],
     "any_of": [
         Tried(["Paris", "Lutetia"]),
         Tried({"answer": [3, "4"]}, {"scorer": "exact"}),
@@ -117,6 +124,7 @@ REFUSED: dict[str, list[Tried]] = {
         Tried({"checks": "assert 1", "solution": "def"}),
         Tried({"check": "assert 1"}),
     ],
+    "judge": [Tried({"facts": ["Paris"]}, {"judges": [{}]}), Tried([[], ""], {"judges": [{}]})],
     "any_of": [Tried("Paris"), Tried(["Paris", None])],
 }
 """Beside those that every scorer refuses."""

@@ -25,6 +25,7 @@ from serve_eval.schema import (
     Sample,
     Scorer,
     TextPart,
+    ToolCall,
 )
 
 JUDGES = [{"base_url": "host:1", "model": "a"}, {"base_url": "host:2", "model": "b"}]
@@ -111,6 +112,20 @@ def test_an_inverted_metric_is_good_when_it_is_low() -> None:
     )
     score = scorer.score(None, Response(text="x", finish_reason="stop", judgements=said))
     assert (score.value, score.parts) == (0.75, {"toxicity_inverted": 1.0, "length_inverted": 0.5})
+    assert score.mode == "low length_inverted"
+
+
+def test_a_call_of_a_tool_is_shown_with_the_answer() -> None:
+    calls = (ToolCall("weather", '{"city": "Paris"}'),)
+    scorer = _scorer(metrics=["usefulness"])
+    assert scorer.questions is not None
+    (question,) = scorer.questions(ASKED, None, Response(text="", finish_reason="tool_calls", tool_calls=calls))
+    assert '>\nweather({"city": "Paris"})\n<' in _text(question)
+
+
+def test_a_pattern_that_would_search_for_ever_finds_nothing() -> None:
+    (question,) = _questions(_scorer(metrics=[{"name": "own", "prompt": "${answer}", "pattern": r"^(\w+\s?)*$"}]))
+    assert question.read("many words " * 40 + "!") is None
 
 
 @given(answer=st.text(max_size=200), asked=st.text(max_size=50), expected=st.text(max_size=50))
@@ -150,7 +165,8 @@ def test_the_places_hold_turns_images_and_what_is_expected() -> None:
 def test_a_metric_that_compares_needs_something_to_compare_with() -> None:
     own = {"name": "own", "prompt": "${answer} ${expected}"}
     scorer = _scorer(metrics=["correctness", "usefulness", own])
-    assert [problem.split()[-3] for problem in scorer.problems({"answer": ""})] == ["correctness", "own"]
+    told = scorer.problems({"answer": ""})
+    assert [line.split("metric ")[1].partition(":")[0] for line in told] == ["correctness", "own"]
     assert not scorer.problems("Paris")
     assert not _scorer(metrics=["toxicity"]).problems(None)
 

@@ -14,7 +14,7 @@ from launchers import _tools
 from launchers._openai_server import Generated, understand
 from serve_eval import folders
 from serve_eval.fingerprint import canonical
-from serve_eval.schema import Ended, Need, Outcome, Ran, Response, Score, Scorer, ToolCall
+from serve_eval.schema import Ended, Judgement, Need, Outcome, Ran, Response, Sample, Score, Scorer, ToolCall
 from tests.scorers.offered import REFUSED, TAKEN, Tried
 
 NAMES = folders.names(folders.SCORERS)
@@ -35,7 +35,18 @@ def scored(scorer: Scorer, expected: Any, text: str, ended: Ended = Ended.RAISED
         response = called(response)
     if scorer.program is not None and scorer.program(expected, response) is not None:
         response = msgspec.structs.replace(response, ran=Ran(ended=ended, exit=None))
+    if scorer.questions is not None and response.text.strip():
+        response = judged(scorer, expected, response)
     return scorer.score(expected, response)
+
+
+def judged(scorer: Scorer, expected: Any, response: Response) -> Response:
+    """An answer that judges find right when it is the one of which the scorer says so."""
+    assert scorer.questions is not None
+    said = f"Verdict: {'yes' if response.text == scorer.answers(expected)[0] else 'no'}"
+    asked = scorer.questions(Sample(id="1", prompt="?", target=""), expected, response)
+    judgements = (Judgement(judge=q.judge.name, metric=q.metric, round=q.round, value=q.read(said)) for q in asked)
+    return msgspec.structs.replace(response, judgements=tuple(judgements))
 
 
 def called(response: Response) -> Response:

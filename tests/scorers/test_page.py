@@ -22,8 +22,11 @@ ROWS = [
 ]
 
 
-def test_the_table_has_a_row_for_every_scorer() -> None:
-    assert sorted(row[0] for row in ROWS) == NAMES
+def test_the_table_has_a_row_for_every_scorer_but_the_one_with_a_page_of_its_own() -> None:
+    assert sorted([*(row[0] for row in ROWS), "judge"]) == NAMES
+    page = (ROOT / "docs/judges.md").read_text()
+    for option in folders.options_of(folders.function(folders.SCORERS, "judge")):
+        assert re.search(rf"[ `]{option}[:`]", page), option
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
