@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from serve_eval.errors import PlanError
+from serve_eval.scorers._matching import shortest
 
 TAIL = 4000
 """How many characters at the end are looked through: a verdict stands there."""
@@ -39,6 +40,8 @@ def reader(
 def _last(pattern: str) -> Callable[[str], str | None]:
     import regex  # as the scorer of that name: an answer must not hold up a run, and what a judge quotes is one
 
+    if shortest(pattern) > TAIL:  # which the engine would write out, and fill the memory with
+        raise PlanError(f"pattern: matches nothing of less than {shortest(pattern)} characters")
     try:
         found = regex.compile(pattern)
     except (regex.error, OverflowError, RecursionError) as error:

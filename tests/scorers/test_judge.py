@@ -240,6 +240,7 @@ def test_what_decides_a_score_is_told_without_addresses() -> None:
         ({"metrics": [{"name": "own", "criterion": "?", "points": 0}]}, "points: must be above 0"),
         ({"metrics": [{"name": "own", "criterion": "?", "failure": ["YES"]}]}, "words of their own"),
         ({"metrics": [{"name": "own", "criterion": "?", "pattern": "("}]}, "no regular expression"),
+        ({"metrics": [{"name": "own", "criterion": "?", "pattern": "(?:ab){90000}"}]}, "nothing of less than 180000"),
         ({"rounds": 0}, "rounds: must be 1 or more"),
         ({"rounds": 2, "judges": [{"sampling": {"seed": 1}}]}, "every round would say the same"),
         ({"majority": True, "metrics": [{"name": "own", "criterion": "?", "points": 5}]}, "points have a mean"),
