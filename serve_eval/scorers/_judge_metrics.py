@@ -14,7 +14,7 @@ from serve_eval.scorers import _judge_prompts as prompts
 from serve_eval.scorers._judge_verdict import reader
 
 
-class MetricEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MetricEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is judged: by the `criterion` in a prompt of ours, or by a `prompt` of one's own with ${answer}, and
     ${prompt} and ${expected} where wanted; with neither, by the built-in metric of that `name`.
 

@@ -8,13 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from serve_eval.errors import NotComparableError
 from serve_eval.evaluation import evaluate
+from serve_eval.registration import register
 from serve_eval.schema import FailureKind, Outcome, Plan, Report, Spec
 from tests.cli.command import environment, serve_eval
 from tests.judging.conftest import JudgeServer, fair, unsure
@@ -142,5 +145,22 @@ def test_a_command_that_is_killed_while_answers_are_judged_goes_on_with_the_othe
         assert (out / "samples/cases-towns.jsonl").read_bytes() == asked
         result = json.loads((out / "report.json").read_text())["tasks"][0]["result"]
         assert (result["scored"], result["failures"]) == (count, {})
+
+    _with(judge, story)
+
+
+def test_a_reference_holds_for_the_same_judges_only(tmp_path: Path) -> None:
+    judge, references = JudgeServer(), tmp_path / "references"
+
+    async def story(url: str) -> None:
+        options = {"judges": [{"base_url": url, "model": "judge-1"}], "metrics": ["correctness"]}
+        await evaluate(_plan(_file(tmp_path, options)), tmp_path / "out", environ={})
+        register([tmp_path / "out"], references)
+        judged = replace(_plan(_file(tmp_path, options)), references_dir=str(references), no_reference=False)
+        report = await evaluate(judged, tmp_path / "again", environ={})
+        assert report.tasks[0].verdict.reference == report.tasks[0].verdict.evaluated
+        _file(tmp_path, {**options, "metrics": ["usefulness"]})
+        with pytest.raises(NotComparableError, match="judges is"):
+            await evaluate(judged, tmp_path / "other", environ={})
 
     _with(judge, story)
