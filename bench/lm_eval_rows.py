@@ -49,7 +49,7 @@ def _engine(scratch: Path, n: int) -> Callable[[Server], Measured]:
         out = Path(tempfile.mkdtemp(dir=scratch)) / "run"
         tool = Path(sys.executable).with_name("serve-eval")
         command = [str(tool), "run", "--model", "m", "--tasks", task, "--no-reference", "-o", str(out)]
-        command += ["--set", f"{task}.include_path={task_folder(scratch)}", "--base-url", server.base_url]
+        command += ["--include-path", str(task_folder(scratch).parent), "--base-url", server.base_url]
         command += ["--concurrency", str(USUAL_IN_FLIGHT)]
         finished = run(command, limit_s=180, env=environment(scratch), started=server.watch)
         if finished.code != 3:  # no reference applies

@@ -114,13 +114,13 @@ def prepare(scratch: Path, n: int) -> None:
     asked = scratch / f"asked_{n}.jsonl"
     asked.write_text("".join(json.dumps({"prompt": text, "target": "42"}) + "\n" for text in questions), "utf-8")
     tasks = task_folder(scratch)
-    tasks.mkdir(exist_ok=True)
+    tasks.mkdir(parents=True, exist_ok=True)
     (tasks / f"{task_name(n)}.yaml").write_text(_LM_EVAL_TASK.format(task=task_name(n), file=asked), "utf-8")
 
 
 def task_folder(scratch: Path) -> Path:
     """Where lm-eval's tasks are written."""
-    return scratch / "lm_eval_tasks"
+    return scratch / "include/lm_eval"
 
 
 def task_name(n: int) -> str:

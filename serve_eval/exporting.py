@@ -19,6 +19,7 @@ from serve_eval.lm_eval_layout import NO_FILTER, Logged, mean_stderr, results, r
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.rescoring import scores_on_file
 from serve_eval.schema import MEAN, Message, Response, Sample, Score, Task, file_stem
+from serve_eval.trust import trusted
 
 FOLDER = "lm-eval"
 """Where in a run folder the files go, unless said otherwise."""
@@ -33,13 +34,15 @@ class Exported:
     notes: tuple[str, ...]
 
 
-def export(run: Path, to: Path | None = None) -> Exported:
+def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = ()) -> Exported:
     """Writes results_<time>.json and a samples_<task>_<time>.jsonl per task in lm-eval's layout, below `to` in a folder
-    with the model's name. The time is that of the run's start, so the same run gives the same files.
+    with the model's name. The time is that of the run's start, so the same run gives the same files. `include_path` has
+    the folders of code that may be used, which the saved plan alone does not allow.
 
     Raises RunFolderError for a run without a report, DatasetError when the samples are not those of the run.
     """
-    saved, prints, report = run_folder.saved_plan(run), run_folder.saved_fingerprints(run), _report(run)
+    saved, prints = trusted(run_folder.saved_plan(run), include_path), run_folder.saved_fingerprints(run)
+    report = _report(run)
     told = {task["result"]["task"]: task["result"] for task in report["tasks"]}
     prepared = prepare(replace(saved, no_reference=True))
     logged, notes = [], []

@@ -34,6 +34,8 @@ KINDS = {
     "serve_eval.verdicts": "verdicts",
 }
 """Our folders, and what they are called below a folder of the user's and in the names of entry points."""
+LM_EVAL = "lm_eval"
+"""What a folder of the user's calls the one with tasks in the format of lm-evaluation-harness."""
 _PREFIX = "_serve_eval_included_"
 _included: list[Path] = []
 _loaded: dict[str, Loaded] = {}
@@ -62,18 +64,23 @@ def include(folders: Iterable[str]) -> None:
     for given in folders:
         try:
             folder = Path(given).expanduser().resolve()
-            there, ours = folder.is_dir(), any((folder / kind).is_dir() for kind in KINDS.values())
+            there, ours = folder.is_dir(), any((folder / kind).is_dir() for kind in (*KINDS.values(), LM_EVAL))
         except (OSError, ValueError, RuntimeError) as error:  # a loop of links is the last
             problems.append(f"include_path: {given!r} cannot be read: {error}")
             continue
         if not there:
             problems.append(f"include_path: {given} is not a folder")
         elif not ours:
-            problems.append(f"include_path: {given} has none of the folders {', '.join(KINDS.values())}")
+            problems.append(f"include_path: {given} has none of the folders {', '.join((*KINDS.values(), LM_EVAL))}")
         elif folder not in _included:
             _included.append(folder)
     if problems:
         raise PlanError(problems)
+
+
+def lm_eval_folders() -> tuple[str, ...]:
+    """Where the user's own tasks in lm-eval's format are."""
+    return tuple(str(folder / LM_EVAL) for folder in _included if (folder / LM_EVAL).is_dir())
 
 
 def names(folder: str) -> list[str]:

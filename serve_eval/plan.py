@@ -115,7 +115,7 @@ def resolve(
     tasks = [_under(task, values.get("protocol") or {}, settings.get("choices") or {}) for task in tasks]
     for text in settings.get("set", ()):
         tasks, launcher, verdict = _apply(text, tasks, launcher, verdict, problems)
-    tasks = [_with_absolute_folders(task) for task in tasks]
+    tasks = [_with_absolute_tokenizer(task) for task in tasks]
     launcher = _resolve_address(launcher, problems)
     _check_specs(tasks, launcher, verdict, problems)
     _check_values(values, sections, verdict.name, problems)
@@ -306,11 +306,10 @@ def _under(task: Spec, below: Mapping[str, object], above: Mapping[str, object])
     return Spec(name=task.name, options={**below, **task.options, **above})
 
 
-def _with_absolute_folders(task: Spec) -> Spec:
-    """A run that goes on from another folder is to find them again."""
-    given = {name: task.options.get(name) for name in ("tokenizer", "include_path")}
-    found = {name: _absolute(folder) for name, folder in given.items() if isinstance(folder, str)}
-    return replace(task, options={**task.options, **found}) if found else task
+def _with_absolute_tokenizer(task: Spec) -> Spec:
+    """A run that goes on from another folder is to find it again."""
+    folder = task.options.get("tokenizer")
+    return replace(task, options={**task.options, "tokenizer": _absolute(folder)}) if isinstance(folder, str) else task
 
 
 def _launcher(

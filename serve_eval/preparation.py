@@ -72,14 +72,15 @@ def prepare(plan: Plan) -> list[PreparedTask]:
     Raises PlanError, DatasetError, ReferenceFileError, and NotComparableError when a reference is missing or was taken
     under another protocol, unless the plan allows it.
     """
-    built, problems = [], []
+    built, problems, hints = [], [], []
     for i, spec in enumerate(plan.tasks):
         try:
             built.append((spec, build_task(spec, f"tasks[{i}].{spec.name}")))
         except PlanError as error:
             problems += error.problems
+            hints += [error.hint] if error.hint else []
     if problems:
-        raise PlanError(problems)
+        raise PlanError(problems, hint="\n".join(dict.fromkeys(hints)))
     unsafe = [task.name for _, task in built if task.unsafe]
     if unsafe and not plan.allow_code_execution:
         raise SandboxError(

@@ -62,8 +62,8 @@ ONLY_IF_SET = ("seed", "thinking", "extra_body", "chat_template", "add_special_t
 """Fields of a protocol that it has only where they are chosen: one without them was taken without them."""
 OWN_ONLY_IF_SET = ("scoring",)
 """The same of options that a task has by itself."""
-PLACES = ("include_path", "data_files")
-"""Options that say where a task is found, which no default can."""
+PLACES = ("data_files",)
+"""Options that say where the data of a task is, which no default can."""
 
 _OWN_FIELDS = frozenset(
     {"model", "prompt", "messages", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens"}

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from serve_eval.cli._include import IncludePath, folders_of
+
 FORMATS = ("lm-eval",)
 
 
@@ -18,6 +20,7 @@ def export(
     output_dir: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="Folder for the files (default RUN/lm-eval).")
     ] = None,
+    include_path: IncludePath = None,
 ) -> None:
     """Write the results and the samples of a run as lm-evaluation-harness does, for tools that read those."""
     from serve_eval.cli._streams import emit, say
@@ -28,7 +31,7 @@ def export(
 
     if to_format not in FORMATS:
         raise PlanError(f"--format: unknown format {to_format!r}.{nearest(to_format, FORMATS)}")
-    exported = written(run, output_dir)
+    exported = written(run, output_dir, include_path=folders_of(include_path))
     emit("".join(f"{clean(str(file))}\n" for file in exported.files))
     for note in exported.notes:
         say(f"warning: {clean(note)}")

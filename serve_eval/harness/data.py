@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parque
 
 
 def with_local_files(
-    name: str, config: Mapping[str, Any], data_files: Mapping[str, str] | None, roots: DataRoots, home: str | None
+    name: str, config: Mapping[str, Any], data_files: Mapping[str, str] | None, roots: DataRoots, own: Sequence[str]
 ) -> tuple[dict[str, Any], tuple[SourceFile, ...]]:
     """The configuration with the places of its local files, and those files. Raises DatasetError for a missing one."""
     settings, kwargs = dict(config), dict(config.get("dataset_kwargs") or {})
     given: Any = kwargs.get("data_files") if data_files is None else dict(data_files)
     if given is None:
         return settings, ()
-    places = [*roots.roots, Path(), *([Path(home).expanduser()] if home else [])]
+    places = [*roots.roots, Path(), *map(Path, own)]
     sources: list[SourceFile] = []
 
     def found(text: Any) -> Any:

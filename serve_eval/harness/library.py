@@ -42,13 +42,15 @@ def version() -> str:
 
 
 @cache
-def config(name: str, include_path: str | None) -> Mapping[str, Any]:
-    """What the YAML files say of a task, its functions imported. Raises PlanError for a name that is no task, with what
-    to name instead, and for a file that cannot be loaded."""
+def config(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
+    """What the YAML files say of a task, its functions imported; the folders `own` are searched first.
+
+    Raises PlanError for a name that is no task, with what to name instead, and for a file that cannot be loaded.
+    """
     version()
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    found = _find(name, include_path)
+    found = _find(name, own)
     if "class" in load_yaml(found, resolve_func=False):
         raise PlanError(f"lm_eval:{name} is written as a Python class, of which no file tells", hint=_other_way(name))
     try:
@@ -133,12 +135,12 @@ def _network(*, allowed: bool) -> Iterator[None]:
             setattr(place, name, value)
 
 
-def _find(name: str, include_path: str | None) -> Path:
+def _find(name: str, own: tuple[str, ...]) -> Path:
     """The file of a task: an own folder comes first. Looks at the texts of the files, since reading them all as YAML
     takes lm-eval many seconds; only for a name that is no task all are read."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    folders = _folders(include_path)
+    folders = _folders(own)
     named = re.compile(rb"^task: *['\"]?" + re.escape(name.encode()) + rb"['\"]?\s*$", re.MULTILINE)
     for folder in folders:
         for file in sorted(folder.rglob("*.yaml")):
@@ -162,16 +164,13 @@ def _find(name: str, include_path: str | None) -> Path:
     raise PlanError(f"lm_eval:{name} is a group of {len(members)} tasks, which are named one by one: {shown}{more}")
 
 
-_LISTED = "lm-eval ls tasks shows them all; tasks of your own: --set lm_eval:NAME.include_path=FOLDER."
+_LISTED = "lm-eval ls tasks shows them all; tasks of your own: --include-path DIR, with their files below DIR/lm_eval."
 
 
-def _folders(include_path: str | None) -> list[Path]:
+def _folders(own: tuple[str, ...]) -> list[Path]:
     tasks = importlib.import_module("lm_eval.tasks")
     assert tasks.__file__ is not None
-    own = [Path(include_path).expanduser()] if include_path is not None else []
-    if own and not own[0].is_dir():
-        raise PlanError(f"lm_eval: include_path: {include_path} is no folder")
-    return [*own, Path(tasks.__file__).parent]
+    return [*map(Path, own), Path(tasks.__file__).parent]
 
 
 def _members(one: Any, index: Mapping[str, Any], seen: set[str]) -> set[str]:

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from serve_eval import origins
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.harness import library
 from serve_eval.harness.answers import answers_of, choose, try_scoring
@@ -59,7 +60,6 @@ def task(
     name: str,
     *,
     num_fewshot: int | None = None,
-    include_path: str | None = None,
     data_files: dict[str, str] | None = None,
     metric: str | None = None,
     filter: str | None = None,  # noqa: A002
@@ -70,15 +70,15 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    `num_fewshot`: worked examples, the task's own number by default. `include_path`: a folder of tasks in lm-eval's
-    format, searched before lm-eval's. `data_files`: local files by split, in place of the task's own data. `metric` and
-    `filter`: which of the task's figures is the value, the first by default; the others stand beside it. `percent`: a
-    document's figure lies between 0 and 1 and is shown in percent (known of accuracies and exact matches).
-    `fewshot_as_multiturn`: by chat, in the turns that lm-eval makes of the examples. `prefix`: the text that begins a
-    text to the model, such as <s>, where a likelihood has no context. `sigma`: spread of a document's figure in points,
-    for references without their own. Raises PlanError for what cannot be asked.
+    `num_fewshot`: worked examples, the task's own number by default. `data_files`: local files by split, in place of
+    the task's own data. `metric` and `filter`: which of the task's figures is the value, the first by default; the
+    others stand beside it. `percent`: a document's figure lies between 0 and 1 and is shown in percent (known of
+    accuracies and exact matches). `fewshot_as_multiturn`: by chat, in the turns that lm-eval makes of the examples.
+    `prefix`: the text that begins a text to the model, such as <s>, where a likelihood has no context. `sigma`: spread
+    of a document's figure in points, for references without their own. Raises PlanError for what cannot be asked.
     """
-    config = library.config(name, include_path)
+    own = origins.lm_eval_folders()
+    config = library.config(name, own)
     settled = library.settled(config)
     _check(name, config, settled, num_fewshot, fewshot_as_multiturn)
     shots = (settled.num_fewshot or 0) if num_fewshot is None else num_fewshot
@@ -95,7 +95,7 @@ def task(
     loaded = _key(
         name,
         settled,
-        include_path=include_path,
+        own=own,
         data_files=data_files,
         num_fewshot=num_fewshot,
         fewshot_as_multiturn=fewshot_as_multiturn,
@@ -106,7 +106,7 @@ def task(
         return _loaded[loaded]
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        settings, sources = with_local_files(name, config, data_files, roots, include_path)
+        settings, sources = with_local_files(name, config, data_files, roots, own)
         if loaded not in _loaded or _loaded[loaded].sources != sources:
             found = library.load(name, {**settings, "num_fewshot": shots}, online=roots.allow_hub)
             by_document: dict[str, list[Any]] = {}
@@ -175,13 +175,13 @@ def task(
 
 def loaded_of(name: str, options: Mapping[str, Any]) -> tuple[Documents, Mapping[str, Measure]]:
     """What was loaded of a task in this process, and its metrics, by its name and the options of a plan."""
-    config = library.config(name, options.get("include_path"))
+    own = origins.lm_eval_folders()
+    config = library.config(name, own)
     given = {option: options.get(option, usual) for option, usual in _DECIDING.items()}
-    return _loaded[_key(name, library.settled(config), **given)], _measures(name, config)
+    return _loaded[_key(name, library.settled(config), own=own, **given)], _measures(name, config)
 
 
 _DECIDING = {
-    "include_path": None,
     "data_files": None,
     "num_fewshot": None,
     "fewshot_as_multiturn": False,

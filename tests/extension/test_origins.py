@@ -145,7 +145,7 @@ def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_pa
         resolve({"tasks": ["towns"], "include_path": paths, "model": "m", "modle": "m"}, {}, {})
     assert caught.value.problems == [
         "modle: unknown key. Did you mean 'model'?",
-        f"include_path: {paths[0]} has none of the folders tasks, scorers, launchers, verdicts",
+        f"include_path: {paths[0]} has none of the folders tasks, scorers, launchers, verdicts, lm_eval",
         f"include_path: {paths[1]} is not a folder",
         *(problem for problem in caught.value.problems if problem.startswith("tasks[0].towns: unknown task 'towns'.")),
     ]

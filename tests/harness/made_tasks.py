@@ -112,7 +112,8 @@ FILES = {
 
 
 def write(folder: Path, *, sums: int = 8) -> Path:
-    """The files of all of them in one folder, data included."""
+    """The files of all of them, data included, below a folder for `--include-path`."""
+    root, folder = folder, folder / "lm_eval"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
         (folder / f"{name}.yaml").write_text(text)
@@ -123,7 +124,7 @@ def write(folder: Path, *, sums: int = 8) -> Path:
     texts = ("A quick fox jumps over a dog.", "It rained\nall day,  and then  some.", "Lamps burn late here.")
     _jsonl(folder / "texts.jsonl", ({"text": text} for text in texts))
     _jsonl(folder / "contexts.jsonl", ({"right": str(i % 2), "what": what} for i, what in enumerate(("big", "hot"))))
-    return folder
+    return root
 
 
 def _sum(i: int) -> dict[str, str]:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from serve_eval import origins
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation import evaluate
 from serve_eval.exporting import export
@@ -56,13 +58,15 @@ def answers(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key of the user's, and no folder of another test."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr(origins, "_included", [])
 
 
 def _plan(folder: Path, launcher: Spec) -> Plan:
-    specs = tuple(Spec(name=f"lm_eval:{name}", options={"include_path": str(folder)}) for name in NAMES)
-    return Plan(model="m", launcher=launcher, tasks=specs, no_reference=True)
+    specs = tuple(Spec(name=f"lm_eval:{name}") for name in NAMES)
+    return Plan(model="m", launcher=launcher, tasks=specs, include_path=(str(folder),), no_reference=True)
 
 
 def _asked(*arguments: Any) -> SimpleNamespace:
@@ -154,11 +158,12 @@ def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
         )
         command = [sys.executable, "-m", "serve_eval.lm_eval_model", "run", "--model", "serve-eval"]
         command += ["--model_args", f"base_url={url},model=m,concurrency=4", "--tasks", ",".join(NAMES)]
-        command += ["--include_path", str(folder), "--output_path", str(tmp_path / "theirs"), "--log_samples"]
-        told = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=_offline(), check=False)
+        command += ["--include_path", ".", "--output_path", str(tmp_path / "theirs"), "--log_samples"]
+        told = _lm_eval(command, folder)
     assert told.returncode == 0, told.stderr[-2000:]
     assert any(0 < (task.result.value or 0) < 100 for task in report.tasks)
-    ours, theirs = _read(tmp_path / "out/lm-eval/m", export(tmp_path / "out").files), _read(tmp_path / "theirs/m")
+    ours = _read(export(tmp_path / "out", include_path=[str(folder)]).files)
+    theirs = _read((tmp_path / "theirs/m").iterdir())
     assert ours.keys() == theirs.keys() == {"results", *NAMES}
     for name in NAMES:
         assert ours[name] == theirs[name], name
@@ -177,8 +182,8 @@ def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
 
 def test_what_the_user_can_act_on_is_said_in_a_line(folder: Path) -> None:
     command = [sys.executable, "-m", "serve_eval.lm_eval_model", "run", "--model", "serve-eval", "--tasks", "made_sums"]
-    command += ["--model_args", "base_url=127.0.0.1:9,modle=m", "--include_path", str(folder)]
-    told = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=_offline(), check=False)
+    command += ["--model_args", "base_url=127.0.0.1:9,modle=m", "--include_path", "."]
+    told = _lm_eval(command, folder)
     assert told.returncode == 2
     assert "error: --model_args modle: unknown. Did you mean 'model'?" in told.stderr
     assert "Traceback" not in told.stderr
@@ -215,14 +220,16 @@ def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(data_root: Path, tmp_pa
     datasets.load_dataset("json", data_files=files[0], split="train", cache_dir=str(tmp_path / "cache"))
 
 
-def _offline() -> dict[str, str]:
-    return {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+def _lm_eval(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command beside the data of the tasks, without a network."""
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    return subprocess.run(command, cwd=folder / "lm_eval", capture_output=True, text=True, env=offline, check=False)
 
 
-def _read(folder: Path, files: Any = None) -> dict[str, Any]:
+def _read(files: Iterable[Path]) -> dict[str, Any]:
     """The results, and the lines of the samples by task."""
     found: dict[str, Any] = {}
-    for file in sorted(files or folder.iterdir()):
+    for file in sorted(files):
         if file.name.startswith("results_"):
             found["results"] = json.loads(file.read_text())
         else:

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from serve_eval import origins
 from serve_eval.errors import DatasetError, PlanError, SandboxError, ServeEvalError
 from serve_eval.evaluation import evaluate
-from serve_eval.preparation import prepare
+from serve_eval.exporting import export
+from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.rescoring import rescore
 from serve_eval.schema import Limits, Need, Plan, Report, Spec, TaskReport, VerdictOutcome
 from tests.harness.made_tasks import write
@@ -48,12 +50,24 @@ def _no_network() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No folder of another test."""
+    monkeypatch.setattr(origins, "_included", [])
+
+
 def _plan(folder: Path, names: tuple[str, ...], **more: Any) -> Plan:
     options = more.pop("options", {})
     server = {"accuracy": 1.0, "prompt_logprobs": "echo", "strict_fields": False, **more.pop("server", {})}
-    specs = tuple(Spec(name=f"lm_eval:{name}", options={"include_path": str(folder), **options}) for name in names)
+    specs = tuple(Spec(name=f"lm_eval:{name}", options=options) for name in names)
     launcher = Spec(name="simulated", options=server)
-    return Plan(**{"model": "simulated", "launcher": launcher, "tasks": specs, "no_reference": True, **more})
+    own = {"include_path": (str(folder),), "no_reference": True}
+    return Plan(**{"model": "simulated", "launcher": launcher, "tasks": specs, **own, **more})
+
+
+def _prepare(plan: Plan) -> list[PreparedTask]:
+    origins.include(plan.include_path)
+    return prepare(plan)
 
 
 def _run(plan: Plan, out: Path) -> Report:
@@ -106,29 +120,29 @@ def test_three_kinds_of_tasks_end_to_end(folder: Path, tmp_path: Path, accuracy:
 
 
 def test_what_is_sent_is_what_the_task_says(folder: Path) -> None:
-    [p] = prepare(_plan(folder, ("made_sums",)))
+    [p] = _prepare(_plan(folder, ("made_sums",)))
     first = p.dataset.samples[0]
     assert str(first.prompt).endswith("Question: What is 0 plus 1?\nAnswer:")
     assert str(first.prompt).count("####") == 2
     assert (p.task.sampling.stop, p.task.sampling.max_tokens, dict(p.task.extra)) == (("Question:",), 40, {"top_k": 1})
-    assert [prepare(_plan(folder, ("made_sums",)))[0].dataset.samples == p.dataset.samples] == [True]
-    [shots] = prepare(_plan(folder, ("made_sums",), options={"num_fewshot": 3}))
+    assert [_prepare(_plan(folder, ("made_sums",)))[0].dataset.samples == p.dataset.samples] == [True]
+    [shots] = _prepare(_plan(folder, ("made_sums",), options={"num_fewshot": 3}))
     assert str(shots.dataset.samples[0].prompt).count("####") == 3
     assert shots.fingerprint["num_fewshot"] == "3"
     assert shots.fingerprint["config"] == p.fingerprint["config"]
-    [turns] = prepare(_plan(folder, ("made_sums",), options={"fewshot_as_multiturn": True}))
+    [turns] = _prepare(_plan(folder, ("made_sums",), options={"fewshot_as_multiturn": True}))
     assert [turn.role for turn in turns.dataset.samples[0].prompt] == ["user", "assistant"] * 2 + ["user"]  # type: ignore[union-attr]
-    [chat] = prepare(_plan(folder, ("made_sums",), options={"apply_chat_template": True}))
+    [chat] = _prepare(_plan(folder, ("made_sums",), options={"apply_chat_template": True}))
     assert [turn.text for turn in chat.dataset.samples[0].prompt] == [first.prompt]  # type: ignore[union-attr]
 
 
 def test_the_files_of_the_data_are_noted_and_a_changed_one_is_another_set(tmp_path: Path) -> None:
     folder = write(tmp_path / "tasks")
-    [p] = prepare(_plan(folder, ("made_capitals",)))
+    [p] = _prepare(_plan(folder, ("made_capitals",)))
     assert [Path(file.path).name for file in p.dataset.files] == ["capitals.jsonl"]
-    rows = (folder / "capitals.jsonl").read_text().splitlines()
-    (folder / "capitals.jsonl").write_text("\n".join(rows[:4]) + "\n")
-    [shorter] = prepare(_plan(folder, ("made_capitals",)))
+    rows = (folder / "lm_eval/capitals.jsonl").read_text().splitlines()
+    (folder / "lm_eval/capitals.jsonl").write_text("\n".join(rows[:4]) + "\n")
+    [shorter] = _prepare(_plan(folder, ("made_capitals",)))
     assert len(shorter.dataset.samples) == 4
     assert shorter.fingerprint["samples"] != p.fingerprint["samples"]
 
@@ -179,10 +193,10 @@ def test_the_other_filter_gives_another_value_without_asking(folder: Path, tmp_p
     empty = _one(plan, tmp_path / "empty").result
     assert (empty.value, empty.outcomes) == (0.0, {"empty": 8})
     _run(_plan(folder, ("made_sums",)), tmp_path / "out")
-    [told] = rescore(tmp_path / "out", ["lm_eval:made_sums.filter=flexible-extract"])
+    [told] = rescore(tmp_path / "out", ["lm_eval:made_sums.filter=flexible-extract"], include_path=[str(folder)])
     assert (told.before, told.after, told.options) == (100.0, 100.0, {"filter": (None, "flexible-extract")})
     with pytest.raises(PlanError, match="decides what is asked"):
-        rescore(tmp_path / "out", ["lm_eval:made_sums.num_fewshot=1"])
+        rescore(tmp_path / "out", ["lm_eval:made_sums.num_fewshot=1"], include_path=[str(folder)])
 
 
 def test_repeats_and_figures_that_are_no_mean(folder: Path, tmp_path: Path) -> None:
@@ -197,9 +211,9 @@ def test_repeats_and_figures_that_are_no_mean(folder: Path, tmp_path: Path) -> N
 def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tells_them(
     folder: Path, tmp_path: Path
 ) -> None:
-    [p] = prepare(_plan(folder, ("made_last_word",)))
+    [p] = _prepare(_plan(folder, ("made_last_word",)))
     assert Need.LIKELIEST_TOKENS in p.needs
-    [p] = prepare(_plan(folder, ("made_capitals",)))
+    [p] = _prepare(_plan(folder, ("made_capitals",)))
     assert Need.LIKELIEST_TOKENS not in p.needs
     lacking = _one(_plan(folder, ("made_capitals",), server={"prompt_logprobs": "none"}), tmp_path / "out")
     assert lacking.verdict.outcome is VerdictOutcome.UNSUPPORTED
@@ -219,24 +233,36 @@ def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tell
         ("made_capitals", {"fewshot_as_multiturn": True}, "log-probabilities are those of a plain text"),
         ("made_capitals", {"apply_chat_template": True}, "log-probabilities are those of a plain text"),
         ("made_prior", {}, "document 0: a document is asked for without any context"),
-        ("made_sums", {"include_path": "/nowhere"}, "/nowhere is no folder"),
         ("made_unsafe", {}, "scoring runs code that the model writes"),
     ],
 )
 def test_what_cannot_be_asked_says_why(folder: Path, name: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ServeEvalError, match=said):
-        prepare(_plan(folder, (name,), options=options))
+    with pytest.raises(ServeEvalError, match=said) as caught:
+        _prepare(_plan(folder, (name,), options=options))
+    if name in ("made_votes", "made_class"):
+        assert "python -m serve_eval.lm_eval_model run" in caught.value.hint
 
 
 def test_a_task_that_runs_code_is_made_where_that_is_allowed(folder: Path) -> None:
     with pytest.raises(SandboxError) as caught:
-        prepare(_plan(folder, ("made_unsafe",)))
+        _prepare(_plan(folder, ("made_unsafe",)))
     assert "--allow-code-execution" in caught.value.hint
-    [p] = prepare(_plan(folder, ("made_unsafe",), allow_code_execution=True))
+    [p] = _prepare(_plan(folder, ("made_unsafe",), allow_code_execution=True))
     assert p.task.unsafe
 
 
 def test_nothing_of_lm_eval_is_printed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    prepare(_plan(folder, KINDS))
+    _prepare(_plan(folder, KINDS))
     told = capfd.readouterr()
     assert (told.out, told.err) == ("", "")
+
+
+def test_the_code_of_a_folder_runs_anew_only_when_it_is_named_anew(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run(_plan(folder, ("made_sums",)), tmp_path / "out")
+    monkeypatch.setattr(origins, "_included", [])
+    with pytest.raises(PlanError, match=r"takes its task 'lm_eval:made_sums' from .*, whose code runs only") as caught:
+        export(tmp_path / "out")
+    assert caught.value.hint == f"If you trust it: --include-path {folder}"
+    assert len(export(tmp_path / "out", include_path=[str(folder)]).files) == 2
