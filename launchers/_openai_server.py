@@ -91,6 +91,8 @@ class _Body(msgspec.Struct):
     stream: bool | None = False
     stream_options: _StreamOptions | None = None
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    temperature: float | None = None
+    seed: int | None = None
 
 
 class Ask(NamedTuple):
@@ -110,6 +112,8 @@ class Ask(NamedTuple):
     prompt_logprobs: bool
     truncate: int | None
     response_format: dict[str, Any] | None
+    temperature: float
+    seed: int
 
 
 class Generated(NamedTuple):
@@ -177,6 +181,8 @@ def understand(raw: bytes, *, chat: bool, model: str | None, context_tokens: int
         prompt_logprobs=body.prompt_logprobs is not None,
         truncate=body.truncate_prompt_tokens,
         response_format=body.response_format,
+        temperature=body.temperature or 0.0,
+        seed=body.seed or 0,
     )
 
 
