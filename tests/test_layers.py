@@ -48,6 +48,7 @@ LAYERS: list[tuple[str, ...]] = [
         "attaching",
         "registration",
         "rescoring",
+        "smoke",
         "demo",
     ),
     ("suite",),
