@@ -93,7 +93,12 @@ def openai_client(plan: Plan, base_url: str, environ: Mapping[str, str], *, time
     verify = ssl.create_default_context(cafile=plan.connection.ca_bundle)
     http = DefaultAsyncHttpxClient(proxy=proxy, verify=verify, trust_env=False, timeout=timeout_s)
     return AsyncOpenAI(
-        base_url=base_url, api_key=api_key or "none", default_headers=headers, http_client=http, max_retries=0
+        base_url=base_url,
+        api_key=api_key or "none",
+        default_headers=headers,
+        http_client=http,
+        timeout=timeout_s,
+        max_retries=0,
     )
 
 
