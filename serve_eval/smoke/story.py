@@ -110,7 +110,7 @@ async def smoke(
     Stops where nothing is left to be checked: the endpoint is not reached, answers neither kind of request, or does not
     answer a short request after a check that failed.
     """
-    began, rows, stopped, reached = time.monotonic(), [], "", True
+    began, rows, stopped = time.monotonic(), [], ""
     for check in checks:
         start = time.monotonic()
         session.allow(check.requests, check.tokens)
@@ -119,7 +119,8 @@ async def smoke(
         except NotAnswered as error:
             found = error.answer.instead()
         except EndpointError as error:
-            found, reached = failed(f"{error}. {error.hint}".rstrip(". ")), False
+            asked = session.known.models
+            found = failed(f"{error}. {error.hint}".rstrip(". "), asked.sent if asked is not None else None)
             stopped = "the endpoint could not be asked"
         row = _row(check, found, time.monotonic() - start, session, needed, curl)
         rows.append(row)
@@ -128,8 +129,10 @@ async def smoke(
             stopped = await _stops(check, row, session)
         if stopped:
             break
-    failures = any(row.outcome is Outcome.FAIL for row in rows)
-    code = FAIL if failures and reached else INFRASTRUCTURE if stopped else PASS
+    if session.chat or session.text:
+        code = FAIL if any(row.outcome is Outcome.FAIL for row in rows) else PASS
+    else:
+        code = INFRASTRUCTURE
     return Smoke(
         rows=rows,
         exit_code=code,
@@ -151,14 +154,13 @@ def _row(
     outcome, said = found.outcome, session.client.masked(found.told)
     if outcome is Outcome.UNSUPPORTED and check.name in needed:
         outcome, said = Outcome.FAIL, f"required: {said}"
-    shown = found.sent is not None and outcome is not Outcome.PASS
     return Row(
         name=check.name,
         outcome=outcome,
         told=said,
         time_s=round(seconds, 3),
         model=check.model,
-        curl=curl(found.sent) if shown and found.sent is not None else None,
+        curl=None if found.sent is None or outcome is Outcome.PASS else curl(found.sent),
     )
 
 

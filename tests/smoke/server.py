@@ -233,7 +233,11 @@ class _Server:
                 return '{"type":"json_schema"}'
             schema = _guided.schema_of(form)
             return '{"answer":2}' if schema is None else _guided.fitting(schema)
-        skilled = None if self.has("unskilled") else skills.answer((Message(role="user", content=prompt),))
+        skilled = (
+            None
+            if self.has("unskilled") or self.has("one_word")
+            else skills.answer((Message(role="user", content=prompt),))
+        )
         if skilled is not None:
             return skilled.strip()
         hot = body.get("temperature", 1.0) and not self.has("always_greedy")
@@ -241,7 +245,8 @@ class _Server:
         if self.has("restless") or (hot and self.has("ignores_seed")):
             drawn = str(next(self._numbers))
         digest = hashlib.sha256(f"{prompt}:{drawn}".encode()).digest()
-        return " ".join(WORDS[byte % len(WORDS)] for byte in digest[:30])
+        broken = "\ufffd" if self.has("broken") else ""
+        return broken + ("" if self.has("one_word") else " ").join(WORDS[byte % len(WORDS)] for byte in digest[:30])
 
     # ------------------------------------------------------------------------------------------------ how it is said
 
@@ -263,6 +268,7 @@ class _Server:
             return None
         value = 0.5 if self.has("bad_logprobs") else -0.5
         tokens = said.tokens * 2 if self.has("twice_the_logprobs") else said.tokens
+        tokens = tokens[:1] if self.has("few_logprobs") else tokens
         if chat or self.has("chat_logprobs"):
             tops = [] if self.has("no_top") else [{"token": "x", "logprob": value}]
             return {"content": [{"token": token, "logprob": value, "top_logprobs": tops} for token in tokens]}

@@ -60,6 +60,7 @@ def test_where_nothing_can_be_asked_it_says_what_to_do(app: web.Application, tol
     done = smoke_of(app)
     assert [row.name for row in done.rows] == ["reachable"]
     assert told in done.rows[0].told
+    assert "/models" in (done.rows[0].curl or "")
     assert (done.exit_code, done.stopped) == (4, "the endpoint could not be asked")
 
 
@@ -69,8 +70,9 @@ def test_nobody_listening_is_exit_code_4() -> None:
     assert done.exit_code == 4
 
 
-def test_an_endpoint_that_answers_neither_kind_is_exit_code_4() -> None:
-    done = smoke_of(_quirks("no_chat", "no_completions"))
+@pytest.mark.parametrize("app", [_quirks("no_chat", "no_completions"), _quirks(errs=lambda body: True)])
+def test_an_endpoint_that_answers_neither_kind_is_exit_code_4(app: web.Application) -> None:
+    done = smoke_of(app, model="m")
     assert done.stopped == "the endpoint answers neither chat nor completions"
     assert (done.exit_code, done.rows[-1].name) == (4, "completions")
 

@@ -114,8 +114,17 @@ def _like(*names: str) -> Quirks:
 PLAIN = dict.fromkeys(("reasoning", "tools", "special_tokens"), UNSUPPORTED)
 LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
     "llama-server": (
-        _like("chat_logprobs", "no_prompt_logprobs", "max_tokens_0_is_1"),
-        {"logprobs_completions": FAIL, "prompt_logprobs": UNSUPPORTED, "max_tokens_0": UNSUPPORTED},
+        Quirks(
+            names=_like("no_version", "chat_logprobs", "no_prompt_logprobs", "max_tokens_0_is_1").names,
+            refuses=lambda body: body.get("response_format", {}).get("type") == "json",
+        ),
+        {
+            "version": UNSUPPORTED,
+            "logprobs_completions": FAIL,
+            "prompt_logprobs": UNSUPPORTED,
+            "json_portable": UNSUPPORTED,
+            "max_tokens_0": UNSUPPORTED,
+        },
     ),
     "llama-cpp-python": (
         Quirks(

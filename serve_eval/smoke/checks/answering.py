@@ -26,7 +26,10 @@ async def whole(s: Session, *, chat: bool) -> Found:
     if not answer.answered:
         hint = f" (--max-tokens-field {other_field(s)}?)" if "max_completion_tokens" in answer.told else ""
         return failed(f"{answer.told}{hint}", answer.sent)
-    setattr(s, "chat" if chat else "text", True)
+    if chat:
+        s.chat = True
+    else:
+        s.text = True
     if wrong := _form(answer, chat):
         return failed(wrong, answer.sent)
     counted = answer.tokens()

@@ -56,7 +56,7 @@ async def stop(s: Session) -> Found:
     text = before.first.said
     place = _stop_place(text)
     if place is None:
-        return unsupported(f"the answer has no second word to stop at: {short(text)!r}", before.sent)
+        return unsupported(f"there is nothing in the answer to stop at: {short(text)!r}", before.sent)
     word = text[place[0] : place[1]]
     answer = await s.ask(COUNT, max_tokens=STOP_TOKENS, stop=[word])
     first = answer.first
@@ -72,9 +72,10 @@ async def stop(s: Session) -> Found:
 
 
 def _stop_place(text: str) -> tuple[int, int] | None:
-    """Begin and end of the first word behind the first that has not stood in the text before."""
-    words = list(re.finditer(r"\S+", text))[1:]
-    return next((word.span() for word in words if text.find(word[0]) == word.start()), None)
+    """Begin and end of the first word behind the first that has not stood in the text before; of two characters where
+    the text has no such word, as that of an untrained model."""
+    pieces = [word for piece in (r"\S+", r"[!-~]{2}") for word in list(re.finditer(piece, text))[1:]]
+    return next((one.span() for one in pieces if one[0].isprintable() and text.find(one[0]) == one.start()), None)
 
 
 async def max_tokens_0(s: Session) -> Found:

@@ -16,6 +16,8 @@ from serve_eval.smoke.session import Session
 PROMPT = "The capital of France is"
 TOKENS = 4
 TOP = 2
+BROKEN = "\ufffd"
+"""What a decoder writes for a part of a character."""
 
 
 async def in_chat(s: Session) -> Found:
@@ -25,7 +27,7 @@ async def in_chat(s: Session) -> Found:
     told = answer.first.raw.get("logprobs")
     content = told.get("content") if isinstance(told, dict) else None
     if not content:
-        return unsupported("ignored: an answer without logprobs", answer.sent)
+        return _untold(answer)
     if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
         return failed("logprobs.content is no list of tokens", answer.sent)
     if wrong := _wrong([one.get("logprob") for one in content], answer):
@@ -41,7 +43,7 @@ async def in_completions(s: Session) -> Found:
     answer = await s.ask(PROMPT, chat=False, max_tokens=TOKENS, logprobs=1)
     told = answer.first.raw.get("logprobs")
     if not isinstance(told, dict):
-        return unsupported("ignored: an answer without logprobs", answer.sent)
+        return _untold(answer)
     values, tokens = told.get("token_logprobs"), told.get("tokens")
     if not isinstance(values, list) or not isinstance(tokens, list):
         form = "in the form of chat (content)" if told.get("content") else "without tokens and token_logprobs"
@@ -53,10 +55,18 @@ async def in_completions(s: Session) -> Found:
     return passed(f"{len(values)} tokens")
 
 
+def _untold(answer: Answer) -> Found:
+    """Servers leave tokens out that are a part of a character: all of them may be, of an untrained model."""
+    if BROKEN in answer.first.said:
+        return unsupported("cannot be told: the answer has broken characters, and no logprobs", answer.sent)
+    return unsupported("ignored: an answer without logprobs", answer.sent)
+
+
 def _wrong(values: Sequence[Any], answer: Answer) -> str | None:
     """What is wrong with the log-probabilities of an answer. A token that ends it may be left out."""
     counted = answer.tokens()
-    if counted is not None and len(values) not in (counted, counted - 1):
+    fewer = counted is not None and len(values) < counted - 1 and BROKEN not in answer.first.said
+    if counted is not None and (len(values) > counted or fewer):
         return f"{len(values)} log-probabilities for {counted} tokens"
     bad = [one for one in values if not isinstance(one, int | float) or math.isnan(one) or one > 1e-6]
     return f"{bad[0]!r} is no log-probability" if bad else None
