@@ -27,7 +27,7 @@ def smoke(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", envvar="SERVE_EVAL_MODEL", show_envvar=False, help="Model name."),
+        typer.Option("--model", "-m", help="Model name."),
     ] = None,
     level: Annotated[
         str, typer.Option(help="quick, or full: with what has ended early versions of servers.")
@@ -78,15 +78,18 @@ def smoke(
         if number is not None and number <= 0:
             raise PlanError(f"--{name} must be above 0")
     given = {
-        "base_url": url or os.environ.get("SERVE_EVAL_BASE_URL"),
+        "base_url": url,
         "model": model,
-        "api_key_env": api_key_env or os.environ.get("SERVE_EVAL_API_KEY_ENV"),
-        "headers": _headers(_lines(header, "SERVE_EVAL_HEADER")),
-        "proxy": proxy or os.environ.get("SERVE_EVAL_PROXY"),
-        "ca_bundle": ca_bundle or os.environ.get("SERVE_EVAL_CA_BUNDLE"),
-        "max_tokens_field": max_tokens_field or os.environ.get("SERVE_EVAL_MAX_TOKENS_FIELD"),
+        "api_key_env": api_key_env,
+        "proxy": proxy,
+        "ca_bundle": ca_bundle,
+        "max_tokens_field": max_tokens_field,
     }
-    plan = resolve_address({name: value for name, value in given.items() if value is not None}, os.environ)
+    settings: dict[str, Any] = {
+        name: os.environ.get(f"SERVE_EVAL_{name.upper()}") if text is None else text for name, text in given.items()
+    }
+    settings["headers"] = _headers(_lines(header, "SERVE_EVAL_HEADER"))
+    plan = resolve_address({name: value for name, value in settings.items() if value is not None}, os.environ)
     checks = story.chosen("full" if level == "full" else "quick", passkey_tokens=passkey, context_tokens=context_tokens)
     needed = story.required([name.strip() for name in (require or "").split(",") if name.strip()], checks)
     if dry_run:
@@ -142,6 +145,7 @@ def _run(
 
     base_url = str(plan.launcher.options["base_url"])
     plan = replace(plan, limits=replace(plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s)))
+    filled = {name for name, value in os.environ.items() if value.strip()}
     say(f"serve-eval smoke: {base_url}", story.cost(checks))
 
     async def main() -> Smoke:
@@ -154,7 +158,7 @@ def _run(
                 session,
                 checks,
                 needed=needed,
-                curl=partial(curl, connection=plan.connection, variables=os.environ),
+                curl=partial(curl, connection=plan.connection, variables=filled),
                 told=(lambda row: None) if as_json else (lambda row: emit(clean_row(row))),
             )
 

@@ -87,6 +87,7 @@ def test_a_key_is_sent_and_never_shown(tmp_path: Path) -> None:
         assert "Bearer ${OPENAI_API_KEY}" in done.stdout
         assert "X-Secret: ${MINE}" in done.stdout
     assert _smoke(quirks, OPENAI_API_KEY="wrong").returncode == 4
+    assert _smoke(quirks, "--api-key-env", "", OPENAI_API_KEY="right").returncode == 4
 
 
 def test_a_proxy_is_used_for_all_requests() -> None:
