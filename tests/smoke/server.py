@@ -291,7 +291,8 @@ class _Server:
             await asyncio.sleep(0.01)
         slow = body.get("ignore_eos") or most_of(body) > 100
         for number, event in enumerate(self._events(body, said, usage, chat)):
-            if self.has("cut_streams") and number == 2 and request.transport is not None:
+            cut = self.has("cut_streams") or (self.has("cut_long_streams") and slow)
+            if cut and number == 2 and request.transport is not None:
                 request.transport.abort()
             await response.write(event)
             if slow:

@@ -53,10 +53,11 @@ async def cancel(s: Session) -> Found:
         del body["ignore_eos"]
         first = await s.post(body, most_bytes=SEEN_BYTES)
     if not first.cut_by_us:
-        return first.instead() if first.status != 200 else unsupported("no answer was long enough", first.sent)
+        whole = first.status == 200 and not first.problem
+        return unsupported("no answer was long enough", first.sent) if whole else first.instead()
     cut = await asyncio.gather(*(s.post(body, most_bytes=SEEN_BYTES) for _ in range(CANCELLED - 1)))
     for answer in cut:
-        if not answer.cut_by_us:
+        if answer.status != 200 or (answer.problem and not answer.cut_by_us):
             return failed(f"while others were cancelled: {answer.told}", answer.sent)
     limit_s = min(s.timeout_s, PATIENCE_S + TIMES * before.seconds)
     after = await s.post(s.body("Hello", max_tokens=ALIVE_TOKENS), timeout_s=limit_s)
