@@ -93,6 +93,8 @@ class _Body(msgspec.Struct):
     stream: bool | None = False
     stream_options: _StreamOptions | None = None
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    temperature: float | None = None
+    seed: int | None = None
 
 
 class Ask(NamedTuple):
@@ -114,6 +116,8 @@ class Ask(NamedTuple):
     response_format: dict[str, Any] | None
     tools: Sequence[dict[str, Any]]
     """Those that may be called."""
+    temperature: float
+    seed: int
 
 
 class Call(NamedTuple):
@@ -193,6 +197,8 @@ def understand(raw: bytes, *, chat: bool, model: str | None, context_tokens: int
         truncate=body.truncate_prompt_tokens,
         response_format=body.response_format,
         tools=offered,
+        temperature=body.temperature or 0.0,
+        seed=body.seed or 0,
     )
 
 

@@ -52,6 +52,15 @@ from launchers._openai_server import (
 from serve_eval.prompt_hash import uniform
 
 UNKNOWN_ANSWER = "I do not know."
+SAMPLED_ANSWERS = (
+    UNKNOWN_ANSWER,
+    "I cannot tell.",
+    "That is unknown to me.",
+    "Nobody told me that.",
+    "I have no answer to this.",
+)
+"""What is said to a prompt that the answer file does not know: the first, or where it is asked with a temperature, one
+that the request's seed decides."""
 MAX_BODY_BYTES = 64 * 1024 * 1024
 RECORDED = 1000
 """Requests of which bodies and headers are kept with `record`: the latest ones."""
@@ -296,7 +305,10 @@ class _Simulator:
             known = None if schema is None else Generated(_guided.fitting(schema), "stop")
         if known is None and ask.tools:
             known = Generated(_tools.fitting(ask.tools), "stop")
-        return _tools.told(limited(known or _UNKNOWN, ask), ask)
+        if known is None:
+            draw = int(len(SAMPLED_ANSWERS) * uniform(f"{ask.seed}:{key}")) if ask.temperature else 0
+            known = Generated(SAMPLED_ANSWERS[draw], "stop")
+        return _tools.told(limited(known, ask), ask)
 
     async def _fail(self, request: web.Request, ask: Ask, number: int) -> web.StreamResponse:
         sound = [self._generate(key, ask) for key in ask.hashes]
@@ -331,9 +343,6 @@ class _Simulator:
                 return json_response(500, encode({"detail": detail}))
             case "stream_without_finish":
                 return await send_stream(request, answer_events(ask, number, sound, finish=False))
-
-
-_UNKNOWN = Generated(UNKNOWN_ANSWER, "stop")
 
 
 async def _health(request: web.Request) -> web.Response:

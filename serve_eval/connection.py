@@ -14,6 +14,8 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import Connection, Endpoint, Plan
 
 if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
     from serve_eval.client.client import Client
 
 KEY_ADVICE = "keys are read from the environment only: export OPENAI_API_KEY, or name a variable with api_key_env"
@@ -68,7 +70,40 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
     """
     from serve_eval.client.client import Client  # no client is needed to make a plan
 
-    connection = plan.connection
+    api_key, headers, proxy, hidden = _filled_in(plan.connection, environ)
+    return Client(
+        endpoint,
+        plan.limits,
+        api_key=api_key or None,
+        headers=headers,
+        proxy=proxy,
+        ca_bundle=plan.connection.ca_bundle,
+        masked=hidden,
+        max_tokens_field=plan.connection.max_tokens_field,
+    )
+
+
+def openai_client(plan: Plan, base_url: str, environ: Mapping[str, str], *, timeout_s: float) -> AsyncOpenAI:
+    """The official package's client with the same connection; it tries nothing again. Raises PlanError as `connect`."""
+    import ssl
+
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+    api_key, headers, proxy, _ = _filled_in(plan.connection, environ)
+    verify = ssl.create_default_context(cafile=plan.connection.ca_bundle)
+    http = DefaultAsyncHttpxClient(proxy=proxy, verify=verify, trust_env=False, timeout=timeout_s)
+    return AsyncOpenAI(
+        base_url=base_url,
+        api_key=api_key or "none",
+        default_headers=headers,
+        http_client=http,
+        timeout=timeout_s,
+        max_retries=0,
+    )
+
+
+def _filled_in(connection: Connection, environ: Mapping[str, str]) -> tuple[str, dict[str, str], str | None, list[str]]:
+    """The key ("": none), the headers and the proxy of a connection, and what of them must not be shown."""
     hidden: list[str] = []
     api_key = environ.get(connection.api_key_env, "").strip()
     _check_header(api_key, f"the key in {connection.api_key_env}")
@@ -77,16 +112,7 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
         headers[name] = _expand(value, environ, f"header {name}", hidden, secret=looks_secret(name)).strip()
         _check_header(headers[name], f"header {name}")
     proxy = _expand(connection.proxy, environ, "proxy", hidden, secret=True) if connection.proxy else None
-    return Client(
-        endpoint,
-        plan.limits,
-        api_key=api_key or None,
-        headers=headers,
-        proxy=proxy,
-        ca_bundle=connection.ca_bundle,
-        masked=hidden,
-        max_tokens_field=connection.max_tokens_field,
-    )
+    return api_key, headers, proxy, hidden
 
 
 def _check_header(value: str, what: str) -> None:

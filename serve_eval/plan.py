@@ -180,6 +180,22 @@ def resolve_launcher(
     )
 
 
+def resolve_address(settings: Mapping[str, Any], environ: Mapping[str, str]) -> Plan:
+    """How a running endpoint is reached: a plan without tasks, as `resolve` makes it of the same settings.
+
+    `settings` may have `base_url`, `model` and the fields of `connection`. Raises PlanError with every problem.
+    """
+    problems = _Problems(lambda *path: "")
+    values = _scalars({}, settings, problems)
+    launcher = _resolve_address(_launcher({}, settings, values, environ, problems), problems)
+    given = _section("connection", Connection, {}, settings, problems)
+    for path, message in connection.problems(given, environ):
+        problems.add(("connection", *path), message)
+    if problems.found:
+        raise PlanError(problems.found)
+    return Plan(model=values.get("model"), launcher=launcher, tasks=(), connection=Connection(**given))
+
+
 def to_file(plan: Plan) -> dict[str, Any]:
     """The plan in the form of a plan file: what `resolve` reads back, and what a dry run shows. Without
     `allow_code_execution`, which has to be said anew: the folder of a run may come from somebody else. For the same

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.connection import connect, looks_secret, problems
+from serve_eval.connection import connect, looks_secret, openai_client, problems
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection, Endpoint, Plan, Spec
 
@@ -62,3 +62,13 @@ def test_a_value_that_cannot_be_used_is_said_without_it(
     with pytest.raises(PlanError, match=said) as caught:
         _connect(connection, **environ)
     assert not any(value in str(caught.value) for value in environ.values())
+
+
+def test_the_official_package_gets_the_same_key_and_headers() -> None:
+    connection = Connection(api_key_env="MINE", headers={"X-Team": "${TEAM}"})
+    plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
+    package = openai_client(plan, "http://h/v1", {"MINE": "sesame", "TEAM": "evals"}, timeout_s=1.0)
+    assert (package.api_key, package.default_headers["X-Team"]) == ("sesame", "evals")
+    assert package.max_retries == 0
+    with pytest.raises(PlanError, match="header X-Team: the environment has no TEAM"):
+        openai_client(plan, "http://h/v1", {}, timeout_s=1.0)

@@ -65,6 +65,7 @@ LAYERS: list[tuple[str, ...]] = [
         "old_results",
         "rescoring",
         "exporting",
+        "smoke",
         "demo",
     ),
     ("suite",),

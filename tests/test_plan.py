@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.plan import resolve, to_file
+from serve_eval.plan import resolve, resolve_address, to_file
 from serve_eval.schema import AccuracySpec, Plan, Spec
 from serve_eval.yaml_file import parse
 
@@ -211,3 +211,17 @@ def test_bad_settings_say_what_is_wrong_and_repeat_no_secret(settings: dict[str,
 
 def test_a_relative_path_is_made_absolute_so_that_a_run_can_be_resumed_from_elsewhere() -> None:
     assert _plan("tasks: [gsm8k]\ndataset_root: data\n").dataset_roots == (str(Path("data").absolute()),)
+
+
+def test_the_way_to_an_endpoint_is_that_of_a_run_without_its_tasks() -> None:
+    settings = {"base_url": "host:8000", "model": "m", "headers": {"X-Team": "evals"}, "proxy": "http://proxy:1"}
+    alone, whole = resolve_address(settings, {}), _plan("tasks: [gsm8k]\n", settings)
+    assert (alone.model, alone.launcher, alone.connection) == (whole.model, whole.launcher, whole.connection)
+    assert alone.tasks == ()
+    told = resolve_address({}, {"OPENAI_BASE_URL": "http://other/v1"}).launcher.options["base_url"]
+    assert told == "http://other/v1"
+    bad = {"base_url": "ftp://h", "proxy": "nonsense", "headers": {"X-Key": "sk-abcdefgh"}}
+    with pytest.raises(PlanError) as caught:
+        resolve_address(bad, {})
+    assert len(caught.value.problems) == 3
+    assert "sk-abcdefgh" not in str(caught.value)

@@ -38,6 +38,7 @@ def test_every_flag_that_is_named_exists() -> None:
             ["run"],
             ["serve"],
             ["suite"],
+            ["smoke"],
             ["power"],
             ["rescore"],
             ["export"],

@@ -287,7 +287,7 @@ class Client:
         if 300 <= status < 400:
             raise _Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", retryable=False)
         if status >= 400:
-            message = wire.describe(reply.content, self._masked)
+            message = wire.describe(reply.content, self.masked)
             raise _Missed(
                 FailureKind.HTTP_ERROR,
                 f"HTTP {status}: {message}",
@@ -303,15 +303,16 @@ class Client:
         if self._secrets:
             for name in ("text", "reasoning", "refusal", "finish_reason", "stop_reason"):
                 if told := getattr(said, name):
-                    setattr(said, name, self._masked(told, 8))
+                    setattr(said, name, self.masked(told, 8))
         return said
 
     def _error(self, error: Exception) -> _Missed:
         """What an attempt that ended so amounts to."""
-        told = error.told(self._masked) if isinstance(error, wire.InvalidResponse) else str(error)
+        told = error.told(self.masked) if isinstance(error, wire.InvalidResponse) else str(error)
         return _missed(error, self._brief(told))
 
-    def _masked(self, text: str, shortest: int = 1) -> str:
+    def masked(self, text: str, shortest: int = 1) -> str:
+        """A text without the secrets of at least so many characters."""
         for secret in self._secrets:
             if len(secret) >= shortest and secret in text:
                 text = text.replace(secret, "***")
@@ -319,7 +320,7 @@ class Client:
 
     def _brief(self, text: str) -> str:
         """A message without what must not be shown, and not longer than one may be."""
-        return self._masked(text)[: wire.MAX_MESSAGE]
+        return self.masked(text)[: wire.MAX_MESSAGE]
 
     async def models(self) -> list[str]:
         """The ids that /v1/models lists; empty where there is no such route (a disaggregated orchestrator).
@@ -327,7 +328,7 @@ class Client:
         Raises EndpointError when nothing answers at all.
         """
         try:
-            return [self._masked(name, 8) for name in wire.model_ids(await self._get(self._path + "/models"))]
+            return [self.masked(name, 8) for name in wire.model_ids(await self._get(self._path + "/models"))]
         except _Missed as error:
             raise EndpointError(f"{self.endpoint.base_url} does not answer: {error}", hint=UNREACHABLE_HINT) from error
 
@@ -346,7 +347,7 @@ class Client:
         with suppress(_Missed):
             version = wire.version(await self._get(self._path.removesuffix("/v1") + "/version"))
             if version is not None:
-                told["version"] = self._masked(version, 8)
+                told["version"] = self.masked(version, 8)
         return told
 
     async def hidden_retries(self) -> dict[str, int]:
@@ -356,20 +357,54 @@ class Client:
             return wire.hidden_retries(await self._get(self._path.removesuffix("/v1") + "/prometheus/metrics/"))
         return {}
 
-    async def _get(self, path: str) -> bytes:
-        """The body of a GET; empty unless the status is 200. Raises _Missed."""
-        line = None
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        timeout_s: float = GET_S,
+        most_bytes: int | None = None,
+    ) -> Reply | Failure:
+        """One request as it stands, tried once on a connection of its own: the reply as it came, event streams too,
+        or why there is none.
+
+        `path` is that of the whole URL. A reply that is not whole has an `error`: TooLarge beyond `most_bytes`, at
+        which the connection is closed, TimeoutError after `timeout_s`.
+        """
         try:
-            async with asyncio.timeout(GET_S):
+            return await self._exchange(method, path, body, timeout_s, most_bytes)
+        except _Missed as missed:
+            return Failure(kind=missed.kind, message=str(missed), status=missed.status, retryable=missed.retryable)
+
+    async def _exchange(
+        self, method: str, path: str, body: bytes | None, timeout_s: float, most_bytes: int | None
+    ) -> Reply:
+        """Raises _Missed when no answer began."""
+        line = reply = None
+        limit = self.limits.max_response_bytes if most_bytes is None else most_bytes
+        head = self._pool.head(method, path, self._headers)
+        length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
+        try:
+            async with asyncio.timeout(timeout_s):
                 line = await self._open()
-                reply = self._reply()
-                line.send(self._pool.head("GET", path, self._headers) + b"\r\n", reply)
+                reply = Reply(self._loop.create_future(), limit=limit, now=time.monotonic(), raw=True)
+                line.send(b"%b%b\r\n%b" % (head, length, body or b""), reply)
                 await reply.ended
         except TimeoutError as error:
-            raise _Missed(FailureKind.TIMEOUT, f"no answer within {GET_S:g} s") from error
+            if reply is None or not reply.status:
+                raise _Missed(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s") from error
+            reply.error = TimeoutError(f"no whole answer within {timeout_s:g} s")
         finally:
             if line is not None:
                 line.abort()
+        if reply.error is not None and not reply.status:
+            raise self._error(reply.error)
+        return reply
+
+    async def _get(self, path: str) -> bytes:
+        """The body of a GET; empty unless the status is 200. Raises _Missed."""
+        reply = await self._exchange("GET", path, None, GET_S, None)
         if reply.error is not None:
             raise self._error(reply.error)
         return reply.content if reply.status == 200 else b""
@@ -403,5 +438,6 @@ def _status(reply: Reply | None) -> int | None:
 
 def _missed(error: Exception, message: str | None = None) -> _Missed:
     """What an attempt that ended with one of the transport's errors, or a wrong answer, amounts to."""
-    kind = FailureKind.DISCONNECTED if isinstance(error, Disconnected) else FailureKind.INVALID_RESPONSE
+    kinds = {Disconnected: FailureKind.DISCONNECTED, TimeoutError: FailureKind.TIMEOUT}
+    kind = kinds.get(type(error), FailureKind.INVALID_RESPONSE)
     return _Missed(kind, str(error) if message is None else message, lost_stream=isinstance(error, wire.LostStream))

@@ -34,14 +34,15 @@ class Reply:
     whole reply, None when there is one.
 
     `status` is 0 until the head has come. `content` holds the body, but that of an event stream is fed to `stream` as
-    it comes. `received` counts bytes with their framing, of which `most` may come, and `idle` those since the last of
-    the body. `heard_at` is when the last byte came (monotonic clock; infinity: none is expected any more). `whole`: the
-    message ended, so that its connection can be used again.
+    it comes, unless it is wanted `raw`. `received` counts bytes with their framing, of which `most` may come, and
+    `idle` those since the last of the body. `heard_at` is when the last byte came (monotonic clock; infinity: none is
+    expected any more). `whole`: the message ended, so that its connection can be used again.
     """
 
     __slots__ = (
         "_body",
         "_limit",
+        "_raw",
         "_size",
         "_timer",
         "_unpack",
@@ -59,8 +60,8 @@ class Reply:
         "whole",
     )
 
-    def __init__(self, ended: asyncio.Future[None], *, limit: int, now: float) -> None:
-        self.ended, self._limit, self.heard_at = ended, limit, now
+    def __init__(self, ended: asyncio.Future[None], *, limit: int, now: float, raw: bool = False) -> None:
+        self.ended, self._limit, self._raw, self.heard_at = ended, limit, raw, now
         self.most = FRAMING * limit + MIN_FRAMING
         self.error: Exception | None = None
         self.status = self.received = self.idle = self._size = 0
@@ -84,7 +85,7 @@ class Reply:
                 self._unpack = _Unpacked(encoding)
             except ValueError:
                 self.fail(InvalidResponse(f"a body in the encoding {encoding!r}, which was not asked for"))
-        if status < 300 and content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM:
+        if not self._raw and status < 300 and content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM:
             self.stream = StreamedAnswer()
 
     def take(self, piece: bytes) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from launchers._simulator import STATS, UNKNOWN_ANSWER, SimulatorConfig, Stats, create_app, serve
+from launchers._simulator import SAMPLED_ANSWERS, STATS, UNKNOWN_ANSWER, SimulatorConfig, Stats, create_app, serve
 from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import Message, Prompt
 
@@ -140,6 +140,17 @@ def test_an_unknown_prompt_gets_a_sentence_that_says_so() -> None:
     async def story(peer: Peer) -> None:
         choice = await peer.choice(prompt="Never seen")
         assert (choice["text"], choice["finish_reason"]) == (UNKNOWN_ANSWER, "stop")
+
+    with_simulator(story)
+
+
+def test_an_unknown_prompt_is_sampled_by_the_seed_of_the_request() -> None:
+    async def story(peer: Peer) -> None:
+        seeds = range(60)
+        sampled = [await peer.text("Unheard of.", temperature=1.0, seed=seed) for seed in seeds]
+        assert sampled == [await peer.text("Unheard of.", temperature=1.0, seed=seed) for seed in seeds]
+        assert set(sampled) == set(SAMPLED_ANSWERS)
+        assert await peer.text("Unheard of.", temperature=0, seed=3) == UNKNOWN_ANSWER
 
     with_simulator(story)
 

@@ -76,7 +76,8 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
 
     answers = os.environ.get("STANDIN_ANSWERS")
     seed, number = (int(os.environ.get(name, "0")) for name in ("STANDIN_SEED", "STANDIN_RUN"))
-    brain = Model(Path(answers) if answers else None, seed=seed, run=number)
+    skilled = os.environ.get("STANDIN_SKILLS") == "1"
+    brain = Model(Path(answers) if answers else None, seed=seed, run=number, skilled=skilled)
     app = create(config, brain, trouble, flavour)
     meanwhile = None
     if config.cluster and config.role:

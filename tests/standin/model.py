@@ -19,6 +19,7 @@ import msgspec
 from launchers._tools import fitting
 from serve_eval.prompt_hash import prompt_sha256, uniform
 from serve_eval.schema import Message, Prompt
+from tests import skills
 
 BOS, EOS, TURN, SAYS, TURN_END = 1, 2, 3, 4, 5
 """Special tokens: start of a text, its end; start of a message, between role and content, end of a message."""
@@ -108,22 +109,30 @@ class _Entry(msgspec.Struct):
 
 
 class Model:
-    """Answers of one server. `seed` and `run` choose among right and wrong as they do in the simulated endpoint."""
+    """Answers of one server. `seed` and `run` choose among right and wrong as they do in the simulated endpoint.
+    `skilled`: what `tests.skills` knows to answer is answered."""
 
-    def __init__(self, answers: Path | None = None, *, seed: int = 0, run: int = 0) -> None:
-        self._seed, self._run = seed, run
+    def __init__(self, answers: Path | None = None, *, seed: int = 0, run: int = 0, skilled: bool = False) -> None:
+        self._seed, self._run, self._skilled = seed, run, skilled
         lines = answers.read_bytes() if answers else b""
         self._entries = {entry.sha256: entry for entry in msgspec.json.Decoder(_Entry).decode_lines(lines)}
 
-    def answer(self, ids: Sequence[int], *, index: int = 0, wrong: bool = False) -> list[int]:
+    def answer(
+        self, ids: Sequence[int], *, index: int = 0, wrong: bool = False, sampled: int | None = None
+    ) -> list[int]:
         """The ids of the whole answer with EOS at its end. `index`: of several answers; `wrong`: what a broken server
-        says. To a prompt that it does not know and that offers tools it says a call of the first."""
-        key = prompt_sha256(prompt_of(ids))
+        says, `sampled` the seed of an answer that is not greedy, if no file and no skill decides it. To a prompt that
+        it does not know and that offers tools it says a call of the first."""
+        prompt = prompt_of(ids)
+        key = prompt_sha256(prompt)
         if entry := self._entries.get(key):
             drawn = f"{self._seed}:{self._run}:{key}" + (f":{index}" if index else "")
             right = not wrong and uniform(drawn) < entry.probability
             return [*encode(entry.right if right else entry.wrong), EOS]
         if not wrong and (tools := tools_of(ids)):
             return [*encode(fitting(tools)), EOS]
-        digest = hashlib.sha256(f"{list(ids)}:{index}:{'wrong' if wrong else ''}".encode()).digest()
+        if self._skilled and not wrong and (told := skills.answer(prompt)) is not None:
+            return [*encode(told), EOS]
+        drawn = "" if sampled is None else f":{sampled}"
+        digest = hashlib.sha256(f"{list(ids)}:{index}:{'wrong' if wrong else ''}{drawn}".encode()).digest()
         return [*encode("".join(" " + _WORDS[byte % len(_WORDS)] for byte in digest[:12])), EOS]

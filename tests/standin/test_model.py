@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,3 +63,26 @@ def test_an_answer_of_nothing_is_filled_up_when_it_must_be_longer() -> None:
     body = {"model": "m", "prompt": "x", "min_tokens": 3}
     request = parse(body, chat=False, flavour="v12", path="")
     assert generate([EOS], request, 9).text == "..."
+
+
+def test_a_sampled_answer_is_its_seeds() -> None:
+    ids = [BOS, *encode("hi")]
+    sampled = [Model().answer(ids, sampled=seed) for seed in range(5)]
+    assert sampled == [Model().answer(ids, sampled=seed) for seed in range(5)]
+    assert len({tuple(one) for one in [*sampled, Model().answer(ids)]}) == 6
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What is 12 + 30?", " 42"),
+        ("What is 1 + 1?\nRepeat exactly: bo mi 7", " bo mi 7"),
+        ("Count from 3 to 6: 3,", " 3, 4, 5, 6"),
+        ("The pass key is 123. Grass.\nWhat is the pass key?", " 123"),
+    ],
+)
+def test_a_skilled_model_answers_what_can_be_answered_by_rule(question: str, answer: str) -> None:
+    for ids in ([BOS, *encode(question)], encode_messages([("user", question)])):
+        assert decode(Model(skilled=True).answer(ids)) == answer
+        assert decode(Model().answer(ids)) != answer
+        assert decode(Model(skilled=True).answer(ids, wrong=True)) != answer

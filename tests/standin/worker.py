@@ -258,7 +258,8 @@ class _Worker:
         if request.tools and request.tool_choice != "none":
             tools = [tool.model_dump() for tool in request.tools]
             turns.insert(0, (model.TOOLS_ROLE, json.dumps(tools)))
-        return model.encode_messages(turns, generation_prompt=request.add_generation_prompt)
+        ids = model.encode_messages(turns, generation_prompt=request.add_generation_prompt)
+        return [model.BOS, *ids] if request.add_special_tokens else ids
 
     def _room(self, ids: list[int], request: Request) -> int:
         """How many tokens may be generated. Raises Refused for a prompt that is too long."""
@@ -293,7 +294,8 @@ class _Worker:
             wrong |= not fits(state, ids)
             wrong |= self.faults.wrong_tp and state.get("tp", self.tensor_parallel) != self.tensor_parallel
             first = params.first_gen_tokens or []
-        answer = self.brain.answer(ids, index=index, wrong=wrong)
+        sampled = (request.seed or 0) if request.temperature else None
+        answer = self.brain.answer(ids, index=index, wrong=wrong, sampled=sampled)
         return [*first, *answer[len(first) :]] if len(first) < len(answer) else [*first, model.EOS]
 
     def _hand_over(self, request: Request, body: Answer, outputs: list[Output], ids: list[int]) -> None:

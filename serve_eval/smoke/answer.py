@@ -1,0 +1,208 @@
+"""What came back for one request, read leniently: the checks say what is wrong with it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+
+from serve_eval.client import retry
+from serve_eval.client.sse import EventLines
+from serve_eval.client.wire import EVENT_STREAM, UNREADABLE, describe
+from serve_eval.smoke.row import Found, Outcome, Sent
+
+_REFUSALS = frozenset({400, 404, 405, 413, 415, 422, 501})
+_REFUSED_AS_500 = re.compile(
+    r"only supports single string prompt|context server returned \d+ choices"
+    r"|not (?:yet |currently )?(?:supported|implemented)",
+    re.IGNORECASE,
+)
+_SHOWN = 160
+"""Characters of a server's message that a row shows."""
+
+
+class Choice(NamedTuple):
+    """One answer, the `number`-th (from 0). `thoughts` is what a server keeps apart from `text`; `raw` is the choice as
+    it came."""
+
+    number: int
+    text: str
+    thoughts: str
+    finish: str | None
+    raw: Mapping[str, Any]
+
+    @property
+    def said(self) -> str:
+        """All that was generated."""
+        return self.thoughts + self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """`status` is 0 when no answer began. `problem` says why what came is not whole ("": it is); `cut_by_us`: because
+    it was longer than we would read. `seconds` is from before the connection was made to the end."""
+
+    sent: Sent
+    seconds: float
+    status: int = 0
+    content_type: str = ""
+    content: bytes = b""
+    problem: str = ""
+    cut_by_us: bool = False
+
+    @cached_property
+    def parsed(self) -> Mapping[str, Any]:
+        """The JSON object of the body; empty when it is none."""
+        try:
+            found = msgspec.json.decode(self.content)
+        except UNREADABLE:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def choices(self) -> list[Choice]:
+        """The choices of a whole answer; empty where it has none."""
+        if self.status != 200 or self.problem or self.parsed.get("error"):
+            return []
+        return [_choice(raw) for raw in _listed(self.parsed.get("choices"))]
+
+    @property
+    def answered(self) -> bool:
+        return bool(self.choices)
+
+    @property
+    def streams(self) -> bool:
+        return self.content_type.lower().startswith(EVENT_STREAM)
+
+    @property
+    def first(self) -> Choice:
+        """The first choice. Only where it is `answered`."""
+        return self.choices[0]
+
+    def tokens(self, kind: str = "completion_tokens") -> int | None:
+        """A count of `usage`; None where it is not told."""
+        return count(self.parsed.get("usage"), kind)
+
+    @property
+    def wraps_a_refusal(self) -> bool:
+        """An orchestrator of trtllm-serve hands its worker's 400 on as a 500, and answers what it lacks itself so."""
+        message = describe(self.content)
+        wrapped = not retry.worth_retrying(500, message) or _REFUSED_AS_500.search(message)
+        return self.status == 500 and bool(wrapped)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server said that it does not do this."""
+        return not self.problem and (self.status in _REFUSALS or self.wraps_a_refusal)
+
+    @property
+    def told(self) -> str:
+        """What came instead of an answer."""
+        if not self.status:
+            return self.problem
+        if self.problem:
+            return f"HTTP {self.status}, then {self.problem}"
+        if self.status == 200 and not self.content:
+            return "HTTP 200 with an empty body"
+        what = " without an answer" if self.status == 200 else ""
+        return f"HTTP {self.status}{what}: {short(describe(self.content))}"
+
+    def instead(self) -> Found:
+        """The row of a check whose request was not answered."""
+        if self.refused:
+            return Found(outcome=Outcome.UNSUPPORTED, told=f"refused: {self.told}", sent=self.sent)
+        return Found(outcome=Outcome.FAIL, told=self.told, sent=self.sent)
+
+
+class NotAnswered(Exception):
+    """A check's request was not answered."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.told)
+        self.answer = answer
+
+
+class Stream(NamedTuple):
+    """An event stream put together. `broken` is the first data line that is no JSON object, `error` an error that was
+    sent as an event; `done`: [DONE] was its end. `chunks` counts pieces of an answer."""
+
+    text: str
+    thoughts: str
+    finish: str | None
+    usage: object
+    chunks: int
+    done: bool
+    broken: str | None
+    error: str | None
+
+    @property
+    def said(self) -> str:
+        return self.thoughts + self.text
+
+
+def read_stream(answer: Answer) -> Stream:
+    """What the events of an answer say."""
+    lines = EventLines()
+    payloads = [payload for payload in [*lines.feed(answer.content), *lines.close()] if payload]
+    text, thoughts = "", ""
+    finish = usage = broken = error = None
+    chunks = 0
+    for payload in payloads:
+        if payload == b"[DONE]":
+            continue
+        try:
+            event = msgspec.json.decode(payload)
+        except UNREADABLE:
+            event = None
+        if not isinstance(event, dict):
+            broken = broken or payload.decode(errors="replace")
+            continue
+        if event.get("error") or event.get("object") == "error":
+            error = error or describe(payload)
+        usage = event.get("usage") or usage
+        for raw in _listed(event.get("choices")):
+            one = _choice(raw)
+            chunks += 1
+            text, thoughts, finish = text + one.text, thoughts + one.thoughts, one.finish or finish
+    return Stream(text, thoughts, finish, usage, chunks, b"[DONE]" in payloads[-1:], broken, error)
+
+
+def count(usage: object, kind: str) -> int | None:
+    """A count of tokens; None where it is not told."""
+    told = usage.get(kind) if isinstance(usage, dict) else None
+    return told if type(told) is int and told >= 0 else None
+
+
+def short(text: str, most: int = _SHOWN) -> str:
+    """A text in one line, cut where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def _listed(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _choice(raw: Mapping[str, Any]) -> Choice:
+    message = raw.get("message", raw.get("delta"))
+    said = message if isinstance(message, dict) else {"content": raw.get("text")}
+    thoughts = said.get("reasoning_content") or said.get("reasoning")
+    finish, index = raw.get("finish_reason"), raw.get("index")
+    return Choice(
+        number=index if isinstance(index, int) else 0,
+        text=_text(said.get("content")),
+        thoughts=_text(thoughts),
+        finish=finish if isinstance(finish, str) else None,
+        raw=raw,
+    )
+
+
+def _text(content: object) -> str:
+    """A content as a text, or as a list of parts."""
+    if isinstance(content, str):
+        return content
+    return "".join(part["text"] for part in _listed(content) if isinstance(part.get("text"), str))

@@ -1,0 +1,26 @@
+"""A check: one thing that an endpoint does or does not do, with what finding it out costs at most."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from serve_eval.smoke.row import Found
+from serve_eval.smoke.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """`run` sends at most `requests` requests that generate at most `tokens` tokens in all; their prompts have about
+    `prompt_tokens`. `full`: only at --level full. `model`: it tests the model, and not only its server.
+
+    `run` may raise NotAnswered, whose answer then is the row.
+    """
+
+    name: str
+    run: Callable[[Session], Awaitable[Found]]
+    requests: int
+    tokens: int = 0
+    prompt_tokens: int = 0
+    full: bool = False
+    model: bool = False

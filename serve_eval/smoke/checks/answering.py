@@ -1,0 +1,128 @@
+"""Does it answer, whole and as a stream?"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from serve_eval.client.wire import FINISHED
+from serve_eval.folders import nearest
+from serve_eval.smoke.answer import Answer, Stream, count, read_stream, short
+from serve_eval.smoke.check import Check
+from serve_eval.smoke.row import Found, failed, passed, unsupported
+from serve_eval.smoke.session import Session
+
+TOKENS = 16
+PROMPT = "The capital of France is"
+_NO_TEMPLATE = ("chat template", "chat_template")
+
+
+async def whole(s: Session, *, chat: bool) -> Found:
+    """One answer in every part that clients read."""
+    answer = await s.post(s.body(PROMPT, chat=chat, max_tokens=TOKENS))
+    if answer.status == 404 and "model" in answer.told.lower():
+        return failed(f"{answer.told}.{nearest(s.model or '', s.known.listed)}", answer.sent)
+    if answer.status in (404, 405, 501) or any(word in answer.told.lower() for word in _NO_TEMPLATE):
+        return unsupported(answer.told, answer.sent)
+    if not answer.answered:
+        hint = f" (--max-tokens-field {other_field(s)}?)" if "max_completion_tokens" in answer.told else ""
+        return failed(f"{answer.told}{hint}", answer.sent)
+    if chat:
+        s.chat = True
+    else:
+        s.text = True
+    if wrong := _form(answer, chat):
+        return failed(wrong, answer.sent)
+    counted = answer.tokens()
+    length = "no tokens are counted" if counted is None else f"{counted} tokens"
+    kept = f", {len(answer.first.thoughts)} characters of thoughts" if answer.first.thoughts else ""
+    return passed(f"{short(answer.first.text, 50)!r}{kept}, {answer.first.finish}, {length}")
+
+
+def other_field(s: Session) -> str:
+    return "max_tokens" if s.client.max_tokens_field == "max_completion_tokens" else "max_completion_tokens"
+
+
+def _form(answer: Answer, chat: bool) -> str | None:
+    """What is wrong with the parts of an answer."""
+    raw, first = answer.first.raw, answer.first
+    if chat and not isinstance(raw.get("message"), dict):
+        return "the choice has no message"
+    if chat and raw["message"].get("role") != "assistant":
+        return f"the message's role is {raw['message'].get('role')!r} and not 'assistant'"
+    if not chat and not isinstance(raw.get("text"), str):
+        return "the choice has no text"
+    if first.finish not in FINISHED:
+        return f"finish_reason is {raw.get('finish_reason')!r}"
+    if not first.said.strip() and not _thought_in_secret(answer):
+        return f"the answer is empty, finish_reason {first.finish!r}"
+    return None
+
+
+def _thought_in_secret(answer: Answer) -> bool:
+    """Whether tokens were generated that a server counts and does not show."""
+    usage = answer.parsed.get("usage")
+    details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
+    return bool(count(details, "reasoning_tokens"))
+
+
+async def streamed(s: Session, *, chat: bool) -> Found:
+    """The same as an event stream: every event is JSON, there is a finish_reason, and the end is clean."""
+    if not (s.chat if chat else s.text):
+        return unsupported(f"{'chat' if chat else 'completions'} are not answered")
+    more = {"stream": True, "stream_options": {"include_usage": True}}
+    answer = await s.post(s.body(PROMPT, chat=chat, max_tokens=TOKENS, **more))
+    if answer.status != 200:
+        return answer.instead()
+    if not answer.streams:
+        return unsupported("stream was ignored: a whole answer came", answer.sent)
+    stream = read_stream(answer)
+    if wrong := _broken(answer, stream):
+        return failed(wrong, answer.sent)
+    s.known.streams[chat] = stream
+    if not stream.done:
+        return failed("the stream ends without data: [DONE]", answer.sent)
+    return passed(f"{stream.chunks} chunks, {stream.finish}, [DONE]")
+
+
+def _broken(answer: Answer, stream: Stream) -> str | None:
+    """Why a stream holds no whole answer."""
+    if stream.error:
+        return f"an error within a stream that began with HTTP 200: {short(stream.error)}"
+    if answer.problem:
+        return f"the stream was cut after {stream.chunks} chunks: {answer.problem}"
+    if stream.broken:
+        return f"an event that is no JSON object: {short(stream.broken)}"
+    if stream.done and not stream.chunks:
+        return "the stream held [DONE] and no answer: the answer is lost"
+    if not stream.finish:
+        return f"the stream ended without a finish_reason after {stream.chunks} chunks"
+    if not stream.said.strip():
+        return f"the streamed answer is empty, finish_reason {stream.finish!r}"
+    return None
+
+
+async def usage(s: Session) -> Found:
+    """Whether the streams of the checks before counted their tokens, as stream_options asked."""
+    if not s.known.streams:
+        return unsupported("no stream came to its end")
+    over = [chat for chat, one in s.known.streams.items() if (count(one.usage, "completion_tokens") or 0) > TOKENS]
+    if over:
+        return failed(f"more than {TOKENS} tokens are counted in {_kind(over[0])}, which were the most")
+    without = [_kind(chat) for chat, stream in s.known.streams.items() if not count(stream.usage, "completion_tokens")]
+    if without:
+        return unsupported(f"stream_options.include_usage was ignored: no token counts in {' and '.join(without)}")
+    told = [f"{_kind(chat)} {count(one.usage, 'completion_tokens')} tokens" for chat, one in s.known.streams.items()]
+    return passed(", ".join(told))
+
+
+def _kind(chat: bool) -> str:
+    return "chat" if chat else "completions"
+
+
+CHECKS = (
+    Check(name="chat", run=partial(whole, chat=True), requests=1, tokens=TOKENS, prompt_tokens=20),
+    Check(name="completions", run=partial(whole, chat=False), requests=1, tokens=TOKENS, prompt_tokens=10),
+    Check(name="stream_chat", run=partial(streamed, chat=True), requests=1, tokens=TOKENS, prompt_tokens=20),
+    Check(name="stream_completions", run=partial(streamed, chat=False), requests=1, tokens=TOKENS, prompt_tokens=10),
+    Check(name="stream_usage", run=usage, requests=0),
+)

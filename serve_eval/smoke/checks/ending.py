@@ -1,0 +1,105 @@
+"""Does an answer end where the request says?"""
+
+from __future__ import annotations
+
+import re
+
+from serve_eval.client.wire import CHAT_COMPLETIONS
+from serve_eval.smoke.answer import NotAnswered, read_stream, short
+from serve_eval.smoke.check import Check
+from serve_eval.smoke.row import Found, failed, passed, unsupported
+from serve_eval.smoke.session import ALIVE_TOKENS, Session, answered
+
+COUNT = "Count from 1 to 200: 1, 2, 3, 4, 5,"
+FEW = 3
+"""Tokens that an answer may have where it is to be cut."""
+LONG_TOKEN = 20
+"""Characters of text per token beyond which more tokens were generated than a server tells."""
+STOP_TOKENS = 24
+CUT_OFF_BYTES = 8192
+"""Where an answer that should be a few tokens long is no longer read: some thirty streamed tokens."""
+
+
+async def max_tokens(s: Session) -> Found:
+    answer = await s.ask(COUNT, max_tokens=FEW)
+    first, counted = answer.first, answer.tokens()
+    if len(first.said) > FEW * LONG_TOKEN or (counted or 0) > FEW:
+        size = f"{counted} tokens" if counted else f"{len(first.said)} characters"
+        return failed(f"ignored: {size} where {FEW} tokens were the most", answer.sent)
+    if first.finish != "length" and counted == FEW:
+        return failed(f"cut after {FEW} tokens, but finish_reason is {first.finish!r}", answer.sent)
+    size = f"{len(first.said)} characters" if counted is None else f"{counted} of {FEW} tokens"
+    return passed(f"{size}, {first.finish}")
+
+
+async def max_completion_tokens(s: Session) -> Found:
+    """The newer name, which a server that does not know it may ignore: it then generates until it is cut off here."""
+    if not s.chat:
+        return unsupported(f"{CHAT_COMPLETIONS} is not answered")
+    body = s.body(COUNT, chat=True, max_tokens=FEW, stream=True)
+    body.pop("max_tokens", None)
+    body["max_completion_tokens"] = FEW
+    answer = await s.post(body, most_bytes=CUT_OFF_BYTES)
+    if answer.cut_by_us:
+        return failed(f"ignored: the answer was cut off by us after {CUT_OFF_BYTES} bytes", answer.sent)
+    if answer.status != 200 or answer.problem:
+        raise NotAnswered(answer)
+    said = read_stream(answer).said if answer.streams else answered(answer).first.said
+    if len(said) > FEW * LONG_TOKEN:
+        return failed(f"ignored: {len(said)} characters where {FEW} tokens were the most", answer.sent)
+    return passed(f"{len(said)} characters")
+
+
+async def stop(s: Session) -> Found:
+    """A word of the answer becomes the stop string: the same answer then has to end before it."""
+    before = await s.ask(COUNT, max_tokens=STOP_TOKENS)
+    text = before.first.said
+    place = _stop_place(text)
+    if place is None:
+        return unsupported(f"there is nothing in the answer to stop at: {short(text)!r}", before.sent)
+    word = text[place[0] : place[1]]
+    answer = await s.ask(COUNT, max_tokens=STOP_TOKENS, stop=[word])
+    first = answer.first
+    if first.said.rstrip().endswith(word) and first.finish == "stop":
+        return failed(f"the answer ends at the stop string {word!r} and still holds it", answer.sent)
+    if word in first.said:
+        return failed(f"ignored: the answer goes on behind {word!r}", answer.sent)
+    if first.finish != "stop":
+        return failed(f"cut before {word!r}, but finish_reason is {first.finish!r}", answer.sent)
+    if first.said.strip() != text[: place[0]].strip():
+        return passed(f"cut before {word!r}, though the text before it changed")
+    return passed(f"cut before {word!r}")
+
+
+def _stop_place(text: str) -> tuple[int, int] | None:
+    """Begin and end of the first word behind the first that has not stood in the text before; of two characters where
+    the text has no such word, as that of an untrained model."""
+    pieces = [word for piece in (r"\S+", r"[!-~]{2}") for word in list(re.finditer(piece, text))[1:]]
+    return next((one.span() for one in pieces if one[0].isprintable() and text.find(one[0]) == one.start()), None)
+
+
+async def max_tokens_0(s: Session) -> Found:
+    """Sent once: two such requests ended the engine of an early trtllm-serve (NVIDIA/TensorRT-LLM issue 7692)."""
+    if s.known.orchestrator:
+        return unsupported("not sent: an orchestrator may send it to its worker twice, which ended early versions")
+    body = s.body(COUNT, max_tokens=0, stream=True)
+    answer = await s.post(body, most_bytes=CUT_OFF_BYTES)
+    lives = await s.alive()
+    if not lives:
+        return failed(f"{answer.told}; then a short request was not answered any more", answer.sent)
+    if answer.refused:
+        return passed(f"refused: {answer.told}")
+    if answer.status != 200 or (answer.problem and not answer.cut_by_us):
+        return failed(answer.told, answer.sent)
+    said = read_stream(answer).said if answer.streams else (answer.first.said if answer.answered else "")
+    if answer.cut_by_us or len(said) > LONG_TOKEN:
+        return failed("taken as no limit: the answer went on", answer.sent)
+    return passed("an empty answer") if not said else unsupported(f"taken as one token: {short(said)!r}", answer.sent)
+
+
+CHECKS = (
+    Check(name="max_tokens", run=max_tokens, requests=1, tokens=FEW, prompt_tokens=30),
+    Check(name="max_completion_tokens", run=max_completion_tokens, requests=1, tokens=FEW, prompt_tokens=30),
+    Check(name="stop", run=stop, requests=2, tokens=2 * STOP_TOKENS, prompt_tokens=60),
+)
+LAST = (Check(name="max_tokens_0", run=max_tokens_0, requests=2, tokens=ALIVE_TOKENS, prompt_tokens=30, full=True),)

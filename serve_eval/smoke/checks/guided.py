@@ -1,0 +1,73 @@
+"""Guided decoding: an answer in JSON, and one that follows a schema, in OpenAI's form and in the one that every
+trtllm-serve understands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from serve_eval.client.preflight import PING
+from serve_eval.client.thinking import split_thinking
+from serve_eval.probe import WORD
+from serve_eval.smoke.answer import short
+from serve_eval.smoke.check import Check
+from serve_eval.smoke.row import Found, failed, passed, unsupported
+from serve_eval.smoke.session import Session
+
+TOKENS = 128
+SCHEMA = {
+    "type": "object",
+    "properties": {"word": {"type": "string", "enum": [WORD]}},
+    "required": ["word"],
+    "additionalProperties": False,
+}
+OBJECT = {"type": "json_object"}
+OPENAI = {"type": "json_schema", "json_schema": {"name": "smoke", "schema": SCHEMA}}
+PORTABLE = {"type": "json", "schema": SCHEMA}
+
+
+async def guided(s: Session, *, prompt: str, form: Mapping[str, Any], wanted: object) -> Found:
+    """Asks for something else than what the form allows: an answer that follows it was guided to. `wanted` None: any
+    JSON object follows."""
+    answer = await s.ask(prompt, max_tokens=TOKENS, response_format=form)
+    first = answer.first
+    text, _ = split_thinking(first.text)
+    if not text.strip():
+        cut = f"cut in its thoughts after {TOKENS} tokens" if first.finish == "length" else "empty"
+        return unsupported(f"the answer was {cut}", answer.sent)
+    try:
+        found = msgspec.json.decode(text.strip())
+    except msgspec.DecodeError:
+        if first.finish == "length" and text.lstrip().startswith("{"):
+            return unsupported(f"the JSON did not end within {TOKENS} tokens", answer.sent)
+        return unsupported(f"ignored: {short(text, 60)!r}", answer.sent)
+    if not isinstance(found, dict):
+        return unsupported(f"ignored: {short(text, 60)!r}", answer.sent)
+    if wanted is not None and found != wanted:
+        return failed(f"JSON that does not follow the schema: {short(text, 60)}", answer.sent)
+    return passed(short(text, 60))
+
+
+_FOLLOWED = {"word": WORD}
+CHECKS = (
+    Check(
+        name="json",
+        run=partial(guided, prompt="What is 1 + 1? Answer in JSON.", form=OBJECT, wanted=None),
+        requests=1,
+        tokens=TOKENS,
+        prompt_tokens=20,
+    ),
+    *(
+        Check(
+            name=name,
+            run=partial(guided, prompt=PING, form=form, wanted=_FOLLOWED),
+            requests=1,
+            tokens=TOKENS,
+            prompt_tokens=20,
+        )
+        for name, form in (("json_schema", OPENAI), ("json_portable", PORTABLE))
+    ),
+)

@@ -1,0 +1,81 @@
+"""Many requests at once, and requests that nobody waits for any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from serve_eval.smoke.answer import Answer, read_stream
+from serve_eval.smoke.check import Check
+from serve_eval.smoke.checks.ending import COUNT
+from serve_eval.smoke.row import Found, failed, passed, unsupported
+from serve_eval.smoke.session import ALIVE_TOKENS, Session
+
+AT_ONCE, SHORT = 64, 8
+CANCELLED, LONG = 8, 1024
+SEEN_BYTES = 4096
+"""Read of an answer before it is given up: a dozen streamed tokens. One that was whole by then tells nothing."""
+PATIENCE_S, TIMES = 5.0, 10.0
+"""After cancelled requests a short one may take so many seconds more than TIMES as long as before."""
+
+
+async def concurrency(s: Session) -> Found:
+    """Half of them as streams, where those work: a server may answer one at a time and cut the others."""
+    streams = s.known.streams.get(s.chat) is not None
+    bodies = [
+        s.body(f"Say the number {number}.", max_tokens=SHORT, **({"stream": True} if streams and number % 2 else {}))
+        for number in range(AT_ONCE)
+    ]
+    answers = await asyncio.gather(*map(s.post, bodies))
+    bad = [(answer, why) for answer in answers if (why := _wrong(answer))]
+    if bad:
+        answer, why = bad[0]
+        return failed(f"{AT_ONCE - len(bad)} of {AT_ONCE} answered; else {why}", answer.sent)
+    return passed(f"{AT_ONCE} of {AT_ONCE} answered, the last after {max(one.seconds for one in answers):.2f} s")
+
+
+def _wrong(answer: Answer) -> str | None:
+    if not answer.streams:
+        return None if answer.answered else answer.told
+    if answer.problem:
+        return f"a stream was cut: {answer.problem}"
+    stream = read_stream(answer)
+    return None if stream.finish and not stream.error else stream.error or "a stream ended without a finish_reason"
+
+
+async def cancel(s: Session) -> Found:
+    """Long answers are given up at their beginning. What they held has to be free for the next request."""
+    if s.known.streams.get(s.chat) is None:
+        return unsupported("no stream came to its end")
+    before = await s.ask("Hello", max_tokens=ALIVE_TOKENS)
+    body = s.body(COUNT, max_tokens=LONG, stream=True, ignore_eos=True)
+    first = await s.post(body, most_bytes=SEEN_BYTES)
+    if first.refused:
+        del body["ignore_eos"]
+        first = await s.post(body, most_bytes=SEEN_BYTES)
+    if not first.cut_by_us:
+        whole = first.status == 200 and not first.problem
+        return unsupported("no answer was long enough", first.sent) if whole else first.instead()
+    cut = await asyncio.gather(*(s.post(body, most_bytes=SEEN_BYTES) for _ in range(CANCELLED - 1)))
+    for answer in cut:
+        if answer.status != 200 or (answer.problem and not answer.cut_by_us):
+            return failed(f"while others were cancelled: {answer.told}", answer.sent)
+    limit_s = min(s.timeout_s, PATIENCE_S + TIMES * before.seconds)
+    after = await s.post(s.body("Hello", max_tokens=ALIVE_TOKENS), timeout_s=limit_s)
+    if not after.answered:
+        return failed(f"{CANCELLED} requests were cancelled, and the next one: {after.told}", first.sent)
+    return passed(f"{CANCELLED} cancelled; the next took {after.seconds:.2f} s, {before.seconds:.2f} s before them")
+
+
+CHECKS = (
+    Check(name="concurrency", run=concurrency, requests=AT_ONCE, tokens=AT_ONCE * SHORT, prompt_tokens=AT_ONCE * 15),
+)
+LAST = (
+    Check(
+        name="cancel",
+        run=cancel,
+        requests=3 + CANCELLED,
+        tokens=2 * ALIVE_TOKENS + (CANCELLED + 1) * LONG,
+        prompt_tokens=300,
+        full=True,
+    ),
+)

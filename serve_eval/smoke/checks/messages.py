@@ -1,0 +1,138 @@
+"""Chat beyond a plain question: tools, thoughts, the system role, and the template's own tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from serve_eval.client.thinking import CLOSE, OPEN, split_thinking
+from serve_eval.smoke.answer import Answer, short
+from serve_eval.smoke.check import Check
+from serve_eval.smoke.row import Found, failed, passed, unsupported
+from serve_eval.smoke.session import Session, answered
+
+TOOL = "get_weather"
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": TOOL,
+            "description": "The weather in a city.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
+TOOL_TOKENS, THINKING_TOKENS, TEMPLATE_TOKENS = 256, 512, 24
+SYSTEM = "Answer in one short sentence."
+LONGER = f"{SYSTEM} Be friendly, be exact, name no sources, use no lists, and never repeat what you were asked. " * 2
+MARKERS = re.compile(
+    r"<\|(?:im_start|im_end|eot_id|start_header_id|end_header_id|endoftext|begin_of_text|assistant|user|system|end)\|>"
+    r"|</?s>|\[/?INST\]|<(?:start|end)_of_turn>|<bos>|<eos>"
+)
+"""Special tokens of common chat templates, which belong in no answer."""
+_CALL_AS_TEXT = re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>|<function=|<｜tool")
+
+
+def _no_chat() -> Found:
+    return unsupported("chat is not answered")
+
+
+async def tools(s: Session) -> Found:
+    if not s.chat:
+        return _no_chat()
+    prompt = f"What is the weather in Paris? Call the tool {TOOL}."
+    answer = await s.ask(prompt, chat=True, max_tokens=TOOL_TOKENS, tools=TOOLS, tool_choice="auto")
+    message = answer.first.raw.get("message")
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if calls:
+        wrong = _wrong_call(calls)
+        return failed(wrong, answer.sent) if wrong else passed(short(str(calls[0]["function"]["arguments"]), 60))
+    if _CALL_AS_TEXT.search(answer.first.said):
+        return failed(
+            f"the call stands in the text: {short(answer.first.text, 60)!r}; start the server with a tool parser",
+            answer.sent,
+        )
+    return unsupported(f"tools were taken, and none was called: {short(answer.first.said, 60)!r}", answer.sent)
+
+
+def _wrong_call(calls: Any) -> str | None:
+    call = calls[0] if isinstance(calls, list) and isinstance(calls[0], dict) else {}
+    function = call.get("function")
+    if not isinstance(function, dict) or function.get("name") != TOOL:
+        return f"a call of another form, or of another tool: {short(str(calls), 80)}"
+    try:
+        arguments = msgspec.json.decode(function.get("arguments") or "")
+    except (msgspec.DecodeError, TypeError):
+        arguments = None
+    return None if isinstance(arguments, dict) else f"arguments that are no JSON object: {short(str(function), 80)}"
+
+
+async def reasoning(s: Session) -> Found:
+    """Where the model thinks: do its thoughts end, and are they told from the answer?"""
+    if not s.chat:
+        return _no_chat()
+    answer = await s.ask("What is 7 + 5? Answer with the number.", chat=True, max_tokens=THINKING_TOKENS)
+    first = answer.first
+    tagged = OPEN in first.text or CLOSE in first.text
+    if not first.thoughts and not tagged:
+        return unsupported("no thoughts were seen")
+    if first.thoughts and (tagged or OPEN in first.thoughts or CLOSE in first.thoughts):
+        return failed("thoughts are kept apart, and their tags are left in: another reasoning parser?", answer.sent)
+    rest, _ = split_thinking(first.text)
+    if not rest.strip():
+        if first.finish == "length":
+            return unsupported(f"cut in its thoughts after {THINKING_TOKENS} tokens", answer.sent)
+        return failed("the thoughts never end: there is no answer behind them", answer.sent)
+    if tagged:
+        return passed("closed; they stand in the text, since the server has no reasoning parser")
+    return passed(f"closed: {len(first.thoughts)} characters apart from the answer")
+
+
+async def system_role(s: Session) -> Found:
+    """Two system turns of different length: the longer one has to take more tokens of the prompt."""
+    if not s.chat:
+        return _no_chat()
+    one, other = [await _with_system(s, text) for text in (SYSTEM, LONGER)]
+    for answer in (one, other):
+        if marker := MARKERS.search(answer.first.text):
+            return failed(f"the answer shows special tokens of the template: {marker[0]}", answer.sent)
+    tokens, more = one.tokens("prompt_tokens"), other.tokens("prompt_tokens")
+    if not tokens or not more:
+        return unsupported("taken, but prompt_tokens are not counted", other.sent)
+    if more <= tokens:
+        return failed(f"ignored: {tokens} prompt tokens with a short system turn, {more} with a long one", other.sent)
+    return passed(f"{more - tokens} prompt tokens more with a longer system turn")
+
+
+async def _with_system(s: Session, text: str) -> Answer:
+    body = s.body("Which colour is the sky?", chat=True, max_tokens=TEMPLATE_TOKENS)
+    body["messages"] = [{"role": "system", "content": text}, *body["messages"]]
+    return answered(await s.post(body))
+
+
+async def special_tokens(s: Session) -> Found:
+    """A template begins with the model's first token itself. A server that adds it once more has as many prompt tokens
+    by default as where it is told to add special tokens, and more than where it is told not to."""
+    if not s.chat:
+        return _no_chat()
+    settings: tuple[Mapping[str, Any], ...] = ({}, {"add_special_tokens": False}, {"add_special_tokens": True})
+    answers = [await s.ask("Hello", chat=True, max_tokens=1, **more) for more in settings]
+    usual, without, added = (one.tokens("prompt_tokens") for one in answers)
+    if not usual or not without or not added:
+        return unsupported("prompt_tokens are not counted", answers[0].sent)
+    if without == added:
+        return unsupported("cannot be told: add_special_tokens changes nothing", answers[2].sent)
+    if usual != without:
+        return failed(f"doubled: {usual} prompt tokens, and {without} without special tokens added", answers[0].sent)
+    return passed(f"{usual} prompt tokens, {added} if they were doubled")
+
+
+CHECKS = (
+    Check(name="tools", run=tools, requests=1, tokens=TOOL_TOKENS, prompt_tokens=150),
+    Check(name="reasoning", run=reasoning, requests=1, tokens=THINKING_TOKENS, prompt_tokens=30),
+    Check(name="system_role", run=system_role, requests=2, tokens=2 * TEMPLATE_TOKENS, prompt_tokens=120),
+    Check(name="special_tokens", run=special_tokens, requests=3, tokens=3, prompt_tokens=60),
+)

@@ -1,0 +1,104 @@
+"""Log-probabilities: of what is generated, by both kinds of requests, and of prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from serve_eval.client import logprobs, wire
+from serve_eval.probe import TEXT
+from serve_eval.smoke.answer import Answer, short
+from serve_eval.smoke.check import Check
+from serve_eval.smoke.row import Found, failed, passed, unsupported
+from serve_eval.smoke.session import Session
+
+PROMPT = "The capital of France is"
+TOKENS = 4
+TOP = 2
+BROKEN = "\ufffd"
+"""What a decoder writes for a part of a character."""
+
+
+async def in_chat(s: Session) -> Found:
+    if not s.chat:
+        return unsupported("chat is not answered")
+    answer = await s.ask(PROMPT, chat=True, max_tokens=TOKENS, logprobs=True, top_logprobs=TOP)
+    told = answer.first.raw.get("logprobs")
+    content = told.get("content") if isinstance(told, dict) else None
+    if not content:
+        return _untold(answer)
+    if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
+        return failed("logprobs.content is no list of tokens", answer.sent)
+    if wrong := _wrong([one.get("logprob") for one in content], answer):
+        return failed(wrong, answer.sent)
+    if not all(one.get("top_logprobs") for one in content):
+        return failed(f"top_logprobs of {TOP} were asked for and are missing", answer.sent)
+    return passed(f"{len(content)} tokens")
+
+
+async def in_completions(s: Session) -> Found:
+    if not s.text:
+        return unsupported("completions are not answered")
+    answer = await s.ask(PROMPT, chat=False, max_tokens=TOKENS, logprobs=1)
+    told = answer.first.raw.get("logprobs")
+    if not isinstance(told, dict):
+        return _untold(answer)
+    values, tokens = told.get("token_logprobs"), told.get("tokens")
+    if not isinstance(values, list) or not isinstance(tokens, list):
+        form = "in the form of chat (content)" if told.get("content") else "without tokens and token_logprobs"
+        return failed(f"logprobs come {form}", answer.sent)
+    if len(values) != len(tokens):
+        return failed(f"{len(values)} log-probabilities for {len(tokens)} tokens", answer.sent)
+    if wrong := _wrong(values, answer):
+        return failed(wrong, answer.sent)
+    return passed(f"{len(values)} tokens")
+
+
+def _untold(answer: Answer) -> Found:
+    """Servers leave tokens out that are a part of a character: all of them may be, of an untrained model."""
+    if BROKEN in answer.first.said:
+        return unsupported("cannot be told: the answer has broken characters, and no logprobs", answer.sent)
+    return unsupported("ignored: an answer without logprobs", answer.sent)
+
+
+def _wrong(values: Sequence[Any], answer: Answer) -> str | None:
+    """What is wrong with the log-probabilities of an answer. A token that ends it may be left out."""
+    counted = answer.tokens()
+    fewer = counted is not None and len(values) < counted - 1 and BROKEN not in answer.first.said
+    if counted is not None and (len(values) > counted or fewer):
+        return f"{len(values)} log-probabilities for {counted} tokens"
+    bad = [one for one in values if not isinstance(one, int | float) or math.isnan(one) or one > 1e-6]
+    return f"{bad[0]!r} is no log-probability" if bad else None
+
+
+async def of_prompts(s: Session) -> Found:
+    """In any form that our client knows, each told as far as it came."""
+    if not s.text:
+        return unsupported("completions are not answered")
+    seen, errs = [], None
+    answer = None
+    for form, fields in logprobs.FIELDS.items():
+        answer = await s.post({**s.body(TEXT, chat=False, max_tokens=1), **fields})
+        if answer.status == 200 and not answer.problem:
+            try:
+                told = logprobs.decode(answer.content, answer.content_type, TEXT).prompt_logprobs
+            except wire.InvalidResponse as error:
+                seen.append(f"{form}: {short(str(error), 80)}")
+                continue
+            assert told is not None
+            return passed(f"{form}: {len(told.values)} tokens")
+        seen.append(f"{form}: {short(answer.told, 80)}")
+        if not answer.refused:
+            errs = answer
+    assert answer is not None
+    if errs is not None:
+        return failed("; ".join(seen), errs.sent)
+    return unsupported("; ".join(seen), answer.sent)
+
+
+CHECKS = (
+    Check(name="logprobs_chat", run=in_chat, requests=1, tokens=TOKENS, prompt_tokens=20),
+    Check(name="logprobs_completions", run=in_completions, requests=1, tokens=TOKENS, prompt_tokens=10),
+    Check(name="prompt_logprobs", run=of_prompts, requests=len(logprobs.FIELDS), tokens=2, prompt_tokens=30),
+)

@@ -1,0 +1,84 @@
+"""Prompts that are no single short text, and fields that nobody knows."""
+
+from __future__ import annotations
+
+from serve_eval.smoke.answer import NotAnswered, short
+from serve_eval.smoke.check import Check
+from serve_eval.smoke.checks.quality import lines_of, tokens_per_line
+from serve_eval.smoke.row import Found, failed, passed, unsupported
+from serve_eval.smoke.session import ALIVE_TOKENS, Session, answered
+from serve_eval.tasks._passkey import NOISE
+
+IDS = list(range(100, 108))
+"""Small enough for every vocabulary."""
+UNKNOWN_FIELD = "serve_eval_unknown_field"
+TOO_LONG = 1.25
+"""The over-long prompt, as a multiple of the context."""
+
+
+async def token_ids(s: Session) -> Found:
+    if not s.text:
+        return unsupported("completions are not answered")
+    body = s.body("", chat=False, max_tokens=2)
+    answer = answered(await s.post({**body, "prompt": IDS}))
+    counted = answer.tokens("prompt_tokens")
+    if counted is not None and counted not in (len(IDS), len(IDS) + 1):
+        return failed(f"{len(IDS)} token ids were counted as {counted} prompt tokens", answer.sent)
+    return passed(f"{len(IDS)} ids, {counted} prompt tokens counted")
+
+
+async def batch(s: Session) -> Found:
+    if not s.text:
+        return unsupported("completions are not answered")
+    body = s.body("", chat=False, max_tokens=2)
+    answer = answered(await s.post({**body, "prompt": ["One and", "Two and"]}))
+    indices = sorted(choice.number for choice in answer.choices)
+    if indices != [0, 1]:
+        return failed(f"{len(indices)} answers to two prompts", answer.sent)
+    return passed("two answers to two prompts")
+
+
+async def unknown_field(s: Session) -> Found:
+    """Both are right, and good to know: where fields are ignored, a misspelt one is never noticed."""
+    answer = await s.post({**s.body("Hello", max_tokens=1), UNKNOWN_FIELD: 1})
+    if answer.refused:
+        return passed(f"refused: {short(answer.told, 80)}")
+    if not answer.answered:
+        raise NotAnswered(answer)
+    return passed("ignored")
+
+
+async def long_prompt(s: Session) -> Found:
+    """A prompt that does not fit has to be refused, saying so, by a server that then goes on."""
+    context = s.known.context_tokens
+    if context is None:
+        return unsupported("the context length is not told: give it as --context-tokens")
+    prompt = NOISE * lines_of(int(TOO_LONG * context), await tokens_per_line(s))
+    answer = await s.post(s.body(prompt, max_tokens=1))
+    if not await s.alive():
+        return failed(f"{answer.told}; then a short request was not answered any more", answer.sent)
+    if answer.answered:
+        counted = answer.tokens("prompt_tokens")
+        return failed(f"taken: {counted} prompt tokens where the context has {context}", answer.sent)
+    if answer.wraps_a_refusal:
+        return unsupported(f"refused by a worker, and handed on as {answer.told}", answer.sent)
+    if answer.status not in (400, 413, 422):
+        return failed(answer.told, answer.sent)
+    if not any(word in answer.told.lower() for word in ("length", "context", "token", "long", "exceed")):
+        return failed(f"refused without saying why: {answer.told}", answer.sent)
+    return passed(answer.told)
+
+
+CHECKS = (
+    Check(name="token_ids", run=token_ids, requests=1, tokens=2, prompt_tokens=10),
+    Check(name="batch", run=batch, requests=1, tokens=4, prompt_tokens=10),
+    Check(name="unknown_field", run=unknown_field, requests=1, tokens=1, prompt_tokens=10),
+)
+
+
+def long_prompt_check(context_tokens: int | None) -> Check:
+    """The check for a context of so many tokens; None: it stays to be found out."""
+    cost = 300 + int(TOO_LONG * (context_tokens or 0))
+    return Check(
+        name="long_prompt", run=long_prompt, requests=3, tokens=2 + ALIVE_TOKENS, prompt_tokens=cost, full=True
+    )

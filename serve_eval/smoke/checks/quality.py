@@ -1,0 +1,151 @@
+"""Does the model answer what every instructed model answers? These rows test the model, not its server alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from functools import partial
+from typing import Any, NamedTuple
+
+from serve_eval.client.thinking import split_thinking
+from serve_eval.smoke.answer import Choice, short
+from serve_eval.smoke.check import Check
+from serve_eval.smoke.row import Found, failed, passed, unsupported
+from serve_eval.smoke.session import Session, answered
+from serve_eval.tasks._passkey import HEAD, NOISE, context
+
+QUESTIONS, ENOUGH = 20, 16
+"""A model that answers each with probability .97 has fewer than ENOUGH right with probability .0003, one that answers
+half of them has as many with probability .006 (binomial)."""
+QUESTION_TOKENS, KEY_TOKENS = 128, 256
+MEASURED_LINES = 8
+_SHOTS = "Question: What is 2 + 3?\nAnswer: 5\n\nQuestion: Repeat exactly: tovel 902\nAnswer: tovel 902\n\n"
+_NUMBER = re.compile(r"\d+")
+
+
+class Question(NamedTuple):
+    """What is asked, and what an answer has to contain."""
+
+    text: str
+    wanted: str
+
+
+def questions(seed: int = 0) -> list[Question]:
+    """Half of them sums of two numbers of two digits, half of them made-up words to copy; always the same."""
+    rng = random.Random(f"smoke:{seed}")
+    asked = []
+    for _ in range(QUESTIONS // 2):
+        a, b = rng.randint(11, 89), rng.randint(11, 89)
+        asked.append(Question(f"What is {a} + {b}?", str(a + b)))
+        word = "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
+        copied = f"{word} {rng.randint(100, 999)}"
+        asked.append(Question(f"Repeat exactly: {copied}", copied))
+    return asked
+
+
+async def arithmetic_and_copying(s: Session) -> Found:
+    right, cut, missed = 0, 0, None
+    asked = questions()
+    stop: dict[str, Any] = {} if s.chat else {"stop": ["\n"]}
+    bodies = [s.body(_question(one.text, chat=s.chat), max_tokens=QUESTION_TOKENS, **stop) for one in asked]
+    for question, answer in zip(asked, await asyncio.gather(*map(s.post, bodies)), strict=True):
+        said = _said(answered(answer).first)
+        if said is None:
+            cut += 1
+        elif _is_right(question, said):
+            right += 1
+        elif missed is None:
+            missed = answer.sent, f"{question.text!r} got {short(said, 40)!r}"
+    told = f"{right} of {QUESTIONS} right, {ENOUGH} are enough"
+    if right >= ENOUGH:
+        return passed(told)
+    if right + cut >= ENOUGH:
+        return unsupported(f"{told}; {cut} were cut in their thoughts after {QUESTION_TOKENS} tokens")
+    sent, why = missed or (None, "")
+    return failed(f"{told}; {why}", sent)
+
+
+def _question(text: str, *, chat: bool) -> str:
+    """A chat model is told what it is to say, a completing one is shown it."""
+    return f"{text}\nReply with the answer only." if chat else f"{_SHOTS}Question: {text}\nAnswer:"
+
+
+def _said(choice: Choice) -> str | None:
+    """The answer without its thoughts; None where it was cut within them."""
+    rest, _ = split_thinking(choice.text)
+    return None if not rest.strip() and choice.finish == "length" else rest
+
+
+def _is_right(question: Question, said: str) -> bool:
+    if question.wanted.isdigit():
+        return _NUMBER.findall(said)[-1:] == [question.wanted]
+    return question.wanted.lower() in " ".join(said.lower().split())
+
+
+# ------------------------------------------------------------------------------------------------------- long texts
+
+
+async def tokens_per_line(s: Session) -> float:
+    """Tokens that a line of noise takes, as the server counts them; one for every four characters if it does not."""
+    if s.known.tokens_per_line is None:
+        answer = await s.ask(NOISE * MEASURED_LINES, max_tokens=1)
+        counted = answer.tokens("prompt_tokens")
+        s.known.tokens_per_line = (counted or len(NOISE) * MEASURED_LINES / 4) / MEASURED_LINES
+    return s.known.tokens_per_line
+
+
+def lines_of(tokens: int, per_line: float) -> int:
+    """Lines of noise that take about so many tokens."""
+    return max(1, round(tokens / per_line))
+
+
+def hidden(tokens: int, per_line: float) -> tuple[str, str]:
+    """A text of about so many tokens with a key in its middle and the question for it, and the key."""
+    key = str(random.Random(f"smoke:passkey:{tokens}").randint(10000, 99999))
+    lines = lines_of(tokens, per_line)
+    return f"{HEAD}{context(key, lines // 2, lines)}\nWhat is the pass key?", key
+
+
+async def passkey(s: Session, *, tokens: int) -> Found:
+    known = s.known.context_tokens
+    if known is not None and known < tokens + KEY_TOKENS:
+        return unsupported(f"the context has {known} tokens")
+    text, key = hidden(tokens, await tokens_per_line(s))
+    prompt = f"{text} Reply with the number only." if s.chat else f"{text}\n\nThe pass key is"
+    answer = await s.ask(prompt, max_tokens=KEY_TOKENS if s.chat else 8)
+    counted = answer.tokens("prompt_tokens")
+    size = "" if counted is None else f" in {counted} prompt tokens"
+    said = _said(answer.first)
+    if said is None and s.chat:
+        return unsupported(f"cut in its thoughts after {KEY_TOKENS} tokens", answer.sent)
+    if key in _NUMBER.findall(said or ""):
+        return passed(f"found{size}")
+    return failed(f"not found{size}: {short(said or '', 60)!r}", answer.sent)
+
+
+def passkey_check(name: str, tokens: int, *, full: bool = False) -> Check:
+    """The check at one length."""
+    return Check(
+        name=name,
+        run=partial(passkey, tokens=tokens),
+        requests=2,
+        tokens=1 + KEY_TOKENS,
+        prompt_tokens=tokens + 300,
+        full=full,
+        model=True,
+    )
+
+
+CHECKS = (
+    Check(
+        name="questions",
+        run=arithmetic_and_copying,
+        requests=QUESTIONS,
+        tokens=QUESTIONS * QUESTION_TOKENS,
+        prompt_tokens=QUESTIONS * 40,
+        model=True,
+    ),
+    passkey_check("passkey_1k", 1000),
+    passkey_check("passkey_8k", 8000, full=True),
+)

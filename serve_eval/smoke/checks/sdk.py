@@ -1,0 +1,71 @@
+"""The official `openai` package, as users' programs have it: once in each mode."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from serve_eval.smoke.answer import short
+from serve_eval.smoke.check import Check
+from serve_eval.smoke.checks.answering import PROMPT
+from serve_eval.smoke.row import Found, Sent, failed, passed, unsupported
+from serve_eval.smoke.session import Session
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+TOKENS = 8
+
+
+async def by_sdk(s: Session, *, chat: bool, stream: bool) -> Found:
+    """One answer of one kind, read by the package. Its form was checked before: here it is what the package makes of
+    it that counts."""
+    if not (s.chat if chat else s.text):
+        return unsupported(f"{'chat' if chat else 'completions'} are not answered")
+    import openai
+
+    body = s.body(PROMPT, chat=chat, max_tokens=TOKENS, **({"stream": True} if stream else {}))
+    sent = Sent(url=s.base_url + ("/chat/completions" if chat else "/completions"), body=body)
+    package = s.sdk(body)
+    try:
+        async with package as client:
+            text = await _text(client, body, chat=chat, stream=stream)
+    except openai.APIStatusError as error:
+        refused = error.status_code in (400, 404, 422, 501)
+        return (unsupported if refused else failed)(f"HTTP {error.status_code}: {short(str(error))}", sent)
+    except Exception as error:  # whatever the package makes of an answer, users' programs would see
+        return failed(f"{type(error).__name__}: {short(str(error))}", sent)
+    if not text:
+        return failed("the package reads no text in the answer", sent)
+    return passed(f"{short(text, 50)!r}")
+
+
+async def _text(client: AsyncOpenAI, body: dict[str, Any], *, chat: bool, stream: bool) -> str:
+    """All that was said."""
+    create: Any = client.chat.completions.create if chat else client.completions.create
+    answer = await create(**body)
+    if not stream:
+        return _piece(answer.choices[0].message if chat else answer.choices[0], chat)
+    pieces = [
+        _piece(chunk.choices[0].delta if chat else chunk.choices[0], chat) async for chunk in answer if chunk.choices
+    ]
+    return "".join(pieces)
+
+
+def _piece(said: Any, chat: bool) -> str:
+    if not chat:
+        return said.text or ""
+    return said.content or getattr(said, "reasoning_content", None) or getattr(said, "reasoning", None) or ""
+
+
+CHECKS = tuple(
+    Check(
+        name=f"openai_{'stream_' if stream else ''}{'chat' if chat else 'completions'}",
+        run=partial(by_sdk, chat=chat, stream=stream),
+        requests=1,
+        tokens=TOKENS,
+        prompt_tokens=20,
+    )
+    for stream in (False, True)
+    for chat in (True, False)
+)

@@ -1,0 +1,184 @@
+"""The session of a smoke test: sends the requests of the checks, and keeps what later ones want to know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from serve_eval.client.client import Client
+from serve_eval.client.reply import TooLarge
+from serve_eval.client.wire import CHAT_COMPLETIONS, COMPLETIONS
+from serve_eval.errors import EndpointError
+from serve_eval.schema import Failure
+from serve_eval.smoke.answer import Answer, NotAnswered, Stream, count, read_stream
+from serve_eval.smoke.row import Sent
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+TIMEOUT_S = 60.0
+"""How long a request may take, unless it is told otherwise."""
+ALIVE_TOKENS = 2
+"""Of one token a disaggregated generation server would not hear."""
+
+
+class OverBudget(Exception):
+    """A check wanted to send more than it had stated: a defect of the check."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What the checks found out so far. `varied`: temperature changed an answer; `takes_seed`: the field is not
+    refused; `streams` holds the streams that came to their end, by kind of request."""
+
+    listed: list[str] = field(default_factory=list)
+    models: Answer | None = None
+    orchestrator: bool = False
+    context_tokens: int | None = None
+    varied: bool = False
+    takes_seed: bool = True
+    streams: dict[bool, Stream] = field(default_factory=dict)
+    tokens_per_line: float | None = None
+
+
+class Session:
+    """Sends requests through `client`, each once and on a connection of its own.
+
+    `base_path` is the path up to /v1 and `model` the name that is sent; both are settled by the first check. `chat` and
+    `text` say which kinds of requests are answered. `openai` makes the official package's client for a base URL.
+    `allow` bounds what may be sent from then on.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        model: str | None,
+        openai: Callable[[str], AsyncOpenAI],
+        timeout_s: float = TIMEOUT_S,
+        context_tokens: int | None = None,
+    ) -> None:
+        self.client, self.model, self.timeout_s, self._openai = client, model, timeout_s, openai
+        parts = urlsplit(client.endpoint.base_url)
+        self._origin = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
+        self.base_path = parts.path
+        self.chat = self.text = False
+        self.known = Known(context_tokens=context_tokens)
+        self.requests = self.generated = 0
+        self._requests_left = self._tokens_left = 0
+
+    @property
+    def base_url(self) -> str:
+        return self._origin + self.base_path
+
+    @property
+    def root(self) -> str:
+        """The path before /v1."""
+        return self.base_path.removesuffix("/v1")
+
+    def allow(self, requests: int, tokens: int) -> None:
+        """From now on at most so many requests, with at most so many tokens to generate in all."""
+        self._requests_left, self._tokens_left = requests, tokens
+
+    async def get(self, path: str) -> Answer:
+        """A GET of a path below the host."""
+        return await self._exchange("GET", path, None, self.timeout_s, None)
+
+    async def post(
+        self,
+        body: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        most_bytes: int | None = None,
+    ) -> Answer:
+        """A request for an answer, of chat where it has messages. Beyond `most_bytes` the connection is closed."""
+        route = CHAT_COMPLETIONS if "messages" in body else COMPLETIONS
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        answer = await self._exchange("POST", self.base_path + route, body, limit_s, most_bytes)
+        usage = read_stream(answer).usage if answer.streams else answer.parsed.get("usage")
+        self.generated += count(usage, "completion_tokens") or 0
+        return answer
+
+    def body(self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any) -> dict[str, Any]:
+        """The body of a request for `prompt`: greedy unless it says otherwise, by chat where that is answered."""
+        by_chat = self.chat if chat is None else chat
+        asked: dict[str, Any] = {"model": self.model or ""}
+        if by_chat:
+            asked |= {"messages": [{"role": "user", "content": prompt}], self.client.max_tokens_field: max_tokens}
+        else:
+            asked |= {"prompt": prompt, "max_tokens": max_tokens}
+        return {**asked, "temperature": 0, **more}
+
+    async def ask(self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any) -> Answer:
+        """The answer to a prompt. Raises NotAnswered."""
+        return answered(await self.post(self.body(prompt, chat=chat, max_tokens=max_tokens, **more)))
+
+    async def alive(self) -> bool:
+        """Whether a short request is answered now. It is no check's own, so nothing bounds it."""
+        self.allow(1, ALIVE_TOKENS)
+        return (await self.post(self.body("Hello", max_tokens=ALIVE_TOKENS))).answered
+
+    def sdk(self, body: Mapping[str, Any]) -> AsyncOpenAI:
+        """The official package's client, to send this body once."""
+        self._spend(body)
+        return self._openai(self.base_url)
+
+    def _spend(self, body: Mapping[str, Any] | None) -> None:
+        """Counts a request that is about to be sent. Raises OverBudget."""
+        self._requests_left -= 1
+        self._tokens_left -= 0 if body is None else _most_tokens(body)
+        if min(self._requests_left, self._tokens_left) < 0:
+            raise OverBudget(f"{'GET' if body is None else body}")
+        self.requests += 1
+
+    async def _exchange(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float, most_bytes: int | None
+    ) -> Answer:
+        self._spend(body)
+        sent = Sent(url=self._origin + path, body=body)
+        raw = None if body is None else msgspec.json.encode(body)
+        began = time.monotonic()
+        reply = await self.client.exchange(method, path, raw, timeout_s=timeout_s, most_bytes=most_bytes)
+        seconds = time.monotonic() - began
+        if isinstance(reply, Failure):
+            return Answer(sent=sent, seconds=seconds, problem=reply.message)
+        return Answer(
+            sent=sent,
+            seconds=seconds,
+            status=reply.status,
+            content_type=reply.content_type,
+            content=reply.content,
+            problem="" if reply.error is None else str(reply.error),
+            cut_by_us=isinstance(reply.error, TooLarge),
+        )
+
+
+def answered(answer: Answer) -> Answer:
+    """The answer, where it is one. Raises NotAnswered."""
+    if not answer.answered:
+        raise NotAnswered(answer)
+    return answer
+
+
+def unauthorized(answer: Answer) -> EndpointError | None:
+    """What to do about a key that is missing or wrong."""
+    if answer.status not in (401, 403):
+        return None
+    return EndpointError(
+        f"{answer.sent.url}: {answer.told}",
+        hint="Put the key into OPENAI_API_KEY, or name another variable with --api-key-env.",
+    )
+
+
+def _most_tokens(body: Mapping[str, Any]) -> int:
+    """The most tokens that a request may have generated."""
+    prompt = body.get("prompt")
+    several = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str) else 1
+    each = body.get("max_tokens", body.get("max_completion_tokens"))
+    assert isinstance(each, int)
+    return each * several * int(body.get("n", 1))

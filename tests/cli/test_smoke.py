@@ -1,0 +1,147 @@
+"""`serve-eval smoke`: the table, its files and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from serve_eval.smoke import story
+from tests.cli.command import serve_eval
+from tests.smoke.server import Quirks, create
+from tests.smoke.trying import beside
+
+ROW = re.compile(r"^(PASS|FAIL|UNSUPPORTED) +(\w+) +([\d.]+) s  (.+)$", re.MULTILINE)
+
+
+def _smoke(quirks: Quirks, *arguments: str | os.PathLike[str], **environ: str) -> subprocess.CompletedProcess[str]:
+    with beside(create(quirks)) as url:
+        return serve_eval("smoke", url, *arguments, **environ)
+
+
+def _quirks(*names: str, **more: Any) -> Quirks:
+    return Quirks(names=frozenset(names), **more)
+
+
+def test_a_sound_endpoint_exits_with_0_and_says_beforehand_what_it_costs() -> None:
+    done = _smoke(_quirks())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [name for _, name, _, _ in ROW.findall(done.stdout)] == [one.name for one in story.chosen("quick")]
+    assert story.cost(story.chosen("quick")) in done.stderr
+    checks = len(story.chosen("quick"))
+    assert re.search(rf"^{checks} PASS, 0 FAIL, 0 UNSUPPORTED; \d+ requests", done.stdout, re.MULTILINE)
+    assert "questions" in done.stdout
+    assert "(the model is tested)" in done.stdout
+    assert "curl" not in done.stdout
+
+
+def test_a_row_that_is_no_pass_has_its_request_below_it() -> None:
+    done = _smoke(_quirks("unhealthy", "no_tools"))
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("FAIL        health"))
+    assert re.fullmatch(r"    curl -sS http://127.0.0.1:\d+/health --noproxy '\*'", lines[at + 1])
+    at = next(i for i, line in enumerate(lines) if line.startswith("UNSUPPORTED tools"))
+    assert "get_weather" in lines[at + 1]
+
+
+def test_long_requests_stand_in_json_and_junit_only(tmp_path: Path) -> None:
+    out = tmp_path / "junit.xml"
+    quirks = _quirks("unskilled")
+    table = _smoke(quirks, "--junit", out).stdout
+    assert re.search(r"\(a curl line of \d{4,5} characters: see --json or --junit\)", table)
+    assert "one that is no instructed model fails them on a sound server" in table
+    failure = ElementTree.parse(out).find("testcase[@name='passkey_1k']/failure")
+    assert failure is not None
+    assert (failure.text or "").startswith("curl ")
+    done = json.loads(_smoke(quirks, "--json").stdout)
+    rows = {row["name"]: row for row in done["rows"]}
+    assert rows["passkey_1k"]["curl"].startswith("curl ")
+    assert (rows["passkey_1k"]["outcome"], rows["passkey_1k"]["model"]) == ("FAIL", True)
+    assert (done["exit_code"], done["stopped"]) == (1, "")
+
+
+def test_required_checks_fail_where_they_are_unsupported() -> None:
+    assert _smoke(_quirks("no_tools")).returncode == 0
+    done = _smoke(_quirks("no_tools"), "--require", "chat, tools")
+    assert done.returncode == 1
+    assert "required: tools were taken" in done.stdout
+
+
+def test_a_key_is_sent_and_never_shown(tmp_path: Path) -> None:
+    echo = (400, {"message": "no, Bearer right, and not sesame-1234"})
+    quirks = _quirks("key", refuses=lambda body: "n" in body, refusal=echo)
+    flags = ["--header", "X-Secret: ${MINE}", "--junit", str(tmp_path / "j.xml")]
+    for more in ([], ["--json"]):
+        done = _smoke(quirks, *flags, *more, OPENAI_API_KEY="right", MINE="sesame-1234")
+        assert done.returncode == 0, done.stdout
+        said = done.stdout + done.stderr + (tmp_path / "j.xml").read_text()
+        assert "Bearer right" not in said
+        assert "sesame" not in said
+        assert "Bearer ${OPENAI_API_KEY}" in done.stdout
+        assert "X-Secret: ${MINE}" in done.stdout
+    assert _smoke(quirks, OPENAI_API_KEY="wrong").returncode == 4
+    assert _smoke(quirks, "--api-key-env", "", OPENAI_API_KEY="right").returncode == 4
+
+
+def test_a_proxy_is_used_for_all_requests() -> None:
+    with beside(create(_quirks())) as url:
+        done = serve_eval("smoke", "http://nowhere.invalid", "--proxy", url.removesuffix("/v1"))
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_dry_run_sends_nothing() -> None:
+    done = serve_eval("smoke", "127.0.0.1:9", "--level", "full", "--passkey", "32000", "--dry-run")
+    assert done.returncode == 0
+    assert re.search(r"^passkey +2 requests", done.stdout, re.MULTILINE)
+    assert re.search(r"^max_tokens_0 +2 requests", done.stdout, re.MULTILINE)
+    assert "nothing was sent" in done.stdout
+    told = json.loads(serve_eval("smoke", "127.0.0.1:9", "--dry-run", "--json").stdout)
+    assert [one["name"] for one in told["checks"]] == [one.name for one in story.chosen("quick")]
+
+
+def test_nobody_listening_is_said_with_what_to_do() -> None:
+    done = serve_eval("smoke", "127.0.0.1:9")
+    assert done.returncode == 4
+    assert "FAIL        reachable" in done.stdout
+    assert "A server that still loads its model refuses connections" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--level", "some"], "--level: quick or full"),
+        (["--require", "caht"], "Did you mean 'chat'?"),
+        (["--require", "cancel"], "cancel is checked at --level full only"),
+        (["--passkey", "0"], "--passkey must be above 0"),
+        (["--timeout", "-1"], "--timeout must be above 0"),
+        (["--api-key", "x"], "seen by every user"),
+        (["--header", "X-Key: sk-0123456789"], "looks like a secret"),
+        (["--header", "nothing"], "expected 'Name: value'"),
+        (["--junit", "/no/such/folder/x.xml"], "is not a folder"),
+        (["--max-tokens-field", "most"], "expected max_tokens or max_completion_tokens"),
+    ],
+)
+def test_what_cannot_be_meant_is_exit_code_2(arguments: list[str], told: str) -> None:
+    done = serve_eval("smoke", "127.0.0.1:9", *arguments)
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
+def test_variables_are_read_as_for_a_run() -> None:
+    done = _smoke(_quirks(refuses=lambda body: "messages" in body and "max_tokens" in body), "--level", "quick")
+    assert "FAIL        chat" in done.stdout
+    with beside(create(_quirks("no_models", refuses=lambda b: "messages" in b and "max_tokens" in b))) as url:
+        done = serve_eval(
+            "smoke",
+            SERVE_EVAL_BASE_URL=url,
+            SERVE_EVAL_MODEL="m",
+            SERVE_EVAL_MAX_TOKENS_FIELD="max_completion_tokens",
+        )
+    assert "PASS        chat" in done.stdout
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,336 @@
+"""An endpoint that does everything right, and one thing wrong on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from launchers import _guided
+from serve_eval.schema import Message
+from tests import skills
+
+MODEL = "m"
+CONTEXT = 9000
+SLOTS = 8
+"""Requests that are answered at once; others wait."""
+WORDS = ("red", "green", "blue", "seven", "river", "stone", "north", "apple", "glass", "paper", "quiet", "early")
+_TOKEN = re.compile(r"\s*\S+")
+
+Wanted = Callable[[Mapping[str, Any]], bool]
+"""Whether a body is one that is to be treated so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quirks:
+    """`names` are the things that go wrong, each a word in the code below. Bodies that `refuses` wants are answered
+    with `refusal` (a status and a JSON body), those that `errs` wants with HTTP 500. `prefix` is the path before /chat.
+    """
+
+    names: frozenset[str] = frozenset()
+    refuses: Wanted | None = None
+    refusal: tuple[int, Any] = (400, {"object": "error", "message": "this field is not taken", "code": 400})
+    errs: Wanted | None = None
+    prefix: str = "/v1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """One answer: its tokens, what precedes it, and why it ended."""
+
+    tokens: list[str]
+    thoughts: str
+    finish: str
+    calls: list[dict[str, Any]] | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.tokens)
+
+
+def create(quirks: Quirks) -> web.Application:
+    server = _Server(quirks)
+    app = web.Application(client_max_size=2**24)
+    if "page" in quirks.names:
+        app.router.add_route("*", "/{path:.*}", server.page)
+        return app
+    app.router.add_get("/health", server.health)
+    app.router.add_get("/version", server.version)
+    app.router.add_get("/cluster_info", server.cluster)
+    app.router.add_get(f"{quirks.prefix}/models", server.models)
+    if "no_chat" not in quirks.names:
+        app.router.add_post(f"{quirks.prefix}/chat/completions", server.chat)
+    if "no_completions" not in quirks.names:
+        app.router.add_post(f"{quirks.prefix}/completions", server.completions)
+    return app
+
+
+class _Server:
+    def __init__(self, quirks: Quirks) -> None:
+        self.quirks, self.has = quirks, quirks.names.__contains__
+        self._numbers = itertools.count()
+        self._slots = asyncio.Semaphore(SLOTS)
+        self._streams: list[web.Request] = []
+        self.dead = False
+
+    async def page(self, request: web.Request) -> web.Response:
+        return web.Response(text="<html><title>gateway</title></html>", content_type="text/html")
+
+    async def health(self, request: web.Request) -> web.Response:
+        if self.has("health_page"):
+            return web.Response(status=404, text="<html>no</html>", content_type="text/html")
+        return web.Response(status=503 if self.has("unhealthy") else 200)
+
+    async def version(self, request: web.Request) -> web.Response:
+        if self.has("version_500"):
+            return web.Response(status=500, text="oops")
+        return web.Response(status=404) if self.has("no_version") else web.json_response({"version": "1.0"})
+
+    async def cluster(self, request: web.Request) -> web.Response:
+        if self.has("orchestrator"):
+            return web.json_response({"is_ready": True})
+        return web.Response(status=404)
+
+    async def models(self, request: web.Request) -> web.Response:
+        if self.has("key") and request.headers.get("Authorization") != "Bearer right":
+            return web.json_response({"error": {"message": "no key"}}, status=401)
+        if self.has("loading"):
+            return web.Response(status=503, text="loading")
+        if self.has("models_500"):
+            return web.Response(status=500, text="no cache folder")
+        if self.has("no_models"):
+            return web.json_response({"detail": "Not Found"}, status=404)
+        one = {"id": MODEL, **({} if self.has("context_untold") else {"max_model_len": CONTEXT})}
+        return web.json_response({"data": [] if self.has("empty_models") else [one]})
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=True)
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=False)
+
+    async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        if self.dead:
+            await asyncio.Event().wait()
+        if self.quirks.errs and self.quirks.errs(body):
+            return web.Response(status=500, text="Internal Server Error")
+        if self.quirks.refuses and self.quirks.refuses(body):
+            return web.json_response(self.quirks.refusal[1], status=self.quirks.refusal[0])
+        await self._slots.acquire()
+        try:
+            response = await self._answer(request, body, chat)
+        except BaseException:
+            if not self.has("leak"):
+                self._slots.release()
+            raise
+        self._slots.release()
+        return response
+
+    # ------------------------------------------------------------------------------------------------ what is said
+
+    async def _answer(self, request: web.Request, body: dict[str, Any], chat: bool) -> web.StreamResponse:
+        most = body.get("max_completion_tokens", body.get("max_tokens", 16))
+        if self.has("ignores_max_tokens") or (
+            self.has("ignores_max_completion_tokens") and "max_completion_tokens" in body
+        ):
+            most = 2000
+        if most == 0 and "max_tokens_0" in "".join(self.quirks.names):
+            most = 1 if self.has("max_tokens_0_is_1") else 2000
+        if most <= 0:
+            return _error(f"`max_tokens` ({most}) must be greater than 0")
+        prompts = self._prompts(body, chat)
+        lengths = [self._length(body, prompt, chat) for prompt in prompts]
+        if max(lengths) + most > CONTEXT and not self.has("no_context"):
+            self.dead = self.has("dies_of_long_prompts")
+            if self.has("wraps_refusals"):
+                detail = "Internal server error 400, message='Bad Request', url='http://localhost:1/v1/completions'"
+                return web.json_response({"detail": detail}, status=500)
+            return _error("no" if self.has("no_reason") else f"the context has {CONTEXT} tokens, and this {lengths[0]}")
+        n = 1 if self.has("one_choice") else body.get("n", 1) + self.has("a_choice_too_many")
+        said = [self._say(prompt, body, most, index) for prompt in prompts for index in range(n)]
+        if self.has("one_of_batch"):
+            said = said[:1]
+        usage: dict[str, Any] = {
+            "prompt_tokens": sum(lengths),
+            "completion_tokens": sum(len(one.tokens) for one in said),
+        }
+        if self.has("thinks_in_secret"):
+            usage["completion_tokens_details"] = {"reasoning_tokens": 16}
+        if self.has("no_prompt_tokens"):
+            usage["prompt_tokens"] = 0
+        if body.get("stream") and not self.has("no_stream"):
+            return await self._stream(request, body, said, usage, chat)
+        choices = [self._choice(body, prompts[0], one, number, chat) for number, one in enumerate(said)]
+        return web.json_response({"id": "x", "object": "answer", "model": MODEL, "choices": choices, "usage": usage})
+
+    def _prompts(self, body: dict[str, Any], chat: bool) -> list[str]:
+        if chat:
+            return [body["messages"][-1]["content"]]
+        given = body["prompt"]
+        if isinstance(given, str):
+            return [given]
+        if isinstance(given[0], int):
+            return [" ".join(f"t{token}" for token in (given * 2 if self.has("ids_as_text") else given))]
+        return list(given)
+
+    def _length(self, body: dict[str, Any], prompt: str, chat: bool) -> int:
+        """Prompt tokens: its words, one for each turn, and special ones as the request and the quirks say."""
+        if isinstance(body.get("prompt"), list) and isinstance(body["prompt"][0], int):
+            return len(prompt.split())
+        turns = body["messages"] if chat else []
+        if self.has("ignores_system"):
+            turns = turns[-1:]
+        special = 1
+        if not self.has("no_special_setting"):
+            special += body.get("add_special_tokens", self.has("doubles_special_tokens")) if chat else 0
+        return special + (sum(1 + len(turn["content"].split()) for turn in turns) if chat else len(prompt.split()))
+
+    def _say(self, prompt: str, body: dict[str, Any], most: int, index: int) -> Said:
+        if body.get("tools") and not self.has("no_tools"):
+            if self.has("call_as_text"):
+                return Said(tokens=['<tool_call>{"name": "get_weather"}</tool_call>'], thoughts="", finish="stop")
+            arguments = "Paris" if self.has("bad_arguments") else '{"city": "Paris"}'
+            call = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
+            return Said(tokens=[], thoughts="", finish="tool_calls", calls=[call])
+        text, thoughts = self._text(prompt, body, index), ""
+        if "7 + 5" in prompt and not self.has("no_thoughts"):
+            text, thoughts = "12", "Seven and five."
+            if self.has("open_thoughts"):
+                text, thoughts = "<think>Seven and five.", ""
+            if self.has("tags_in_text"):
+                text, thoughts = "<think>Seven and five.</think>12", ""
+            if self.has("tags_left"):
+                text, thoughts = "</think>12", "Seven and five."
+        if self.has("long_thoughts") and ("Reply" in prompt or "7 + 5" in prompt):
+            return Said(tokens=[], thoughts="hm " * most, finish="length")
+        if self.has("empty"):
+            return Said(tokens=[], thoughts="", finish="stop")
+        if self.has("markers"):
+            text = f"<|im_end|> {text}"
+        tokens = _TOKEN.findall(text)
+        finish = "length" if len(tokens) > most else "stop"
+        tokens = tokens[:most]
+        for stop in body.get("stop") or ():
+            kept = "".join(tokens)
+            at = kept.find(stop)
+            if at >= 0 and not self.has("ignores_stop"):
+                tokens = _TOKEN.findall(kept[: at + (len(stop) if self.has("keeps_stop") else 0)])
+                finish = "length" if self.has("stop_as_length") else "stop"
+        return Said(tokens=tokens, thoughts=thoughts, finish=finish)
+
+    def _text(self, prompt: str, body: dict[str, Any], index: int) -> str:
+        form = body.get("response_format")
+        if form and not self.has("no_guided"):
+            if self.has("wrong_guided"):
+                return '{"type":"json_schema"}'
+            schema = _guided.schema_of(form)
+            return '{"answer":2}' if schema is None else _guided.fitting(schema)
+        skilled = (
+            None
+            if self.has("unskilled") or self.has("one_word")
+            else skills.answer((Message(role="user", content=prompt),))
+        )
+        if skilled is not None:
+            return skilled.strip()
+        hot = body.get("temperature", 1.0) and not self.has("always_greedy")
+        drawn = f"{body.get('seed', '')}:{index}" if hot else ""
+        if self.has("restless") or (hot and self.has("ignores_seed")):
+            drawn = str(next(self._numbers))
+        digest = hashlib.sha256(f"{prompt}:{drawn}".encode()).digest()
+        broken = "\ufffd" if self.has("broken") else ""
+        return broken + ("" if self.has("one_word") else " ").join(WORDS[byte % len(WORDS)] for byte in digest[:30])
+
+    # ------------------------------------------------------------------------------------------------ how it is said
+
+    def _choice(self, body: dict[str, Any], prompt: str, said: Said, number: int, chat: bool) -> dict[str, Any]:
+        ending = {
+            "index": 0 if self.has("one_index") else number,
+            "finish_reason": "unknown" if self.has("odd_finish") else said.finish,
+            "logprobs": self._logprobs(body, prompt, said, chat),
+        }
+        if not chat:
+            text = prompt + said.text if body.get("echo") else said.text
+            return {**ending, "text": text}
+        role = "user" if self.has("odd_role") else "assistant"
+        message = {"role": role, "content": said.text, "reasoning_content": said.thoughts, "tool_calls": said.calls}
+        return {**ending, "message": message}
+
+    def _logprobs(self, body: dict[str, Any], prompt: str, said: Said, chat: bool) -> Any:
+        if not body.get("logprobs") or self.has("no_logprobs"):
+            return None
+        value = 0.5 if self.has("bad_logprobs") else -0.5
+        tokens = said.tokens * 2 if self.has("twice_the_logprobs") else said.tokens
+        tokens = tokens[:1] if self.has("few_logprobs") else tokens
+        if chat or self.has("chat_logprobs"):
+            tops = [] if self.has("no_top") else [{"token": "x", "logprob": value}]
+            return {"content": [{"token": token, "logprob": value, "top_logprobs": tops} for token in tokens]}
+        values: list[float | None] = [value] * len(tokens)
+        if body.get("echo") and not self.has("no_prompt_logprobs"):
+            asked = _TOKEN.findall(prompt)
+            tokens, values = ["", *asked, *tokens], [None, *[value] * len(asked), *values]
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": None}
+
+    async def _stream(
+        self, request: web.Request, body: dict[str, Any], said: list[Said], usage: dict[str, Any], chat: bool
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        if self.has("newest_stream_only"):
+            for older in self._streams:
+                if older.transport is not None:
+                    older.transport.abort()
+            self._streams = [request]
+            await asyncio.sleep(0.01)
+        slow = body.get("ignore_eos") or most_of(body) > 100
+        for number, event in enumerate(self._events(body, said, usage, chat)):
+            cut = self.has("cut_streams") or (self.has("cut_long_streams") and slow)
+            if cut and number == 2 and request.transport is not None:
+                request.transport.abort()
+            await response.write(event)
+            if slow:
+                await asyncio.sleep(0.001)
+        await response.write_eof()
+        return response
+
+    def _events(self, body: dict[str, Any], said: list[Said], usage: dict[str, Any], chat: bool) -> Iterator[bytes]:
+        def event(data: object) -> bytes:
+            text = data if isinstance(data, str) else json.dumps(data)
+            return f"data: {text}".encode() + (b"\r\n\r\n" if self.has("carriage_returns") else b"\n\n")
+
+        if self.has("done_only"):
+            yield event("[DONE]")
+            return
+        if self.has("error_event"):
+            yield event({"error": {"message": "the engine is gone"}})
+        if self.has("no_json_event"):
+            yield event("{oops")
+        for number, one in enumerate(said):
+            for token in one.tokens:
+                delta = {"delta": {"content": token}} if chat else {"text": token}
+                yield event({"choices": [{"index": number, **delta, "finish_reason": None}]})
+            if not self.has("no_finish"):
+                end: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+                yield event({"choices": [{"index": number, **end, "finish_reason": one.finish}]})
+        if (body.get("stream_options") or {}).get("include_usage") and not self.has("no_stream_usage"):
+            counted = {**usage, "completion_tokens": 999} if self.has("counts_too_much") else usage
+            yield event({"choices": [], "usage": counted})
+        if not self.has("no_done"):
+            yield event("[DONE]")
+
+
+def most_of(body: Mapping[str, Any]) -> int:
+    return int(body.get("max_completion_tokens", body.get("max_tokens", 16)))
+
+
+def _error(message: str) -> web.Response:
+    return web.json_response(
+        {"object": "error", "message": message, "type": "BadRequestError", "code": 400}, status=400
+    )

@@ -1,0 +1,241 @@
+"""Every check, provoked to each row that it can give by an endpoint with one fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from serve_eval.smoke import story
+from tests.smoke.server import Quirks, create
+from tests.smoke.trying import by_name, smoke_of
+
+PASS, FAIL, UNSUPPORTED = "PASS", "FAIL", "UNSUPPORTED"
+Case = tuple[str, str, str, Quirks]
+
+
+def _quirks(*names: str, **more: Any) -> Quirks:
+    return Quirks(names=frozenset(names), **more)
+
+
+def _has(*fields: str) -> Quirks:
+    """A server that refuses bodies with any of these fields."""
+    return Quirks(refuses=lambda body: any(field in body for field in fields))
+
+
+def _errs(field: str) -> Quirks:
+    return Quirks(errs=lambda body: field in body)
+
+
+def _prompted(text: str, by: str = "refuses") -> Quirks:
+    """A server that refuses bodies whose prompt has this text, or fails at them."""
+    return Quirks(**{by: lambda body: text in str(body.get("messages", body.get("prompt")))})  # type: ignore[arg-type]
+
+
+def _streams(body: Mapping[str, Any]) -> bool:
+    return bool(body.get("stream"))
+
+
+WRAPPED = (500, {"detail": "Internal server error 400, message='Bad Request', url='http://localhost:1/v1/completions'"})
+ONE_PROMPT = (
+    500,
+    {"detail": "Internal server error Disaggregated server currently only supports single string prompt"},
+)
+SOUND = Quirks()
+CASES: list[Case] = [
+    ("health", UNSUPPORTED, "no /health", _quirks("health_page")),
+    ("health", FAIL, "HTTP 503", _quirks("unhealthy")),
+    ("version", UNSUPPORTED, "no /version", _quirks("no_version")),
+    ("version", FAIL, "HTTP 500: oops", _quirks("version_500")),
+    ("version", PASS, "a disaggregated orchestrator", _quirks("orchestrator")),
+    ("models", UNSUPPORTED, "orchestrator has none", _quirks("no_models", "orchestrator")),
+    ("models", UNSUPPORTED, "the list is empty", _quirks("empty_models")),
+    ("models", FAIL, "HTTP 500: no cache folder", _quirks("models_500")),
+    ("chat", UNSUPPORTED, "HTTP 404", _quirks("no_chat")),
+    ("chat", FAIL, "role is 'user'", _quirks("odd_role")),
+    ("chat", FAIL, "finish_reason is 'unknown'", _quirks("odd_finish")),
+    ("chat", FAIL, "the answer is empty", _quirks("empty")),
+    ("chat", PASS, "''", _quirks("empty", "thinks_in_secret")),
+    ("chat", FAIL, "HTTP 500", _errs("messages")),
+    (
+        "chat",
+        UNSUPPORTED,
+        "chat template",
+        _quirks(refuses=lambda b: "messages" in b, refusal=(400, "no chat template")),
+    ),
+    ("completions", UNSUPPORTED, "HTTP 404", _quirks("no_completions")),
+    ("completions", FAIL, "HTTP 500", _errs("prompt")),
+    ("completions", FAIL, "the answer is empty", _quirks("empty")),
+    ("stream_chat", UNSUPPORTED, "stream was ignored", _quirks("no_stream")),
+    ("stream_chat", UNSUPPORTED, "refused: HTTP 400", Quirks(refuses=_streams)),
+    ("stream_chat", FAIL, "HTTP 500", Quirks(errs=_streams)),
+    ("stream_chat", FAIL, "without data: [DONE]", _quirks("no_done")),
+    ("stream_chat", FAIL, "without a finish_reason", _quirks("no_finish")),
+    ("stream_chat", FAIL, "the answer is lost", _quirks("done_only")),
+    ("stream_chat", FAIL, "the engine is gone", _quirks("error_event")),
+    ("stream_chat", FAIL, "no JSON object: {oops", _quirks("no_json_event")),
+    ("stream_chat", FAIL, "the stream was cut", _quirks("cut_streams")),
+    ("stream_chat", FAIL, "the streamed answer is empty", _quirks("empty")),
+    ("stream_chat", PASS, "[DONE]", _quirks("carriage_returns")),
+    ("stream_completions", UNSUPPORTED, "completions are not answered", _quirks("no_completions")),
+    ("stream_completions", FAIL, "without data: [DONE]", _quirks("no_done")),
+    ("stream_usage", UNSUPPORTED, "include_usage was ignored", _quirks("no_stream_usage")),
+    ("stream_usage", UNSUPPORTED, "no stream", _quirks("no_stream")),
+    ("stream_usage", FAIL, "more than 16 tokens", _quirks("counts_too_much")),
+    ("max_tokens", FAIL, "ignored: 200 tokens", _quirks("ignores_max_tokens")),
+    ("max_tokens", UNSUPPORTED, "refused", _prompted("Count from")),
+    ("max_completion_tokens", FAIL, "ignored: the answer was cut off by us", _quirks("ignores_max_completion_tokens")),
+    ("max_completion_tokens", FAIL, "characters", _quirks("ignores_max_completion_tokens", "unskilled")),
+    ("max_completion_tokens", UNSUPPORTED, "refused", _has("max_completion_tokens")),
+    ("stop", PASS, "cut before", _quirks("one_word")),
+    ("stop", FAIL, "still holds it", _quirks("keeps_stop")),
+    ("stop", FAIL, "goes on behind", _quirks("ignores_stop")),
+    ("stop", FAIL, "finish_reason is 'length'", _quirks("stop_as_length")),
+    ("stop", UNSUPPORTED, "refused", _has("stop")),
+    ("temperature_0", FAIL, "differs from the first at character", _quirks("restless")),
+    ("temperature_0", UNSUPPORTED, "refused", _prompted("surprised you")),
+    ("temperature", FAIL, "ignored: 4 answers", _quirks("always_greedy")),
+    ("temperature", UNSUPPORTED, "refused", Quirks(refuses=lambda body: body["temperature"] > 1)),
+    (
+        "temperature",
+        PASS,
+        "4 different answers",
+        _quirks("ignores_seed", refuses=lambda b: "seed" in b, refusal=(400, "Extra inputs: seed")),
+    ),
+    ("seed", UNSUPPORTED, "ignored: one seed", _quirks("ignores_seed")),
+    ("seed", UNSUPPORTED, "cannot be told", _quirks("always_greedy")),
+    ("seed", FAIL, "HTTP 500", Quirks(errs=lambda body: body.get("seed") == 7)),
+    ("n", UNSUPPORTED, "ignored: one choice", _quirks("one_choice")),
+    ("n", UNSUPPORTED, "refused: HTTP 500", _quirks(refuses=lambda b: "n" in b, refusal=WRAPPED)),
+    ("n", FAIL, "choices with the indices [0, 1, 2]", _quirks("a_choice_too_many")),
+    ("n", FAIL, "the indices [0, 0]", _quirks("one_index")),
+    ("logprobs_chat", UNSUPPORTED, "ignored", _quirks("no_logprobs")),
+    ("logprobs_chat", UNSUPPORTED, "broken characters", _quirks("no_logprobs", "broken")),
+    ("logprobs_chat", PASS, "1 tokens", _quirks("few_logprobs", "broken")),
+    ("logprobs_chat", FAIL, "1 log-probabilities for 4", _quirks("few_logprobs")),
+    ("logprobs_chat", FAIL, "0.5 is no log-probability", _quirks("bad_logprobs")),
+    ("logprobs_chat", FAIL, "8 log-probabilities for 4 tokens", _quirks("twice_the_logprobs")),
+    ("logprobs_chat", FAIL, "top_logprobs of 2", _quirks("no_top")),
+    ("logprobs_completions", UNSUPPORTED, "ignored", _quirks("no_logprobs")),
+    ("logprobs_completions", FAIL, "in the form of chat", _quirks("chat_logprobs")),
+    ("logprobs_completions", FAIL, "no log-probability", _quirks("bad_logprobs")),
+    ("prompt_logprobs", UNSUPPORTED, "log-probabilities for a prompt", _quirks("no_prompt_logprobs")),
+    ("prompt_logprobs", UNSUPPORTED, "this field is not taken", _has("echo", "prompt_logprobs")),
+    ("prompt_logprobs", FAIL, "HTTP 500", _errs("echo")),
+    ("json", UNSUPPORTED, "ignored", _quirks("no_guided")),
+    ("json", FAIL, "HTTP 500", _errs("response_format")),
+    ("json_schema", UNSUPPORTED, "ignored", _quirks("no_guided")),
+    ("json_schema", FAIL, "does not follow the schema", _quirks("wrong_guided")),
+    ("json_portable", UNSUPPORTED, "refused", _has("response_format")),
+    ("json_portable", FAIL, "does not follow the schema", _quirks("wrong_guided")),
+    ("tools", UNSUPPORTED, "none was called", _quirks("no_tools")),
+    ("tools", UNSUPPORTED, "refused", _has("tools")),
+    ("tools", FAIL, "start the server with a tool parser", _quirks("call_as_text")),
+    ("tools", FAIL, "no JSON object", _quirks("bad_arguments")),
+    ("reasoning", UNSUPPORTED, "no thoughts", _quirks("no_thoughts")),
+    ("reasoning", UNSUPPORTED, "cut in its thoughts", _quirks("long_thoughts")),
+    ("reasoning", FAIL, "never end", _quirks("open_thoughts")),
+    ("reasoning", FAIL, "tags are left in", _quirks("tags_left")),
+    ("reasoning", PASS, "no reasoning parser", _quirks("tags_in_text")),
+    ("system_role", UNSUPPORTED, "refused", _prompted("'system'")),
+    ("system_role", UNSUPPORTED, "not counted", _quirks("no_prompt_tokens")),
+    ("system_role", FAIL, "ignored", _quirks("ignores_system")),
+    ("system_role", FAIL, "<|im_end|>", _quirks("markers", "unskilled")),
+    ("special_tokens", UNSUPPORTED, "changes nothing", _quirks("no_special_setting")),
+    ("special_tokens", UNSUPPORTED, "refused", _has("add_special_tokens")),
+    ("special_tokens", FAIL, "doubled", _quirks("doubles_special_tokens")),
+    ("token_ids", UNSUPPORTED, "refused", Quirks(refuses=lambda b: isinstance(b.get("prompt"), list))),
+    ("token_ids", FAIL, "were counted as 16", _quirks("ids_as_text")),
+    (
+        "batch",
+        UNSUPPORTED,
+        "HTTP 500",
+        _quirks(refuses=lambda b: isinstance(b.get("prompt"), list), refusal=ONE_PROMPT),
+    ),
+    ("batch", FAIL, "1 answers to two prompts", _quirks("one_of_batch")),
+    ("unknown_field", PASS, "refused", _has("serve_eval_unknown_field")),
+    ("unknown_field", FAIL, "HTTP 500", _errs("serve_eval_unknown_field")),
+    ("openai_chat", UNSUPPORTED, "HTTP 400", Quirks(refuses=lambda b: b.get("max_tokens") == 8 and "messages" in b)),
+    ("openai_chat", FAIL, "HTTP 500", Quirks(errs=lambda b: b.get("max_tokens") == 8 and "messages" in b)),
+    ("openai_completions", UNSUPPORTED, "not answered", _quirks("no_completions")),
+    ("openai_completions", FAIL, "no text", _quirks("empty")),
+    ("openai_stream_chat", UNSUPPORTED, "not answered", _quirks("no_chat")),
+    ("openai_stream_chat", FAIL, "the engine is gone", _quirks("error_event")),
+    ("openai_stream_completions", UNSUPPORTED, "not answered", _quirks("no_completions")),
+    ("openai_stream_completions", FAIL, "Error", _quirks("no_json_event")),
+    ("concurrency", FAIL, "63 of 64 answered; else HTTP 500", _prompted("the number 12.", "errs")),
+    ("concurrency", FAIL, "a stream was cut", _quirks("newest_stream_only")),
+    ("questions", FAIL, "0 of 20 right", _quirks("unskilled")),
+    ("questions", UNSUPPORTED, "20 were cut in their thoughts", _quirks("long_thoughts")),
+    ("questions", PASS, "20 of 20", _quirks("no_chat")),
+    ("passkey_1k", FAIL, "not found in", _quirks("unskilled")),
+    ("passkey_1k", UNSUPPORTED, "cut in its thoughts", _quirks("long_thoughts")),
+    ("passkey_1k", PASS, "found in", _quirks("no_chat")),
+    ("passkey_8k", UNSUPPORTED, "refused", _prompted("pass key")),
+    ("cancel", UNSUPPORTED, "no answer was long enough", _quirks("unskilled", "no_thoughts")),
+    ("cancel", FAIL, "the connection ended within the answer", _quirks("cut_long_streams")),
+    ("cancel", UNSUPPORTED, "no stream", _quirks("no_stream")),
+    ("long_prompt", FAIL, "taken: ", _quirks("no_context")),
+    ("long_prompt", FAIL, "without saying why", _quirks("no_reason")),
+    ("long_prompt", FAIL, "HTTP 500", Quirks(errs=lambda body: len(str(body)) > 40000)),
+    ("long_prompt", UNSUPPORTED, "handed on as HTTP 500", _quirks("wraps_refusals")),
+    ("long_prompt", UNSUPPORTED, "--context-tokens", _quirks("context_untold")),
+    ("max_tokens_0", FAIL, "taken as no limit", _quirks("max_tokens_0_is_no_limit")),
+    ("max_tokens_0", UNSUPPORTED, "taken as one token", _quirks("max_tokens_0_is_1")),
+    ("max_tokens_0", UNSUPPORTED, "not sent", _quirks("orchestrator")),
+    ("max_tokens_0", FAIL, "HTTP 500", Quirks(errs=lambda body: body.get("max_tokens") == 0)),
+]
+STANDS_ON = {
+    "stream_usage": ["stream_chat", "stream_completions"],
+    "seed": ["temperature"],
+    "concurrency": ["stream_chat"],
+    "cancel": ["stream_chat"],
+    "max_tokens_0": ["version"],
+    "models": ["version"],
+}
+NEVER_UNSUPPORTED = {"reachable", "unknown_field", "concurrency"}
+NEVER_FAILS = {"passkey_8k"}
+"""Told by the check of another length."""
+
+
+def test_a_sound_endpoint_passes_everything() -> None:
+    done = smoke_of(create(SOUND), passkey_tokens=2000)
+    assert {row.name for row in done.rows} == {check.name for check in story.chosen("full", passkey_tokens=2000)}
+    assert {row.name: row.told for row in done.rows if row.outcome != PASS} == {}
+    assert (done.exit_code, done.stopped) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "told", "quirks"), CASES, ids=[f"{name}-{outcome}-{told}" for name, outcome, told, _ in CASES]
+)
+def test_a_fault_has_its_row(name: str, outcome: str, told: str, quirks: Quirks) -> None:
+    done = smoke_of(create(quirks), only=[name, *STANDS_ON.get(name, [])], model="m")
+    row = by_name(done)[name]
+    assert (row.outcome, told in row.told) == (outcome, True), row
+    assert row.curl is None or outcome != PASS
+
+
+def test_the_table_above_provokes_every_check() -> None:
+    seen = {(name, outcome) for name, outcome, _, _ in CASES}
+    for check in story.chosen("full"):
+        if check.name not in NEVER_UNSUPPORTED:
+            assert (check.name, UNSUPPORTED) in seen, check.name
+        if check.name not in NEVER_FAILS and check.name != "reachable":
+            assert (check.name, FAIL) in seen, check.name
+
+
+def test_a_slot_that_a_cancelled_request_keeps_is_missed_by_the_next() -> None:
+    done = smoke_of(create(_quirks("leak")), only=["stream_chat", "cancel", "long_prompt"], timeout_s=1.0)
+    row = by_name(done)["cancel"]
+    assert row.outcome == FAIL
+    assert "8 requests were cancelled, and the next one: no answer within 1 s" in row.told
+    assert done.stopped == "after cancel a short request was not answered any more"
+    assert "long_prompt" not in by_name(done)
+
+
+def test_a_server_that_dies_of_a_long_prompt_is_told() -> None:
+    done = smoke_of(create(_quirks("dies_of_long_prompts")), only=["long_prompt", "max_tokens_0"], timeout_s=0.7)
+    assert "then a short request was not answered any more" in by_name(done)["long_prompt"].told
+    assert "max_tokens_0" not in by_name(done)
+    assert done.exit_code == 1

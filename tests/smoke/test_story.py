@@ -1,0 +1,221 @@
+"""The story: what is reached, what stops it, what it costs, what it exits with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import subprocess
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from aiohttp import web
+
+from launchers._openai_server import serve_app
+from launchers._simulator import SimulatorConfig, create_app
+from serve_eval.errors import PlanError
+from serve_eval.schema import Connection
+from serve_eval.smoke import story
+from serve_eval.smoke.curl import curl
+from serve_eval.smoke.junit import junit
+from serve_eval.smoke.row import Sent
+from tests.smoke.server import Quirks, create
+from tests.smoke.trying import by_name, smoke_at, smoke_of
+
+
+def _quirks(*names: str, **more: Any) -> web.Application:
+    return create(Quirks(names=frozenset(names), **more))
+
+
+# ------------------------------------------------------------------------------------------------ what is reached
+
+
+@pytest.mark.parametrize(
+    ("path", "prefix"), [("", "/v1"), ("/v1", "/v1"), ("/v1/chat/completions", "/v1"), ("/api", "/api")]
+)
+def test_the_base_url_is_taken_in_every_shape(path: str, prefix: str) -> None:
+    done = smoke_of(_quirks(prefix=prefix), path, only=[])
+    assert by_name(done)["reachable"].outcome == "PASS"
+    assert by_name(done)["chat"].outcome == "PASS"
+
+
+@pytest.mark.parametrize(("path", "prefix"), [("/v1", ""), ("/api", "/api/v1")])
+def test_another_base_url_than_the_one_given_is_found_and_named(path: str, prefix: str) -> None:
+    done = smoke_of(_quirks(prefix=prefix), path, only=["openai_chat"])
+    assert f"{prefix}, and not" in by_name(done)["reachable"].told
+    assert by_name(done)["openai_chat"].outcome == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("app", "told"),
+    [
+        (_quirks("page"), "is not the base URL of an OpenAI-compatible server"),
+        (_quirks("key"), "Put the key into OPENAI_API_KEY"),
+        (_quirks("no_models"), "Name one: --model"),
+        (_quirks("loading"), "may still load its model"),
+    ],
+)
+def test_where_nothing_can_be_asked_it_says_what_to_do(app: web.Application, told: str) -> None:
+    done = smoke_of(app)
+    assert [row.name for row in done.rows] == ["reachable"]
+    assert told in done.rows[0].told
+    assert "/models" in (done.rows[0].curl or "")
+    assert (done.exit_code, done.stopped) == (4, "the endpoint could not be asked")
+
+
+def test_nobody_listening_is_exit_code_4() -> None:
+    done = asyncio.run(smoke_at("http://127.0.0.1:9/v1"))
+    assert "cannot be reached" in done.rows[0].told
+    assert done.exit_code == 4
+
+
+@pytest.mark.parametrize("app", [_quirks("no_chat", "no_completions"), _quirks(errs=lambda body: True)])
+def test_an_endpoint_that_answers_neither_kind_is_exit_code_4(app: web.Application) -> None:
+    done = smoke_of(app, model="m")
+    assert done.stopped == "the endpoint answers neither chat nor completions"
+    assert (done.exit_code, done.rows[-1].name) == (4, "completions")
+
+
+def test_a_model_that_is_not_served_is_named() -> None:
+    done = smoke_of(create_app(SimulatorConfig(model="real")), model="reel", only=[])
+    assert "Did you mean 'real'?" in by_name(done)["chat"].told
+
+
+# ------------------------------------------------------------------------------------------------------- what it costs
+
+
+@pytest.mark.parametrize("level", ["quick", "full"])
+def test_no_more_is_sent_than_was_stated(level: story.Level) -> None:
+    sent: list[Any] = []
+
+    @web.middleware
+    async def counting(request: web.Request, handler: Any) -> Any:
+        sent.append(json.loads(await request.read()) if request.method == "POST" else None)
+        return await handler(request)
+
+    app = _quirks()
+    app.middlewares.append(counting)
+    done = smoke_of(app, level=level)
+    checks = story.chosen(level, context_tokens=9000)
+    assert done.exit_code == 0
+    assert len(sent) == done.requests <= sum(check.requests for check in checks)
+    asked = [body for body in sent if body is not None]
+    most = [body.get("max_completion_tokens", body.get("max_tokens")) * body.get("n", 1) for body in asked]
+    assert sum(most) <= sum(check.tokens for check in checks)
+    words = sum(len(str(body.get("messages", body.get("prompt"))).split()) for body in asked)
+    assert words <= sum(check.prompt_tokens for check in checks)
+    assert most.count(0) == (level == "full")  # two of them ended an early trtllm-serve
+
+
+@pytest.mark.parametrize("context_tokens", [None, 4000])
+def test_the_cost_is_a_line(context_tokens: int | None) -> None:
+    quick, full = (story.cost(story.chosen(level, context_tokens=context_tokens)) for level in ("quick", "full"))
+    assert "at most" in quick
+    assert "beyond the context" not in quick
+    assert "beyond the context" in full
+
+
+# ------------------------------------------------------------------------------------------------- required, exit codes
+
+
+def test_unsupported_is_no_failure_unless_it_is_required() -> None:
+    assert smoke_of(_quirks("no_tools"), only=["tools"]).exit_code == 0
+    done = smoke_of(_quirks("no_tools"), only=["tools"], needed=["tools"])
+    assert (done.exit_code, by_name(done)["tools"].outcome) == (1, "FAIL")
+    assert by_name(done)["tools"].told.startswith("required: tools were taken")
+
+
+def test_what_is_required_has_to_be_checked() -> None:
+    checks = story.chosen("quick")
+    assert story.required(["chat", "json_schema"], checks) == {"chat", "json_schema"}
+    with pytest.raises(PlanError, match="Did you mean 'json_schema'") as caught:
+        story.required(["json_shema", "cancel"], checks)
+    assert "cancel is checked at --level full only" in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------------- as curl
+
+BODY = {"model": "m", "prompt": 'it\'s "$HOME" `ls` \\n\n<é> !x', "max_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("connection", "environ"),
+    [
+        (Connection(), {}),
+        (Connection(), {"OPENAI_API_KEY": "sesame"}),
+        (Connection(api_key_env="MINE", headers={"X-Team": 'a "b" $c'}), {"MINE": "sesame"}),
+        (Connection(headers={"X-Key": "a`b ${TEAM_KEY}$x"}), {"TEAM_KEY": "sesame"}),
+    ],
+)
+def test_the_curl_line_sends_the_request_again(connection: Connection, environ: dict[str, str]) -> None:
+    seen: list[tuple[Any, Any]] = []
+
+    async def keep(request: web.Request) -> web.Response:
+        seen.append((await request.json(), request.headers.copy()))
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", keep)
+
+    async def main() -> str:
+        async with serve_app(app) as url:
+            line = curl(Sent(url=f"{url}/completions", body=BODY), connection, environ)
+            shell = await asyncio.create_subprocess_exec(
+                "bash", "-c", line, env={"PATH": "/usr/bin:/bin", **environ}, stderr=subprocess.PIPE
+            )
+            _, error = await shell.communicate()
+            assert shell.returncode == 0, error
+            return line
+
+    if subprocess.run(["which", "curl"], capture_output=True, check=False).returncode:
+        pytest.skip("no curl on this machine")
+    line = asyncio.run(main())
+    assert "sesame" not in line
+    [(body, headers)] = seen
+    assert body == BODY
+    assert headers["Content-Type"] == "application/json"
+    for name, value in connection.headers.items():
+        assert headers[name] == value.replace("${TEAM_KEY}", "sesame")
+    if "TEAM_KEY" not in environ:
+        assert headers.get("Authorization") == ("Bearer sesame" if environ else None)
+
+
+@pytest.mark.parametrize("body", [BODY, None, {**BODY, "stream": True}])
+def test_the_curl_line_is_words_of_a_shell(body: dict[str, Any] | None) -> None:
+    connection = Connection(proxy="http://${U}:${P}@proxy:1", ca_bundle="/my certs/ca.pem")
+    words = shlex.split(curl(Sent(url="https://h/v1/models", body=body), connection, {}))
+    assert words[:3] == ["curl", "-sS", "https://h/v1/models"]
+    assert "/my certs/ca.pem" in words
+    assert "http://${U}:${P}@proxy:1" in words
+    assert ("-N" in words) == bool(body and body.get("stream"))
+    if body is not None:
+        assert json.loads(words[-1]) == body
+
+
+# ------------------------------------------------------------------------------------------------------------ as JUnit
+
+
+def test_the_junit_file_has_a_case_for_each_row() -> None:
+    done = smoke_of(_quirks("no_tools", "unhealthy", "one_choice"), level="quick")
+    [suite] = [ElementTree.fromstring(junit(done, "http://h/v1"))]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (str(len(done.rows)), "1", "0")
+    cases = {case.get("name"): case for case in suite}
+    assert set(cases) == set(by_name(done))
+    [failure] = cases["health"]
+    assert (failure.tag, failure.get("message")) == ("failure", "HTTP 503: an empty body")
+    assert failure.text == by_name(done)["health"].curl
+    assert cases["tools"][0].tag == "skipped"
+    assert cases["chat"][0].tag == "system-out"
+
+
+def test_the_junit_file_is_xml_whatever_a_server_says() -> None:
+    odd = (400, {"message": 'no \x1b[31m \x00 ]]> "<é>" \ufffe'})
+    done = smoke_of(_quirks(refuses=lambda body: "n" in body, refusal=odd), only=["n"])
+    suite = ElementTree.fromstring(junit(done, "http://h/v1"))
+    assert suite.get("skipped") == "1"
+
+
+def test_a_smoke_test_that_stopped_is_an_error_in_junit() -> None:
+    suite = ElementTree.fromstring(junit(smoke_of(_quirks("page")), "http://h/v1"))
+    assert (suite.get("errors"), suite[-1].get("name")) == ("1", "stopped")

@@ -1,0 +1,217 @@
+"""Whole tables: of the stand-in in both flavours, of the simulated endpoint, of what others are known to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from launchers._simulator import SimulatorConfig, create_app
+from serve_eval.smoke import story
+from serve_eval.smoke.story import Smoke
+from tests.smoke.server import Quirks, create
+from tests.smoke.trying import smoke_at, smoke_of
+from tests.standin.options import Flavour
+from tests.standin.process import environment, free_port, running, wait_healthy
+
+FAIL, UNSUPPORTED = "FAIL", "UNSUPPORTED"
+CONTEXT = 12000
+
+
+def no_pass(done: Smoke) -> dict[str, str]:
+    """The rows that are no PASS, of a smoke test in which every check had its row."""
+    assert [row.name for row in done.rows] == [check.name for check in story.chosen("full")], done.stopped
+    return {row.name: row.outcome for row in done.rows if row.outcome != "PASS"}
+
+
+# --------------------------------------------------------------------------------------------------------- the stand-in
+
+
+class Pair(NamedTuple):
+    worker: str
+    orchestrator: str
+
+
+def _pair(flavour: Flavour, folder: Path) -> Iterator[Pair]:
+    """A context and a generation server with their orchestrator; each worker is a whole server as well."""
+    (folder / "w.yaml").write_text(yaml.safe_dump({"cache_transceiver_config": {"backend": "UCX"}}))
+    ports = [free_port() for _ in range(3)]
+    urls = [[f"localhost:{port}"] for port in ports]
+    config = {"port": ports[2], "context_servers": {"urls": urls[0]}, "generation_servers": {"urls": urls[1]}}
+    (folder / "d.yaml").write_text(yaml.safe_dump(config))
+    env = environment(flavour, STANDIN_SKILLS="1", STANDIN_POLL_S="0.1")
+    lengths = ["--max_seq_len", str(CONTEXT), "--max_num_tokens", "16384", "--config", str(folder / "w.yaml")]
+    arguments = [["M", "--port", str(port), *lengths] for port in ports[:2]]
+    arguments.append(["disaggregated", "-c", str(folder / "d.yaml")])
+    with ExitStack() as stack:
+        logs = [folder / f"{number}.log" for number in range(3)]
+        started = [stack.enter_context(running(one, log, env)) for one, log in zip(arguments, logs, strict=True)]
+        found = [wait_healthy(*one) for one in zip(started, ports, logs, strict=True)]
+        yield Pair(found[1], found[2])
+
+
+@pytest.fixture(scope="module")
+def v12(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    yield from _pair("v12", tmp_path_factory.mktemp("v12"))
+
+
+@pytest.fixture(scope="module")
+def main(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    yield from _pair("main", tmp_path_factory.mktemp("main"))
+
+
+WORKER = dict.fromkeys(("prompt_logprobs", "json", "json_schema", "json_portable", "tools", "reasoning"), UNSUPPORTED)
+"""trtllm-serve has no log-probabilities of prompts; the others are not imitated by the stand-in."""
+ORCHESTRATOR = WORKER | dict.fromkeys(("models", "batch", "long_prompt", "max_tokens_0"), UNSUPPORTED)
+"""No list of models, one prompt per request, and a worker's refusal as a 500."""
+
+
+def _whole(url: str) -> Smoke:
+    return asyncio.run(smoke_at(url, model="M", context_tokens=CONTEXT))
+
+
+def test_a_worker_of_the_1_2_line(v12: Pair) -> None:
+    assert no_pass(_whole(v12.worker)) == WORKER
+
+
+def test_an_orchestrator_of_the_1_2_line_also_takes_one_choice_only(v12: Pair) -> None:
+    assert no_pass(_whole(v12.orchestrator)) == ORCHESTRATOR | {"n": UNSUPPORTED}
+
+
+@pytest.mark.slow
+def test_a_worker_of_main(main: Pair) -> None:
+    assert no_pass(_whole(main.worker)) == WORKER
+
+
+@pytest.mark.slow
+def test_an_orchestrator_of_main(main: Pair) -> None:
+    assert no_pass(_whole(main.orchestrator)) == ORCHESTRATOR
+
+
+# -------------------------------------------------------------------------------------- what has no model, and others
+
+NO_MODEL = dict.fromkeys(("questions", "passkey_1k", "passkey_8k"), FAIL)
+"""The rows that test the model: there is none."""
+
+
+def test_the_simulated_endpoint() -> None:
+    lacking = ("n", "logprobs_chat", "logprobs_completions", "prompt_logprobs", "json", "tools", "reasoning")
+    unsupported = dict.fromkeys((*lacking, "special_tokens", "token_ids", "cancel"), UNSUPPORTED)
+    done = smoke_of(create_app(SimulatorConfig(context_tokens=CONTEXT)), context_tokens=CONTEXT)
+    assert no_pass(done) == unsupported | NO_MODEL
+    assert {row.name for row in done.rows if row.model} == set(NO_MODEL)
+
+
+def _like(*names: str) -> Quirks:
+    return Quirks(names=frozenset({"no_thoughts", "no_tools", "no_special_setting", *names}))
+
+
+PLAIN = dict.fromkeys(("reasoning", "tools", "special_tokens"), UNSUPPORTED)
+LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
+    "llama-server": (
+        Quirks(
+            names=_like("no_version", "chat_logprobs", "no_prompt_logprobs", "max_tokens_0_is_1").names,
+            refuses=lambda body: body.get("response_format", {}).get("type") == "json",
+        ),
+        {
+            "version": UNSUPPORTED,
+            "logprobs_completions": FAIL,
+            "prompt_logprobs": UNSUPPORTED,
+            "json_portable": UNSUPPORTED,
+            "max_tokens_0": UNSUPPORTED,
+        },
+    ),
+    "llama-cpp-python": (
+        Quirks(
+            names=_like(
+                "health_page",
+                "no_version",
+                "ignores_max_completion_tokens",
+                "no_stream_usage",
+                "newest_stream_only",
+                "one_choice",
+                "max_tokens_0_is_no_limit",
+            ).names,
+            errs=lambda body: (
+                isinstance(body.get("prompt"), list) or body.get("response_format", {}).get("type") == "json_schema"
+            ),
+        ),
+        {
+            "health": UNSUPPORTED,
+            "version": UNSUPPORTED,
+            "max_completion_tokens": FAIL,
+            "stream_usage": UNSUPPORTED,
+            "concurrency": FAIL,
+            "cancel": FAIL,
+            "n": UNSUPPORTED,
+            "json_schema": FAIL,
+            "token_ids": FAIL,
+            "batch": FAIL,
+            "max_tokens_0": FAIL,
+        },
+    ),
+    "transformers serve": (
+        Quirks(
+            names=_like(
+                "no_version",
+                "empty_models",
+                "no_done",
+                "keeps_stop",
+                "always_greedy",
+                "one_choice",
+                "no_logprobs",
+                "no_guided",
+                "no_context",
+            ).names,
+            refuses=lambda body: (
+                bool({"serve_eval_unknown_field", "add_special_tokens", "ignore_eos"} & set(body))
+                or isinstance(body.get("prompt"), list)
+            ),
+            refusal=(422, {"detail": [{"msg": "Extra inputs are not permitted"}]}),
+        ),
+        {
+            "version": UNSUPPORTED,
+            "models": UNSUPPORTED,
+            "stream_chat": FAIL,
+            "stream_completions": FAIL,
+            "stop": FAIL,
+            "temperature": FAIL,
+            "seed": UNSUPPORTED,
+            **dict.fromkeys(("n", "logprobs_chat", "logprobs_completions", "prompt_logprobs"), UNSUPPORTED),
+            **dict.fromkeys(("json", "json_schema", "json_portable", "token_ids", "batch"), UNSUPPORTED),
+            "long_prompt": FAIL,
+        },
+    ),
+    "xinference": (
+        Quirks(
+            names=_like("health_page", "no_version", "carriage_returns", "no_stream_usage", "one_choice").names
+            | {"no_logprobs", "no_guided"},
+            errs=lambda body: "prompt" in body,
+        ),
+        {
+            "health": UNSUPPORTED,
+            "version": UNSUPPORTED,
+            "completions": FAIL,
+            "stream_usage": UNSUPPORTED,
+            "n": UNSUPPORTED,
+            **dict.fromkeys(("logprobs_chat", "json", "json_schema", "json_portable"), UNSUPPORTED),
+            **dict.fromkeys(("stream_completions", "logprobs_completions", "prompt_logprobs"), UNSUPPORTED),
+            **dict.fromkeys(("token_ids", "batch"), UNSUPPORTED),
+            **dict.fromkeys(("openai_completions", "openai_stream_completions"), UNSUPPORTED),
+        },
+    ),
+}
+"""What these servers were seen to do, played by the server of the tests, and the rows that have to say so."""
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_a_server_that_does_what_another_is_known_to_do(name: str) -> None:
+    quirks, rows = LIKE[name]
+    done = smoke_of(create(quirks), model="m", context_tokens=9000)
+    assert no_pass(done) == PLAIN | rows
+    assert done.exit_code == int(FAIL in rows.values())

@@ -1,0 +1,86 @@
+"""A smoke test against a server of the tests, in this process and by real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from threading import Thread
+
+from aiohttp import web
+
+from launchers._openai_server import serve_app
+from serve_eval.connection import connect, openai_client
+from serve_eval.plan import resolve_address
+from serve_eval.schema import Connection, Endpoint
+from serve_eval.smoke import story
+from serve_eval.smoke.curl import curl
+from serve_eval.smoke.row import Row
+from serve_eval.smoke.session import Session
+from serve_eval.smoke.story import Smoke
+
+FIRST = ("reachable", "models", "chat", "completions")
+"""Checks that others stand on."""
+
+
+async def smoke_at(
+    url: str,
+    *,
+    only: Iterable[str] | None = None,
+    level: story.Level = "full",
+    model: str | None = None,
+    needed: Sequence[str] = (),
+    timeout_s: float = 20.0,
+    passkey_tokens: int | None = None,
+    context_tokens: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Smoke:
+    """A smoke test of the endpoint at `url`. `only`: these checks and those that they stand on."""
+    environ = environ or {}
+    plan = resolve_address({"base_url": url}, environ)
+    base_url = str(plan.launcher.options["base_url"])
+    checks = story.chosen(level, passkey_tokens=passkey_tokens, context_tokens=context_tokens)
+    if only is not None:
+        wanted = {*FIRST, *only}
+        checks = [check for check in checks if check.name in wanted]
+    async with connect(plan, Endpoint(base_url=base_url), environ) as client:
+        package = partial(openai_client, plan, environ=environ, timeout_s=timeout_s)
+        session = Session(client, model=model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens)
+        sent_again = partial(curl, connection=Connection(), variables=environ)
+        return await story.smoke(session, checks, needed=needed, curl=sent_again)
+
+
+def smoke_of(app: web.Application, path: str = "/v1", **more: object) -> Smoke:
+    """A smoke test of an application, addressed by this path."""
+
+    async def main() -> Smoke:
+        async with serve_app(app) as url:
+            return await smoke_at(url.removesuffix("/v1") + path, **more)  # type: ignore[arg-type]
+
+    return asyncio.run(main())
+
+
+def by_name(done: Smoke) -> dict[str, Row]:
+    return {row.name: row for row in done.rows}
+
+
+@contextmanager
+def beside(app: web.Application) -> Iterator[str]:
+    """The base URL of an application that a thread of its own serves, for a command that has the main thread."""
+    loop, url, ended = asyncio.new_event_loop(), Future[str](), asyncio.Event()
+
+    async def main() -> None:
+        async with serve_app(app) as at:
+            url.set_result(at)
+            await ended.wait()
+
+    thread = Thread(target=loop.run_until_complete, args=(main(),))
+    thread.start()
+    try:
+        yield url.result(30)
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join(30)
+        loop.close()
