@@ -100,7 +100,7 @@ NO_MODEL = dict.fromkeys(("questions", "passkey_1k", "passkey_8k"), FAIL)
 
 
 def test_the_simulated_endpoint() -> None:
-    lacking = ("n", "logprobs_chat", "logprobs_completions", "prompt_logprobs", "json", "tools", "reasoning")
+    lacking = ("n", "logprobs_chat", "logprobs_completions", "prompt_logprobs", "json", "reasoning")
     unsupported = dict.fromkeys((*lacking, "special_tokens", "token_ids", "cancel"), UNSUPPORTED)
     done = smoke_of(create_app(SimulatorConfig(context_tokens=CONTEXT)), context_tokens=CONTEXT)
     assert no_pass(done) == unsupported | NO_MODEL
