@@ -18,12 +18,13 @@ from serve_eval.journal import read
 from serve_eval.lm_eval_layout import NO_FILTER, Logged, mean_stderr, results, row, sanitized, stamp
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.rescoring import scores_on_file
-from serve_eval.schema import MEAN, Message, Response, Sample, Score, Task, file_stem
+from serve_eval.schema import HOLDOUT, MEAN, Message, Response, Sample, Score, Task, file_stem
 from serve_eval.trust import trusted
 
 FOLDER = "lm-eval"
 """Where in a run folder the files go, unless said otherwise."""
 LM_EVAL = "lm_eval:"
+_HIDDEN = "(of a hold-out set)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,8 @@ def _ours(
 def _requests(
     task: Task, sample: Sample, responses: Sequence[Response], scores: Sequence[Score]
 ) -> tuple[list[list[Any]], list[list[Any]], list[Any]]:
-    """What was asked, what came back, and what was made of it, per request."""
+    """What was asked, what came back, and what was made of it, per request. Of a hold-out set neither question nor
+    answer, which may be the right one: such files are made to be handed on."""
     if sample.choices:
         asked: list[list[Any]] = [list(pair) for pair in sample.continued]
         told = [response.choice_logprobs or () for response in responses]
@@ -171,6 +173,8 @@ def _requests(
         "do_sample": bool(sampling.temperature),
     }
     answers = [score.answer or "" for score in scores]
+    if HOLDOUT in sample.metadata:
+        return [[_HIDDEN, given]], [[_HIDDEN] * len(responses)], answers[:1] if len(answers) == 1 else answers
     return [[prompt, given]], [[response.text for response in responses]], answers[:1] if len(answers) == 1 else answers
 
 

@@ -90,3 +90,8 @@ def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(sealed: Pat
         assert KEY.encode() not in path.read_bytes()
         if path.parent.name != "samples":
             assert b"vault" not in path.read_bytes().lower(), path
+    done = serve_eval("export", out, "-o", tmp_path / "exported", SERVE_EVAL_HOLDOUT_KEY=KEY)
+    assert done.returncode == 0, done.stderr
+    written = [path for path in (tmp_path / "exported").rglob("*") if path.is_file()]
+    assert len(written) == 2
+    assert not [path for path in written if b"vault" in path.read_bytes().lower()]
