@@ -42,7 +42,15 @@ def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
         )
         return both[0][0], wrong
 
-    return Scorer(version=1, score=score, answers=answers, problems=problems, requires=by.requires)
+    inner = options if by.decisive is None else by.decisive
+    return Scorer(
+        version=1,
+        score=score,
+        answers=answers,
+        problems=problems,
+        requires=by.requires,
+        decisive={"scorer": name, "options": inner, "version": by.version},
+    )
 
 
 def _only(named: dict[str, dict[str, object]]) -> tuple[str, dict[str, object]]:
