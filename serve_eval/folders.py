@@ -175,7 +175,10 @@ def check_options(
         except msgspec.ValidationError as error:
             choices = _choices(hints[name])
             known_ones = f".{nearest(str(value), choices)}" if choices else ""
-            problems.append(f"{where}.{name}: {error}{known_ones}")
+            told = str(error)
+            quotes = " (YAML reads yes and no as true and false: put a text in quotes)"
+            unquoted = quotes if "`str`" in told and "got `bool`" in told else ""
+            problems.append(f"{where}.{name}: {told}{unquoted}{known_ones}")
         else:
             if isinstance(checked[name], float) and not math.isfinite(checked[name]):
                 problems.append(f"{where}.{name}: must be a finite number")

@@ -7,6 +7,7 @@ explode), no tags beyond plain values, lists and mappings.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ import yaml
 
 from serve_eval.errors import ServeEvalError
 
+_OCTAL = re.compile(r"[-+]?0[0-7_]*[1-7][0-7_]*")
+_HALF = re.compile("[\ud800-\udfff]")
 _MAPPING, _SEQUENCE, _MERGE = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "merge"))
 
 
@@ -32,9 +35,10 @@ class Document:
         return next((self.lines[keys[:n]] for n in range(len(keys), -1, -1) if keys[:n] in self.lines), 1)
 
 
-def read(path: Path, error: type[ServeEvalError]) -> Document:
-    """The document in a file. Raises `error`, naming file and line, when it cannot be read, decoded or parsed."""
-    return parse(read_text(path, error), str(path), error)
+def read(path: Path, error: type[ServeEvalError], *, text_keys: bool = False) -> Document:
+    """The document in a file; `text_keys` as for `parse`. Raises `error`, naming file and line, when it cannot be read,
+    decoded or parsed."""
+    return parse(read_text(path, error), str(path), error, text_keys=text_keys)
 
 
 def read_text(path: Path, error: type[ServeEvalError]) -> str:
@@ -50,11 +54,13 @@ def read_text(path: Path, error: type[ServeEvalError]) -> str:
         raise error(f"{path}:{line}: not UTF-8 text", hint="Save the file as UTF-8.") from problem
 
 
-def parse(text: str, name: str, error: type[ServeEvalError]) -> Document:
-    """The document in a text; `name` stands for the file in messages. Raises `error`, naming the line."""
+def parse(text: str, name: str, error: type[ServeEvalError], *, text_keys: bool = False) -> Document:
+    """The document in a text; `name` stands for the file in messages. With `text_keys` the keys of mappings are the
+    texts that they are written as, also 1 and yes. Raises `error`, naming the line."""
     lines: dict[tuple[Any, ...], int] = {}
     try:
         loader = _Loader(text)
+        loader.text_keys = text_keys
         node = loader.get_single_node()
         value = None if node is None else _build(loader, node, (), lines)
     except yaml.YAMLError as problem:
@@ -66,6 +72,8 @@ def parse(text: str, name: str, error: type[ServeEvalError]) -> Document:
 
 class _Loader(yaml.SafeLoader):
     """The safe loader, which knows only plain values, without anchors and aliases."""
+
+    text_keys = False
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -94,12 +102,18 @@ def _build_mapping(
     for key_node, value_node in node.value:
         if key_node.tag == _MERGE:
             raise _refusal(key_node, "merge keys (<<) are not supported")
-        key = _scalar(loader, key_node)
+        key = _key(loader, key_node)
         if key in built:
             raise _refusal(key_node, f"the key {key!r} is repeated; it stands first on line {lines[(*path, key)]}")
         lines[(*path, key)] = key_node.start_mark.line + 1
         built[key] = _build(loader, value_node, (*path, key), lines)
     return built
+
+
+def _key(loader: _Loader, node: yaml.Node) -> str | int | float | bool | None:
+    if loader.text_keys and isinstance(node, yaml.ScalarNode):
+        node = yaml.ScalarNode("tag:yaml.org,2002:str", node.value, node.start_mark, node.end_mark)
+    return _scalar(loader, node)
 
 
 def _scalar(loader: _Loader, node: yaml.Node) -> str | int | float | bool | None:
@@ -110,10 +124,21 @@ def _scalar(loader: _Loader, node: yaml.Node) -> str | int | float | bool | None
     except (ValueError, LookupError, AttributeError, TypeError) as problem:  # what the constructors let through
         raise _refusal(node, f"{node.value[:50]!r} is not a valid value") from problem
     if isinstance(value, datetime.date):
-        return value.isoformat()
+        return str(node.value)
+    if isinstance(value, int | float) and (surprise := _surprising(node.value)):
+        raise _refusal(node, f"{surprise}, and YAML reads {node.value} as {value}")
+    if isinstance(value, str) and _HALF.search(value):
+        raise _refusal(node, f"{value!r} holds half of a surrogate pair, which is no character")
     if value is None or isinstance(value, str | int | float):
         return value
     raise _refusal(node, f"the tag {node.tag!r} is not supported")
+
+
+def _surprising(written: str) -> str:
+    """Why a number is another one than most readers would say; empty where it is not."""
+    if ":" in written:
+        return "digits with a colon are a number to the base 60"
+    return "a number that begins with 0 is octal" if _OCTAL.fullmatch(written) else ""
 
 
 def _line(problem: yaml.YAMLError, text: str) -> int:
@@ -135,6 +160,8 @@ def _hint(problem: yaml.YAMLError) -> str:
         return "Write the values out; quote a text that starts with '&' or '*'."
     if "repeated" in text:
         return "Remove or rename one of the two."
+    if "YAML reads" in text:
+        return "Put it in quotes to have a text; write a number without the colon, or the 0."
     if "tag" in text:
         return "Use plain values only; quote a text that starts with '!'."
     return "Check indentation, colons and quotes on this line and the one before."

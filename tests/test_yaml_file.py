@@ -51,6 +51,22 @@ def test_a_path_has_the_line_of_its_key_or_of_its_nearest_parent(keys: tuple[obj
     assert _parse(TEXT).line(*keys) == line
 
 
+def test_a_time_stays_as_it_is_written() -> None:
+    assert _parse("a: 2026-01-31 10:20:30\n").value == {"a": "2026-01-31 10:20:30"}
+
+
+def test_numbers_that_read_as_they_are_written_are_numbers() -> None:
+    assert _parse("[0, 00, 0.5, -0.25, 0x1F, 1_000, 089, 6.02e+23]").value == [
+        0, 0, 0.5, -0.25, 31, 1000, "089", 6.02e23,
+    ]  # fmt: skip
+
+
+def test_keys_may_be_the_texts_that_they_are_written_as() -> None:
+    document = yaml_file.parse("1: a\nyes: {010: b, ~: c}\n", "f.yaml", PlanError, text_keys=True)
+    assert document.value == {"1": "a", "yes": {"010": "b", "~": "c"}}
+    assert document.line("yes", "010") == 2
+
+
 @pytest.mark.parametrize("text", ["", "# only a comment\n"])
 def test_an_empty_file_holds_none(text: str) -> None:
     document = _parse(text)
@@ -76,6 +92,10 @@ def test_an_empty_file_holds_none(text: str) -> None:
         ("a: !!timestamp never\n", "f.yaml:1:", "not a valid value"),
         ("a: !!bool perhaps\n", "f.yaml:1:", "not a valid value"),
         ("a: 2026-13-45\n", "f.yaml:1:", "not a valid value"),
+        ("a: 1\nb: 12:30\n", "f.yaml:2:", "to the base 60, and YAML reads 12:30 as 750"),
+        ("a: 190:20:30.15\n", "f.yaml:1:", "to the base 60"),
+        ("a: 010\n", "f.yaml:1:", "a number that begins with 0 is octal, and YAML reads 010 as 8"),
+        ('a: 1\nb: "x\\ud800"\n', "f.yaml:2:", "half of a surrogate pair"),
         ("a: 1\n\n? [x, y]\n: 2\n", "f.yaml:3:", "a plain value was expected"),
         ("a: 1\n  b: 2\n", "f.yaml:2:", "mapping values are not allowed"),
         ("a: [1, 2\n", "f.yaml:2:", "flow sequence"),

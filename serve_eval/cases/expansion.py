@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 FORMAT, QUERY, CAPTION = "format", "query", "caption"
+_OF_THE_API = ("messages", "images", "tools", "tool_choice")
+"""Inputs that stand as the API has them, mappings or lists as they are: never an axis."""
 
 
 class ExpansionError(Exception):
@@ -39,13 +41,16 @@ def axes_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The axes of a case with their variants, in the order in which names are joined. Raises ExpansionError."""
     values = case["input"]
     if "axes" not in case:
-        found = {key: value for key, value in values.items() if isinstance(value, Mapping) and key != FORMAT}
+        none = (FORMAT, *_OF_THE_API)
+        found = {key: value for key, value in values.items() if isinstance(value, Mapping) and key not in none}
     else:
         found = {}
         for name in case["axes"]:
+            if name in _OF_THE_API:
+                raise ExpansionError(f"{name!r} can be no axis: it stands as the API has it", "axes")
             value = values.get(name)
             if isinstance(value, list):
-                value = {str(one): one for one in value}
+                value = _by_name(name, value)
             if not isinstance(value, Mapping):
                 raise ExpansionError(f"{name!r} is no axis: input.{name} must be a mapping or a list", "axes")
             found[name] = value
@@ -56,6 +61,18 @@ def axes_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if odd is not None:
             raise ExpansionError(f"the key {odd!r} of an axis is no text: put it in quotes", "input", name)
     return {name: dict(variants) for name, variants in found.items()}
+
+
+def _by_name(axis: str, values: list[Any]) -> dict[str, Any]:
+    """The variants of an axis that is a list: each is called as it is written."""
+    found: dict[str, Any] = {}
+    for one in values:
+        if one is None or isinstance(one, bool):
+            raise ExpansionError(f"YAML reads {one!r} there, which is no text: put it in quotes", "input", axis)
+        if str(one) in found:
+            raise ExpansionError(f"{str(one)!r} stands there twice", "input", axis)
+        found[str(one)] = one
+    return found
 
 
 def count(case: Mapping[str, Any]) -> int:

@@ -20,12 +20,11 @@ from typing import Any
 from serve_eval import yaml_file
 from serve_eval.cases import form, holdout
 from serve_eval.errors import PlanError
-from serve_eval.folders import nearest
 from serve_eval.schema import SourceFile
 
 BIOCHATTER = ("_data.yaml", "_data.yaml.enc")
 _ENDINGS = (".yaml", ".yml", f".yaml{holdout.ENDING}", f".yml{holdout.ENDING}")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MARKS = [key for key in form.keys(form.Module) if key != "description"]
 
 
@@ -79,6 +78,8 @@ def _read(stamps: tuple[tuple[Any, ...], ...], key: str) -> CaseFiles:
         reader.take(Path(file), key)
     if reader.problems:
         raise PlanError(list(dict.fromkeys(reader.problems)), hint=reader.hint)
+    if not reader.modules:
+        raise PlanError(f"{', '.join(one.path for one in reader.files)}: nothing but what prompts share, and no task")
     modules = {name: one.module(name) for name, one in reader.modules.items()}
     return CaseFiles(modules=modules, resources=reader.resources, files=tuple(reader.files))
 
@@ -146,7 +147,7 @@ class _Reader:
                     self._share(document, str(key_), shared, (name, key_))
             elif isinstance(value, list):
                 self._module(document, file, name, {"cases": value}, ())
-            elif isinstance(value, Mapping) and any(mark in value for mark in _MARKS):
+            elif isinstance(value, Mapping) and (any(mark in value for mark in _MARKS) or _has_cases(value)):
                 self._module(document, file, name, value, ("cases",))
             elif isinstance(value, Mapping):
                 self._share(document, str(name), value, (name,))
@@ -168,7 +169,9 @@ class _Reader:
     ) -> None:
         """`below` are the keys between the module's and the list of its cases."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            self._add(document, (name,), f"{name!r} names a task: letters, digits, dots, dashes and underscores only")
+            self._add(
+                document, (name,), f"{name!r} names a task: at most 100 letters, digits, dots, dashes and underscores"
+            )
             return
         one = self.modules.setdefault(name, _Growing())
         common = {key: value for key, value in raw.items() if key != "cases"}
@@ -183,8 +186,8 @@ class _Reader:
             one.places.setdefault(key, place)
         cases = raw.get("cases")
         if not isinstance(cases, list):
-            near = nearest("cases", []) if "cases" not in raw else ""
-            said = "expected a list" if "cases" in raw else f"is missing: the list of the task's cases{near}"
+            missing = f"is missing: the list of the task's cases (what prompts share stands in `{form.RESOURCES}`)"
+            said = "expected a list" if "cases" in raw else missing
             self._add(document, (name, *below), f"{name}.cases: {said}")
             return
         if not cases:
@@ -215,8 +218,18 @@ class _Reader:
 
 def _document(file: Path, key: str) -> yaml_file.Document:
     if file.name.endswith(holdout.ENDING):
-        return yaml_file.parse(holdout.decrypted(file, key), str(file), PlanError)
-    return yaml_file.read(file, PlanError)
+        return yaml_file.parse(holdout.decrypted(file, key), str(file), PlanError, text_keys=True)
+    return yaml_file.read(file, PlanError, text_keys=True)
+
+
+def _has_cases(shared: Mapping[str, Any]) -> bool:
+    """Whether a list of cases stands in it, under whatever name: a task whose `cases` is misspelt."""
+    return any(
+        isinstance(one, Mapping) and "case" in one and "input" in one
+        for value in shared.values()
+        if isinstance(value, list)
+        for one in value
+    )
 
 
 def _case_problems(content: Any, *, strict: bool) -> Iterable[tuple[tuple[str, ...], str]]:

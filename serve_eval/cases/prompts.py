@@ -72,7 +72,7 @@ def turns(values: Mapping[str, Any], resources: Mapping[str, Any], folder: Path 
         told.append(_turn("user", fill(_text("prompt", values["prompt"]), names), values.get("images") or [], folder))
     elif values.get("images"):
         raise PlanError("images: go with the prompt; a turn of `messages` has images of its own")
-    if not told or told[-1].role == "system":
+    if not told or told[-1].role != "user":
         raise PlanError("there is nothing to answer: give a prompt, or messages that end with the user's turn")
     return tuple(told)
 
@@ -93,6 +93,8 @@ def _turn(role: str, text: str, images: Sequence[str], folder: Path | None) -> M
 def _image(name: str, folder: Path | None) -> ImagePart:
     if folder is None:
         raise PlanError(f"{name}: an encrypted file has no images beside it")
+    if "\0" in name:
+        raise PlanError(f"{name!r} is no file name")
     if not (folder / name).resolve().is_relative_to(folder.resolve()):
         raise PlanError(f"{name}: images lie beside the file or below, in {folder}")
     try:

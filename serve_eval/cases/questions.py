@@ -226,7 +226,7 @@ class _Maker:
             spec = spec_of(one.content.get("scorer")) or self._scorer or _usual(expected)
             problems = scorer_of(spec).problems(expected)
         except PlanError as error:
-            raise _Wrong(one.name, ("scorer",), str(error)) from error
+            raise _Wrong(one.name, ("scorer",), "; ".join(error.problems)) from error
         if problems:
             raise _Wrong(one.name, ("expected",), f"{'; '.join(problems)} (scorer {spec.name})")
         override = _override(one.content.get("sampling"), values)

@@ -39,7 +39,9 @@ def kind(value: object) -> str:
             return "nothing"
         case bool():
             return "true or false (YAML makes that of yes and no: put it in quotes to have a text)"
-        case int() | float():
+        case float():
+            return "a number with a decimal point (YAML keeps its value alone, of 3.10 that is 3.1: put it in quotes)"
+        case int():
             return "a number"
         case str():
             return "a text" if value.strip() else "an empty text"
@@ -50,10 +52,9 @@ def kind(value: object) -> str:
 
 
 def is_text(value: object) -> bool:
-    """Whether it is a text or a number, which stands for the text that it is written as."""
-    return not isinstance(value, bool) and (
-        isinstance(value, int | float) or (isinstance(value, str) and bool(value.strip()))
-    )
+    """Whether it is a text, or a whole number, which stands for its digits. One with a decimal point may have been
+    written otherwise than it is read: 3.10 as 3.1."""
+    return not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, str) and bool(value.strip())))
 
 
 def text_problems(expected: object, name: str = ANSWER) -> list[str]:

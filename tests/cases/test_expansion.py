@@ -95,6 +95,12 @@ def test_a_whole_expectation_is_addressed_by_several_axes() -> None:
     assert [one.content["expected"] for one in expand(case)] == ["one", "two"]
 
 
+def test_the_choice_of_a_tool_is_no_axis() -> None:
+    choice = {"type": "function", "function": {"name": "f"}}
+    case = {"case": "c", "input": {"prompt": "p", "tool_choice": choice}, "expected": "x"}
+    assert [one.content["input"]["tool_choice"] for one in expand(case)] == [choice]
+
+
 def test_no_axis_at_all_can_be_said() -> None:
     case = {"case": "c", "axes": [], "input": {"prompt": "p", "table": {"a": 1}}, "expected": "x"}
     assert _names(case) == ["c"]
@@ -105,6 +111,13 @@ def test_no_axis_at_all_can_be_said() -> None:
     [
         ({"input": {"prompt": {}}}, "an axis without a variant", ("input", "prompt")),
         ({"input": {"prompt": {True: "x"}}}, "the key True of an axis is no text", ("input", "prompt")),
+        (
+            {"axes": ["tools"], "input": {"tools": [{"type": "function"}]}},
+            "'tools' can be no axis: it stands as the API has it",
+            ("axes",),
+        ),
+        ({"axes": ["k"], "input": {"k": ["a", "b", "a"]}}, "'a' stands there twice", ("input", "k")),
+        ({"axes": ["k"], "input": {"k": [True]}}, "YAML reads True there, which is no text", ("input", "k")),
         ({"axes": ["style"]}, "'style' is no axis: input.style must be a mapping or a list", ("axes",)),
         ({"zip_with": {"format": "none"}}, "'none' is no axis of this case: query, caption", ("zip_with", "format")),
         ({"input": {"query": {"a": "?"}, "format": {"b": "!"}}}, "'query' and has nothing for a", ("input", "format")),

@@ -15,6 +15,7 @@ from serve_eval.cases import file, form
 from serve_eval.cases.form import json_schema
 from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
+from serve_eval.tasks.cases import task
 from serve_eval.yaml_file import parse
 from tests.tasks.made_data import EXAMPLE
 
@@ -31,13 +32,22 @@ BAD = {
     "a key twice": ("c: []\nc: []\n", "2: the key 'c' is repeated; it stands first on line 1"),
     "a name": (
         "my c:\n  - {case: a, input: {prompt: x}, expected: y}\n",
-        "1: 'my c' names a task: letters, digits, dots, dashes and underscores only",
+        "1: 'my c' names a task: at most 100 letters, digits, dots, dashes and underscores",
+    ),
+    "a name that no file could have": (
+        f"{'n' * 101}:\n  - {{case: a, input: {{prompt: x}}, expected: y}}\n",
+        f"1: '{'n' * 101}' names a task: at most 100 letters, digits, dots, dashes and underscores",
     ),
     "no case": ("c: []\n", "1: c: has no case"),
     "cases misspelt": (
         "c:\n  scorer: exact\n  case: []\n",
         "3: c.case: unknown key. Did you mean 'cases'?",
-        "1: c.cases: is missing: the list of the task's cases",
+        "1: c.cases: is missing: the list of the task's cases (what prompts share stands in `resources`)",
+    ),
+    "cases misspelt and nothing else that a task has": (
+        "c:\n  description: x\n  case:\n    - {case: a, input: {prompt: x}, expected: y}\n",
+        "3: c.case: unknown key. Did you mean 'cases'?",
+        "1: c.cases: is missing: the list of the task's cases (what prompts share stands in `resources`)",
     ),
     "cases as a mapping": ("c:\n  cases: {a: 1}\n", "2: c.cases: expected a list"),
     "what is common": (
@@ -110,6 +120,25 @@ BAD = {
         "2: c: case a: expected.answer must be a text, such as `expected: Paris`, and is true or false "
         "(YAML makes that of yes and no: put it in quotes to have a text) (scorer exact)",
     ),
+    "a number that was a text": (
+        "c:\n  - {case: a, input: {prompt: x}, expected: 3.10}\n",
+        "2: c: case a: expected must be a text, such as `expected: Paris`, and is a number with a decimal point "
+        "(YAML keeps its value alone, of 3.10 that is 3.1: put it in quotes) (scorer exact)",
+    ),
+    "a time that is a number": (
+        "c:\n  - {case: a, input: {prompt: x}, expected: 12:30}\n",
+        "2: digits with a colon are a number to the base 60, and YAML reads 12:30 as 750",
+    ),
+    "words without quotes in options": (
+        "c:\n  - {case: a, input: {prompt: x}, expected: y, scorer: {yes_no: {yes: [yes], no: [no]}}}\n",
+        "2: c: case a: scorer.yes_no.no: Expected `str`, got `bool` - at `$[0]` (YAML reads yes and no as true and "
+        "false: put a text in quotes); scorer.yes_no.yes: Expected `str`, got `bool` - at `$[0]` (YAML reads yes and "
+        "no as true and false: put a text in quotes)",
+    ),
+    "half a character": (
+        'c:\n  - {case: a, input: {prompt: "\\ud800"}, expected: y}\n',
+        "2: '\\ud800' holds half of a surrogate pair, which is no character",
+    ),
     "nothing expected": (
         "c:\n  - {case: a, input: {prompt: x}}\n",
         "2: c: case a: expected must be a text, such as `expected: Paris`, and is nothing (scorer exact)",
@@ -150,6 +179,28 @@ BAD = {
         "leave variants out, or raise it: --set cases:c.max_expanded=10201",
     ),
 }
+
+
+def test_files_without_any_task_are_told() -> None:
+    Path("shared.yaml").write_text("resources: {a: b}\n")
+    [problem] = _problems("shared.yaml")
+    assert problem.endswith("shared.yaml: nothing but what prompts share, and no task")
+
+
+def test_keys_are_texts_as_they_are_written(tmp_path: Path) -> None:
+    """YAML would make 1 a number, and yes and 010 other things than they say."""
+    Path("cases.yaml").write_text(
+        'c:\n  - case: a\n    axes: [k]\n    input: {prompt: "${k} ${r.3}", k: [1, "yes"]}\n'
+        "    expected: {by: k, values: {1: one, yes: two}, }\nresources: {r: {3: three}}\n"
+        "d:\n  - {case: a, input: {prompt: x}, expected: {answer: y, no: 1, ~: 2}}\n"
+    )
+    found = file.read(["cases.yaml"])
+    asked = questions(found, "c").asked
+    assert [(q.name, q.turns[0].text, q.expected) for q in asked] == [
+        ("a:1", "1 three", "one"),
+        ("a:yes", "yes three", "two"),
+    ]
+    task(name="d", path="cases.yaml")  # what decides a score can be written down
 
 
 @pytest.fixture(autouse=True)

@@ -83,6 +83,8 @@ def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> No
     ("values", "message"),
     [
         ({"system_messages": ["x"]}, "there is nothing to answer"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "there is nothing to answer"),
+        ({"prompt": "x", "images": ["a\0.png"]}, "'a\\x00.png' is no file name"),
         ({"prompt": {"a": "x"}}, 'prompt: expected a text, got {"a": "x"}'),
         ({"prompt": True}, "prompt: expected a text, got true"),
         ({"system_messages": [["x"]], "prompt": "x"}, 'system_messages: expected a text, got ["x"]'),

@@ -41,7 +41,7 @@ TAKEN: dict[str, list[Tried]] = {
     "set": [
         Tried(["TP53", "BRCA1", "EGFR"]),
         Tried({"answer": ["red, dark", "blue"]}, {"measure": "recall"}),
-        Tried([1, 2.5], {"measure": "precision"}),
+        Tried([1, "2.5"], {"measure": "precision"}),
         Tried(["a"], {"measure": "exact", "ignore_case": False}),
     ],
     "numeric": [

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from serve_eval import folders
 from serve_eval.errors import PlanError, SandboxError
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Outcome, Response, Score, ToolCall
+from serve_eval.scorers import any_of, exact
 from serve_eval.scorers._instance import fitting
 from serve_eval.scorers._matching import matching
 from serve_eval.scorers._stated import stated
@@ -172,6 +175,18 @@ def test_any_of_takes_the_best_score() -> None:
     assert _score("any_of", ["Paris", "Lutetia"], "lutetia").value == 1.0
     assert _score("any_of", [["a", "b"], ["c", "d", "e"]], "a d e", scorer="words").value == 2 / 3
     assert _score("any_of", [3, 4], "none", scorer={"numeric": {"absolute": 0.5}}).outcome is Outcome.UNPARSED
+
+
+def test_another_version_of_the_scorer_within_any_of_decides_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = made("any_of", {}).decisive
+    assert before == made("any_of", {"scorer": "exact"}).decisive
+    assert before != made("any_of", {"scorer": {"exact": {"ignore_case": False}}}).decisive
+
+    def newer(**options: Any) -> Any:
+        return replace(exact.scorer(**options), version=2)
+
+    monkeypatch.setattr(folders, "load", lambda folder, name: newer)
+    assert any_of.scorer().decisive != before
 
 
 @pytest.mark.parametrize(
