@@ -7,6 +7,7 @@ explode), no tags beyond plain values, lists and mappings.
 from __future__ import annotations
 
 import datetime
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,11 +25,13 @@ _MAPPING, _SEQUENCE, _MERGE = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file: `name` for messages, `value` as plain Python (None: an empty file), and the lines it came from."""
+    """A parsed file: `name` for messages, `value` as plain Python (None: an empty file), and the lines it came from.
+    `written` has, by its path, each number and truth value that JSON would write otherwise: 3.10, 1_000, yes."""
 
     name: str
     value: Any
     lines: Mapping[tuple[Any, ...], int] = field(default_factory=dict, repr=False)
+    written: Mapping[tuple[Any, ...], str] = field(default_factory=dict, repr=False)
 
     def line(self, *keys: object) -> int:
         """1-based line of the mapping key or list item (by index) at this path, or of its nearest known parent."""
@@ -59,21 +62,24 @@ def parse(text: str, name: str, error: type[ServeEvalError], *, text_keys: bool 
     texts that they are written as, also 1 and yes. Raises `error`, naming the line."""
     lines: dict[tuple[Any, ...], int] = {}
     try:
-        loader = _Loader(text)
-        loader.text_keys = text_keys
+        loader = _Loader(text, text_keys=text_keys)
         node = loader.get_single_node()
         value = None if node is None else _build(loader, node, (), lines)
+        written = loader.written
     except yaml.YAMLError as problem:
         raise error(f"{name}:{_line(problem, text)}: {_problem(problem)}", hint=_hint(problem)) from problem
     except RecursionError:
         raise error(f"{name}: nested too deeply", hint="Use fewer levels.") from None
-    return Document(name, value, lines)
+    return Document(name, value, lines, written)
 
 
 class _Loader(yaml.SafeLoader):
     """The safe loader, which knows only plain values, without anchors and aliases."""
 
-    text_keys = False
+    def __init__(self, text: str, *, text_keys: bool) -> None:
+        super().__init__(text)
+        self.text_keys = text_keys
+        self.written: dict[tuple[Any, ...], str] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -92,7 +98,10 @@ def _build(loader: _Loader, node: yaml.Node, path: tuple[Any, ...], lines: dict[
         return _build_mapping(loader, node, path, lines)
     if isinstance(node, yaml.SequenceNode) and node.tag == _SEQUENCE:
         return [_build(loader, item, (*path, i), lines) for i, item in enumerate(node.value)]
-    return _scalar(loader, node)
+    value = _scalar(loader, node)
+    if isinstance(value, int | float) and json.dumps(value) != node.value:
+        loader.written[path] = node.value
+    return value
 
 
 def _build_mapping(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -209,6 +209,17 @@ class _Reader:
                 self._add(document, (*path, *keys), f"{path[0]}: case {name}: {said}")
             return
 
+        for keys in () if biochatter else _scalars(content["input"]):
+            if (written := document.written.get((*path, "input", *keys))) is not None:
+                named, told = (
+                    ".".join(map(str, ("input", *keys))),
+                    "true or false" if written[0].isalpha() else "a number",
+                )
+                said = (
+                    f"{named}: YAML reads {written} as {told}, which a prompt would write otherwise: put it in quotes"
+                )
+                self._add(document, (*path, "input", *keys), f"{path[0]}: case {name}: {said}")
+
         def where(*keys: object) -> str:
             return f"{document.name}:{document.line(*path, *keys)}"
 
@@ -220,6 +231,17 @@ def _document(file: Path, key: str) -> yaml_file.Document:
     if file.name.endswith(holdout.ENDING):
         return yaml_file.parse(holdout.decrypted(file, key), str(file), PlanError, text_keys=True)
     return yaml_file.read(file, PlanError, text_keys=True)
+
+
+def _scalars(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of the plain values of an input which may stand in a prompt."""
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
+    if items is None:
+        yield path
+        return
+    for key, inner in items:
+        if path or key not in ("tools", "tool_choice"):
+            yield from _scalars(inner, (*path, key))
 
 
 def _has_cases(shared: Mapping[str, Any]) -> bool:

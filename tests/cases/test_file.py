@@ -135,6 +135,14 @@ BAD = {
         "false: put a text in quotes); scorer.yes_no.yes: Expected `str`, got `bool` - at `$[0]` (YAML reads yes and "
         "no as true and false: put a text in quotes)",
     ),
+    "what a prompt would write otherwise": (
+        'c:\n  - case: a\n    input: {prompt: "${v} ${w}", v: 3.10, w: [no, 1.5, 2, true], x: 0x1F,\n'
+        "      tools: [{type: function, function: {name: f, strict: yes}}]}\n    expected: y\n",
+        "3: c: case a: input.v: YAML reads 3.10 as a number, which a prompt would write otherwise: put it in quotes",
+        "3: c: case a: input.w.0: YAML reads no as true or false, which a prompt would write otherwise: "
+        "put it in quotes",
+        "3: c: case a: input.x: YAML reads 0x1F as a number, which a prompt would write otherwise: put it in quotes",
+    ),
     "half a character": (
         'c:\n  - {case: a, input: {prompt: "\\ud800"}, expected: y}\n',
         "2: '\\ud800' holds half of a surrogate pair, which is no character",
