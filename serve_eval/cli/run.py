@@ -353,10 +353,12 @@ def rerun_of(text: str, *, run_all: bool) -> Rerun:
     from serve_eval.errors import PlanError
     from serve_eval.rerunning import Rerun
 
-    chosen: Rerun | None = "all" if run_all else next((one for one in get_args(Rerun) if one == text), None)
+    chosen: Rerun | None = next((one for one in get_args(Rerun) if one == text), None)
     if chosen is None:
         raise PlanError(f"--rerun: {text!r} is none of {', '.join(get_args(Rerun))}")
-    return chosen
+    if run_all and chosen not in ("failed", "all"):  # failed: most probably not said
+        raise PlanError(f"--run-all asks everything again, and --rerun {chosen} does not: give one of them")
+    return "all" if run_all else chosen
 
 
 def _on_command_line(ctx: typer.Context, name: str) -> bool:

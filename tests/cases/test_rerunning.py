@@ -246,6 +246,8 @@ def test_the_words_of_rerun() -> None:
     assert rerun_of("failed", run_all=True) == "all"
     with pytest.raises(PlanError, match="'always' is none of never, failed, changed, version, all"):
         rerun_of("always", run_all=False)
+    with pytest.raises(PlanError, match="--run-all asks everything again, and --rerun never does not"):
+        rerun_of("never", run_all=True)
 
 
 # -------------------------------------------------------------------------------------------------- the whole of it
