@@ -105,6 +105,15 @@ def note(folder: str, name: str, place: str, module: ModuleType) -> None:
         _loaded[key] = Loaded(origin=place, sha256=_checksum(module))
 
 
+def note_file(folder: str, name: str, file: Path) -> None:
+    """Keeps that a file of a folder of the user's is used, with the code beside it. Files of others are not noted."""
+    if (
+        any(file.is_relative_to(place) for place in lm_eval_folders())
+        and (key := f"{KINDS[folder]}.{name}") not in _loaded
+    ):
+        _loaded[key] = Loaded(origin=str(file), sha256=_digest((file, *sorted(file.parent.glob("*.py")))))
+
+
 def defect(error: BaseException) -> str:
     """Whose defect an unexpected error is: ours, or that of the code of others which it came through last."""
     others = {module.partition(".")[0] for module in sys.modules if module.startswith(_PREFIX)}
@@ -198,8 +207,12 @@ def _said(error: BaseException) -> str:
 
 def _checksum(module: ModuleType) -> str:
     file = Path(module.__file__ or "")
+    return _digest((file, *sorted(file.parent.glob("_*.py"))))
+
+
+def _digest(files: Iterable[Path]) -> str:
     content = hashlib.sha256()
-    for path in (file, *sorted(file.parent.glob("_*.py"))):
+    for path in files:
         if path.is_file():
             content.update(path.read_bytes())
     return content.hexdigest()

@@ -138,6 +138,26 @@ def test_a_launcher_has_to_say_what_it_would_start(tmp_path: Path) -> None:
         folders.load("launchers", "mine")
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "handed"),
+    [
+        ("tasks", "def task(a, b, *, n: int = 1): ...\n", "0 or 1 arguments .*a, b"),
+        ("scorers", "def scorer(expected, response): ...\n", "0 arguments .*expected, response"),
+        ("launchers", "def launch(): ...\ndef commands(context): ...\n", "1 arguments"),
+        ("verdicts", "def judge(result, reference, hypothesis): ...\n", "4 arguments .*result, reference, hypothesis"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused_before_a_run(
+    tmp_path: Path, kind: str, text: str, handed: str
+) -> None:
+    (tmp_path / kind).mkdir()
+    (tmp_path / kind / "odd.py").write_text(text)
+    origins.include([str(tmp_path)])
+    package = next(package for package, title in origins.KINDS.items() if title == kind)
+    with pytest.raises(PlanError, match=rf"odd\.py: .*is called with {handed}"):
+        folders.function(package, "odd")
+
+
 def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     paths = [str(tmp_path / "plain"), str(tmp_path / "none")]
