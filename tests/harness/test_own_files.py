@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation import evaluate
 from serve_eval.exporting import export
 from serve_eval.preparation import prepare
-from serve_eval.schema import Plan, Spec
+from serve_eval.registration import register
+from serve_eval.schema import Plan, Spec, VerdictOutcome
 
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -139,3 +141,13 @@ def test_a_name_with_a_slash_is_exported(tmp_path: Path) -> None:
     written = export(tmp_path / "out", include_path=[str(folder)])
     assert [file.parent for file in written.files] == [written.files[0].parent] * 2
     assert written.files[1].name.startswith("samples_sl__ash_")
+
+
+def test_a_run_is_registered_and_the_next_one_is_compared_with_it(tmp_path: Path) -> None:
+    plan = _plan("known", _write(tmp_path / "d", "known", ASKS))
+    _run(plan, tmp_path / "out")
+    [entry] = register([tmp_path / "out"], tmp_path / "refs", wanted=1, include_path=plan.include_path)
+    assert (entry.value, entry.file.name) == (100.0, "lm_eval-known.yaml")
+    judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
+    [task] = _run(judged, tmp_path / "again").tasks
+    assert (task.verdict.outcome, task.verdict.reference) == (VerdictOutcome.PASS, 100.0)
