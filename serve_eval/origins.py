@@ -14,6 +14,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -81,6 +82,17 @@ def include(folders: Iterable[str]) -> None:
 def lm_eval_folders() -> tuple[str, ...]:
     """Where the user's own tasks in lm-eval's format are."""
     return tuple(str(folder / LM_EVAL) for folder in _included if (folder / LM_EVAL).is_dir())
+
+
+def lm_eval_tasks() -> list[tuple[str, Path]]:
+    """The tasks of those folders with their files, by what their texts say: no code runs. Groups are left out."""
+    found = []
+    for file in (file for folder in lm_eval_folders() for file in sorted(Path(folder).rglob("*.yaml"))):
+        text = file.read_text(errors="replace")
+        named = re.search(r"^task: *(['\"]?)([^\s'\"\[{].*?)\1 *(?:#.*)?$", text, re.MULTILINE)
+        if named is not None and not re.search(r"^group:", text, re.MULTILINE):
+            found.append((named[2], file))
+    return sorted(found)
 
 
 def names(folder: str) -> list[str]:

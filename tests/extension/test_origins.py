@@ -120,6 +120,20 @@ def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path) -> None:
     assert serve_eval("list", "verdicts", SERVE_EVAL_INCLUDE_PATH=str(bad)).returncode == 0
 
 
+def test_tasks_in_lm_evals_format_are_listed_with_their_files(tmp_path: Path) -> None:
+    folder = tmp_path / "lm_eval" / "inner"
+    folder.mkdir(parents=True)
+    (folder / "a.yaml").write_text("include: b\ntask: rain_fall  # of a year\nprocess_docs: !function a.b\n")
+    (folder / "b.yaml").write_text("task: 'snow.fall'\n")
+    (folder / "_c.yaml").write_text("num_fewshot: 1\n")
+    (folder / "d.yaml").write_text("group: weather\ntask: rain_fall\n")
+    (folder / "e.yaml").write_text("task:\n  - rain_fall\n")
+    origins.include([str(tmp_path)])
+    assert origins.lm_eval_tasks() == [("rain_fall", folder / "a.yaml"), ("snow.fall", folder / "b.yaml")]
+    told = serve_eval("list", "tasks", "--include-path", str(tmp_path))
+    assert f"  lm_eval:rain_fall\n      from {folder / 'a.yaml'}\n" in told.stdout
+
+
 def test_a_task_that_makes_something_else_is_refused(tmp_path: Path) -> None:
     write_task(tmp_path)
     (tmp_path / "tasks/renamed.py").write_text((tmp_path / "tasks/towns.py").read_text())
