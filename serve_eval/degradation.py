@@ -68,7 +68,8 @@ def _measures(course: Course, metric: Metric) -> Iterator[tuple[str, NDArray[num
     values = numpy.frombuffer(course.values) * (1.0 if metric.higher_is_better else -1.0)
     distinct = numpy.unique(values)
     best = distinct[-1] if len(distinct) <= 2 else numpy.median(values)
-    yield VALUE, values < best
+    low = values < best
+    yield VALUE, low if low.any() else values <= best  # the median may be the lowest score there is
     yield EMPTY, numpy.frombuffer(course.empty, dtype=numpy.bool_)
     yield REPETITIVE, numpy.frombuffer(course.repetitive, dtype=numpy.bool_)
     lengths = numpy.frombuffer(course.lengths, dtype=numpy.intc)

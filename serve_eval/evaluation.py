@@ -472,7 +472,9 @@ def _other_versions(work: Sequence[Work], endpoint: Endpoint) -> list[str]:
 def _other_code(plan: Plan, folder: Path) -> list[str]:
     """What code of others made the numbers, and where it has changed since answers were had."""
     named = [*((TASKS, task) for task in plan.tasks), (LAUNCHERS, plan.launcher), (VERDICTS, plan.verdict)]
-    used = {f"{origins.KINDS[folder]}.{spec.name.partition(':')[0]}" for folder, spec in named}
+    used = {
+        f"{origins.KINDS[folder]}.{name}" for folder, spec in named for name in (spec.name, spec.name.partition(":")[0])
+    }
     told = []
     for name, now in origins.loaded().items():
         if name not in used and not name.startswith("scorers."):

@@ -71,7 +71,7 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
     files = [folder / f"results_{when}.json"]
     run_folder.write_private(files[0], _json(content, indent=2).encode())
     for one in logged:
-        files.append(folder / f"samples_{one.task}_{when}.jsonl")
+        files.append(folder / f"samples_{sanitized(one.task)}_{when}.jsonl")
         run_folder.write_private(files[-1], "".join(_json(line) + "\n" for line in one.rows).encode())
     return Exported(files=tuple(files), notes=tuple(notes))
 

@@ -36,6 +36,8 @@ SCORERS = "serve_eval.scorers"
 """The folder that also holds what only tasks score by: a file of it is offered when it has the function."""
 BESIDE = {"launchers": ("commands",)}
 """Further functions of a file that a run calls: a launcher says what it would start."""
+HANDED = {"serve_eval.tasks": (0, 1), SCORERS: (0,), "launchers": (1,), "serve_eval.verdicts": (4,)}
+"""How many things a function of each folder is handed before its options; a task with one is a family."""
 FAMILIES = "serve_eval.tasks"
 """The folder whose functions may make a whole family; those of the others are handed what they work on."""
 
@@ -119,9 +121,23 @@ def _check_shape(folder: str, made: Callable[..., Any], place: str) -> None:
     untyped = [name for name in options_of(made) if name not in types]
     if untyped:
         raise PlanError(f"{place}: give the types of its options: {', '.join(untyped)}")
+    if not any(_takes(made, count) for count in HANDED[folder]):
+        raise PlanError(
+            f"{place}: is called with {' or '.join(map(str, HANDED[folder]))} arguments before its options, which "
+            f"{inspect.signature(made)} does not take",
+            hint="The shapes of all four kinds: docs/extending.md.",
+        )
     lacking = [name for name in BESIDE.get(folder, ()) if not hasattr(sys.modules[made.__module__], name)]
     if lacking:
         raise PlanError(f"{place}: its file has no function {', '.join(lacking)}")
+
+
+def _takes(made: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(made).bind(*[None] * count, **dict.fromkeys(options_of(made)))
+    except TypeError:
+        return False
+    return True
 
 
 def kind_of(folder: str) -> str:

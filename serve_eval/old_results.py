@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from serve_eval import reference_samples
+from serve_eval import reference, reference_samples
 from serve_eval.errors import DatasetError
 from serve_eval.fingerprint import sample_key
 from serve_eval.protocol import build_task
@@ -158,7 +158,7 @@ def _write(
     value = scale * math.fsum(row.mean for row in mine) / len(mine)
     files = ", ".join(dict.fromkeys(row.file.name for row in mine))
     entry: dict[str, Any] = {
-        task.metric.name: round(value, 6),
+        reference.value_key(task.metric.name): round(value, 6),
         "source": f"BioChatter's results, {files}: {len(mine)} of {len(samples)} cases",
         "date": max(row.date for row in mine)[:10] or datetime.now(UTC).date().isoformat(),
     }

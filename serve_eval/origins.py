@@ -14,6 +14,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -83,6 +84,17 @@ def lm_eval_folders() -> tuple[str, ...]:
     return tuple(str(folder / LM_EVAL) for folder in _included if (folder / LM_EVAL).is_dir())
 
 
+def lm_eval_tasks() -> list[tuple[str, Path]]:
+    """The tasks of those folders with their files, by what their texts say: no code runs. Groups are left out."""
+    found = []
+    for file in (file for folder in lm_eval_folders() for file in sorted(Path(folder).rglob("*.yaml"))):
+        text = file.read_text(errors="replace")
+        named = re.search(r"^task: *(['\"]?)([^\s'\"\[{].*?)\1 *(?:#.*)?$", text, re.MULTILINE)
+        if named is not None and not re.search(r"^group:", text, re.MULTILINE):
+            found.append((named[2], file))
+    return sorted(found)
+
+
 def names(folder: str) -> list[str]:
     """What others offer beside one of our folders."""
     return [*(name for name, _ in _files(folder)), *(point.name for point in _points(folder))]
@@ -103,6 +115,15 @@ def note(folder: str, name: str, place: str, module: ModuleType) -> None:
     """Keeps that the code of others is used, as it was when it was first loaded."""
     if (key := f"{KINDS[folder]}.{name}") not in _loaded:
         _loaded[key] = Loaded(origin=place, sha256=_checksum(module))
+
+
+def note_file(folder: str, name: str, file: Path) -> None:
+    """Keeps that a file of a folder of the user's is used, with the code beside it. Files of others are not noted."""
+    if (
+        any(file.is_relative_to(place) for place in lm_eval_folders())
+        and (key := f"{KINDS[folder]}.{name}") not in _loaded
+    ):
+        _loaded[key] = Loaded(origin=str(file), sha256=_digest((file, *sorted(file.parent.glob("*.py")))))
 
 
 def defect(error: BaseException) -> str:
@@ -198,8 +219,12 @@ def _said(error: BaseException) -> str:
 
 def _checksum(module: ModuleType) -> str:
     file = Path(module.__file__ or "")
+    return _digest((file, *sorted(file.parent.glob("_*.py"))))
+
+
+def _digest(files: Iterable[Path]) -> str:
     content = hashlib.sha256()
-    for path in (file, *sorted(file.parent.glob("_*.py"))):
+    for path in files:
         if path.is_file():
             content.update(path.read_bytes())
     return content.hexdigest()

@@ -282,4 +282,6 @@ def _sampling(base: SamplingParams, given: Choices, *, drops_stops: bool) -> Sam
     top_p = 1.0 if sampling.top_p is None else sampling.top_p
     if sampling.max_tokens < 1 or (sampling.temperature or 0.0) < 0.0 or not 0.0 < top_p <= 1.0:
         raise PlanError("max_tokens must be 1 or more, temperature 0 or more, top_p above 0 and at most 1")
+    if "" in sampling.stop:
+        raise PlanError("stop: an empty text stands at the start of every answer, which would all be cut to nothing")
     return sampling

@@ -39,6 +39,11 @@ class AcceptanceLength:
     min_al: float
 
 
+def value_key(metric: str) -> str:
+    """The key under which the value of a metric is written: its own, or `accuracy`, which stands for any."""
+    return metric if metric in METRICS else "accuracy"
+
+
 # ----------------------------------------------------------------------------------------- where the files are
 
 

@@ -148,7 +148,7 @@ def _register(
     told = {"endpoint": endpoint, "hardware": hardware}
     entry = {
         **spec,
-        metric.name: value,
+        reference.value_key(metric.name): value,
         "runs": {
             "values": [round(value, 6) for value in values],
             "n": n,

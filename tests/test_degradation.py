@@ -35,6 +35,7 @@ def test_nothing_is_said_of_a_healthy_run() -> None:
     [
         ({"values": [1.0] * 300 + [0.0, 1.0] * 50}, VALUE),
         ({"values": [0.4 + i % 7 / 10 for i in range(300)] + [0.1 + i % 7 / 20 for i in range(100)]}, VALUE),
+        ({"values": [0.0, 0.0, 0.5, 1.0, 0.0] * 60 + [0.0] * 100}, VALUE),  # most of them have the lowest score anyway
         ({"empty": [0.0] * 300 + [1.0] * 100}, EMPTY),
         ({"repetitive": [0.0] * 300 + [0.0, 1.0] * 50}, REPETITIVE),
         ({"lengths": [50.0 + i % 9 for i in range(300)] + [500.0] * 100}, LONGER),

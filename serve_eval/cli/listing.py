@@ -39,6 +39,8 @@ def listing(
                     lines, broken = [f"{name}: error: {error}. {error.hint}".rstrip(" .")], True
                 emit("".join(f"  {clean(line)}\n" for line in lines))
             if title == "tasks":
+                for name, file in origins.lm_eval_tasks():
+                    emit(f"  {clean(f'{origins.LM_EVAL}:{name}')}\n      from {clean(str(file))}\n")
                 emit(f"  and for every task: {', '.join(sorted(OPTIONS))}\n")
                 emit(f"  not built, though their references import: {', '.join(NOT_BUILT)}\n")
     if broken:

@@ -21,13 +21,14 @@ def sampling_of(given: Arguments, max_tokens: int = MAX_TOKENS) -> tuple[Samplin
     rest = {name: value for name, value in given.items() if name != "do_sample"}
     until = rest.pop("until", None) or ()
     wanted = [rest.pop(name, None) for name in ("max_tokens", "max_gen_toks", "max_new_tokens")]
-    seed = rest.pop("seed", None)
+    seed, top_p = rest.pop("seed", None), rest.pop("top_p", None)
     sampling = SamplingParams(
         max_tokens=int(next((number for number in wanted if number is not None), max_tokens)),
         temperature=float(rest.pop("temperature", 0.0) or 0.0),
-        top_p=float(rest.pop("top_p", 1.0)),
+        top_p=1.0 if top_p is None else float(top_p),
         seed=None if seed is None else int(seed),
-        stop=(until,) if isinstance(until, str) else tuple(until),
+        # An empty one stands in every text: all answers would be cut to nothing, and scored.
+        stop=tuple(text for text in ((until,) if isinstance(until, str) else until) if text),
     )
     return sampling, rest
 

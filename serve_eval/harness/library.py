@@ -9,7 +9,7 @@ import importlib
 import io
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from functools import cache
@@ -24,6 +24,8 @@ FEWSHOT_SEED = 1234
 OTHER_WAY = (
     "Run it by lm-eval itself on our client: python -m serve_eval.lm_eval_model run --model serve-eval --tasks {}"
 )
+KINDS = ("generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling")
+"""The output types that our engine can ask."""
 _SHOWN = 80
 _STRUCTURE = frozenset({"tag", "group", "task_list"})
 """Keys of a file that are no part of a task's configuration."""
@@ -50,13 +52,13 @@ def config(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
     version()
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    found = _find(name, own)
+    found = place(name, own)
     if "class" in load_yaml(found, resolve_func=False):
         raise PlanError(f"lm_eval:{name} is written as a Python class, of which no file tells", hint=_other_way(name))
     try:
         with _quiet():
             loaded: Mapping[str, Any] = load_yaml(found, resolve_func=True)
-    except Exception as error:  # a task may import anything
+    except (Exception, SystemExit) as error:  # a task may import anything
         raise PlanError(
             f"lm_eval:{name}: {found} cannot be loaded: {type(error).__name__}: {error}",
             hint="Some tasks need packages of their own: see the task's README in lm-eval.",
@@ -65,11 +67,20 @@ def config(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def settled(given: Mapping[str, Any]) -> Any:
-    """lm-eval's TaskConfig of what the files say, its defaults filled in."""
+    """lm-eval's TaskConfig of what the files say, its defaults filled in. Raises PlanError for what is none."""
     from lm_eval.config.task import TaskConfig
 
-    with _quiet():
-        return TaskConfig(**{name: value for name, value in deepcopy(dict(given)).items() if name not in _STRUCTURE})
+    try:
+        with _quiet():
+            return TaskConfig(
+                **{name: value for name, value in deepcopy(dict(given)).items() if name not in _STRUCTURE}
+            )
+    except Exception as error:  # an unknown key, a value of another type
+        raise PlanError(
+            f"lm_eval:{given.get('task')}: lm-eval does not take its file: {type(error).__name__}: "
+            f"{_first_line(error)}",
+            hint="Its keys and their values: docs/task_guide.md of lm-eval.",
+        ) from error
 
 
 def load(name: str, settings: Mapping[str, Any], *, online: bool) -> Any:
@@ -135,19 +146,31 @@ def _network(*, allowed: bool) -> Iterator[None]:
             setattr(place, name, value)
 
 
-def _find(name: str, own: tuple[str, ...]) -> Path:
-    """The file of a task: an own folder comes first. Looks at the texts of the files, since reading them all as YAML
-    takes lm-eval many seconds; only for a name that is no task all are read."""
+@cache
+def place(name: str, own: tuple[str, ...]) -> Path:
+    """The file of a task: the folders `own` come first. Looks at the texts of the files, since reading them all as YAML
+    takes lm-eval many seconds; only for a name that is no task all are read. Raises PlanError for a name that is none,
+    and for one that two files of `own` have."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     folders = _folders(own)
     named = re.compile(rb"^task: *['\"]?" + re.escape(name.encode()) + rb"['\"]?\s*$", re.MULTILINE)
-    for folder in folders:
-        for file in sorted(folder.rglob("*.yaml")):
+
+    def of(places: Iterable[Path]) -> Iterator[Path]:
+        for file in (file for place in places for file in sorted(place.rglob("*.yaml"))):
             if named.search(file.read_bytes()):
                 told = load_yaml(file, resolve_func=False)
                 if told.get("task") == name and "group" not in told:
-                    return file
+                    yield file
+
+    mine = list(of(folders[: len(own)]))
+    if len(mine) > 1:
+        raise PlanError(
+            f"two offer the task 'lm_eval:{name}': {' and '.join(map(str, mine))}",
+            hint="Rename one of them, or leave out the folder that it comes from.",
+        )
+    if (found := next(of(folders[len(own) :]), None) if not mine else mine[0]) is not None:
+        return found
     from lm_eval.tasks._index import TaskIndex
 
     with _quiet():

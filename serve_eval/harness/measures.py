@@ -95,7 +95,7 @@ def measured(documents: Documents, doc: str, results: Sequence[Any]) -> tuple[di
                 filtered[name] = [instance.filtered_resps[name] for instance in instances]
                 for metric, item in task.process_results(instances[0].doc, filtered[name]).items():
                     found[metric, name] = item
-    except Exception as error:  # a task may import and compute anything
+    except (Exception, SystemExit) as error:  # a task may import and compute anything
         raise ServeEvalError(
             f"lm_eval:{task.config.task}: lm-eval cannot score document {doc}: {type(error).__name__}: {error}",
             hint="Some metrics need packages of their own: see the task's README in lm-eval.",

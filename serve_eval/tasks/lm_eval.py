@@ -8,7 +8,9 @@ lm-eval's names and aggregations: docs/lm-eval.md.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -80,6 +82,7 @@ def task(
     own = origins.lm_eval_folders()
     config = library.config(name, own)
     settled = library.settled(config)
+    origins.note_file("serve_eval.tasks", f"lm_eval:{name}", library.place(name, own))
     _check(name, config, settled, num_fewshot, fewshot_as_multiturn)
     shots = (settled.num_fewshot or 0) if num_fewshot is None else num_fewshot
     kind = settled.output_type
@@ -91,7 +94,7 @@ def task(
     chosen = usual if metric is None else measures.get(metric) or mean_of(metric)
     key = (chosen.name, filters[0] if filter is None else filter)
     in_percent = chosen.is_mean and chosen.name in IN_PERCENT if percent is None else percent
-    sampling, extra = sampling_of(settled.generation_kwargs or {})
+    sampling, extra = _sampling(name, settled.generation_kwargs or {})
     loaded = _key(
         name,
         settled,
@@ -125,6 +128,11 @@ def task(
         if key not in items:
             raise ServeEvalError(f"lm_eval:{name}: document {sample.id} has no {called(key)}", hint=choose(name, items))
         value = _value(chosen, items[key])
+        if value is None:
+            raise ServeEvalError(
+                f"lm_eval:{name}: {called(key)} of document {sample.id} is {items[key]!r}, which is no number",
+                hint="lm-eval could not take its mean either: see the functions of the task.",
+            )
         if in_percent and not 0.0 <= value <= 1.0:
             raise ServeEvalError(
                 f"lm_eval:{name}: {chosen.name} of document {sample.id} is {value:g}, which is no share",
@@ -200,6 +208,10 @@ def _key(name: str, settled: Any, *, num_fewshot: int | None, data_files: Any, *
 
 def _check(name: str, config: Mapping[str, Any], settled: Any, num_fewshot: int | None, multiturn: bool) -> None:
     problems = []
+    if settled.output_type not in library.KINDS:
+        raise PlanError(f"lm_eval:{name}: output_type {settled.output_type!r} is none of {', '.join(library.KINDS)}")
+    if not isinstance(settled.metadata or {}, Mapping):
+        raise PlanError(f"lm_eval:{name}: metadata has to be a mapping, such as {{version: 1}}")
     if settled.repeats > 1:
         problems.append(f"a document of it needs {settled.repeats} answers")
     if settled.doc_to_image or settled.doc_to_audio:
@@ -212,6 +224,13 @@ def _check(name: str, config: Mapping[str, Any], settled: Any, num_fewshot: int 
         raise PlanError(f"lm_eval:{name}: num_fewshot must be 0 or more")
     if multiturn and settled.output_type != "generate_until":
         raise PlanError(f"lm_eval:{name}: fewshot_as_multiturn: log-probabilities are those of a plain text")
+
+
+def _sampling(name: str, given: Mapping[str, Any]) -> tuple[SamplingParams, dict[str, Any]]:
+    try:
+        return sampling_of(given)
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"lm_eval:{name}: generation_kwargs: {error}") from error
 
 
 def _measures(name: str, config: Mapping[str, Any]) -> dict[str, Measure]:
@@ -230,9 +249,20 @@ def _needs_likeliest(kind: str, config: Mapping[str, Any], measures: Mapping[str
 
 def _config_hash(settled: Any) -> str:
     """Of everything that a task's files say but where its data is, which the samples tell better, and the shots."""
-    told = {n: v for n, v in settled.to_dict().items() if not n.startswith("dataset_") and n != "num_fewshot"}
-    text = json.dumps(told, sort_keys=True, default=lambda value: getattr(value, "__qualname__", type(value).__name__))
+    every = settled.to_dict(keep_callable=True)
+    told = {n: v for n, v in every.items() if not n.startswith("dataset_") and n != "num_fewshot"}
+    text = json.dumps(told, sort_keys=True, default=_of_code)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _of_code(value: Any) -> Any:
+    """What stands for a function: its source, and of one that is bound to arguments those too. Never its address."""
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    try:
+        return inspect.getsource(value)
+    except (TypeError, OSError):
+        return getattr(value, "__qualname__", type(value).__name__)
 
 
 # ---------------------------------------------------------------------------------------------- documents and scores
@@ -255,11 +285,11 @@ def _target(task: Any, doc: Mapping[str, Any]) -> str:
     return gold if isinstance(gold, str) else json.dumps(gold, default=str)
 
 
-def _value(measure: Measure, item: Any) -> float:
-    """What a document gave as one number: of an aggregation that is no mean, its value over this document alone."""
-    value = number(item) if measure.is_mean else None
-    if value is not None:
-        return value
+def _value(measure: Measure, item: Any) -> float | None:
+    """What a document gave as one number: of an aggregation that is no mean, its value over this document alone. None
+    where a mean lacks it."""
+    if measure.is_mean:
+        return number(item)
     try:
         return number(aggregated(measure, [item])) or 0.0
     except ServeEvalError:

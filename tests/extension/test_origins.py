@@ -120,6 +120,20 @@ def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path) -> None:
     assert serve_eval("list", "verdicts", SERVE_EVAL_INCLUDE_PATH=str(bad)).returncode == 0
 
 
+def test_tasks_in_lm_evals_format_are_listed_with_their_files(tmp_path: Path) -> None:
+    folder = tmp_path / "lm_eval" / "inner"
+    folder.mkdir(parents=True)
+    (folder / "a.yaml").write_text("include: b\ntask: rain_fall  # of a year\nprocess_docs: !function a.b\n")
+    (folder / "b.yaml").write_text("task: 'snow.fall'\n")
+    (folder / "_c.yaml").write_text("num_fewshot: 1\n")
+    (folder / "d.yaml").write_text("group: weather\ntask: rain_fall\n")
+    (folder / "e.yaml").write_text("task:\n  - rain_fall\n")
+    origins.include([str(tmp_path)])
+    assert origins.lm_eval_tasks() == [("rain_fall", folder / "a.yaml"), ("snow.fall", folder / "b.yaml")]
+    told = serve_eval("list", "tasks", "--include-path", str(tmp_path))
+    assert f"  lm_eval:rain_fall\n      from {folder / 'a.yaml'}\n" in told.stdout
+
+
 def test_a_task_that_makes_something_else_is_refused(tmp_path: Path) -> None:
     write_task(tmp_path)
     (tmp_path / "tasks/renamed.py").write_text((tmp_path / "tasks/towns.py").read_text())
@@ -136,6 +150,26 @@ def test_a_launcher_has_to_say_what_it_would_start(tmp_path: Path) -> None:
     origins.include([str(tmp_path)])
     with pytest.raises(PlanError, match=r"launchers/mine.py: launch: its file has no function commands"):
         folders.load("launchers", "mine")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "handed"),
+    [
+        ("tasks", "def task(a, b, *, n: int = 1): ...\n", "0 or 1 arguments .*a, b"),
+        ("scorers", "def scorer(expected, response): ...\n", "0 arguments .*expected, response"),
+        ("launchers", "def launch(): ...\ndef commands(context): ...\n", "1 arguments"),
+        ("verdicts", "def judge(result, reference, hypothesis): ...\n", "4 arguments .*result, reference, hypothesis"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused_before_a_run(
+    tmp_path: Path, kind: str, text: str, handed: str
+) -> None:
+    (tmp_path / kind).mkdir()
+    (tmp_path / kind / "odd.py").write_text(text)
+    origins.include([str(tmp_path)])
+    package = next(package for package, title in origins.KINDS.items() if title == kind)
+    with pytest.raises(PlanError, match=rf"odd\.py: .*is called with {handed}"):
+        folders.function(package, "odd")
 
 
 def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_path: Path) -> None:

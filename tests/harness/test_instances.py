@@ -30,6 +30,9 @@ def _instance(*args: Any) -> SimpleNamespace:
             {"top_k": 5},
         ),
         ({"temperature": None, "seed": 3, "until": None}, SamplingParams(max_tokens=256, seed=3), {}),
+        ({"top_p": None}, SamplingParams(max_tokens=256), {}),
+        ({"until": ["", "Q"]}, SamplingParams(max_tokens=256, stop=("Q",)), {}),
+        ({"until": ""}, SamplingParams(max_tokens=256), {}),
     ],
 )
 def test_generation_kwargs_are_read_as_lm_evals_api_model_reads_them(

@@ -1,0 +1,153 @@
+"""Files of one's own in lm-eval's format: what is odd about them is told, and what they run is noted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval import origins
+from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.evaluation import evaluate
+from serve_eval.exporting import export
+from serve_eval.preparation import prepare
+from serve_eval.registration import register
+from serve_eval.schema import Plan, Spec, VerdictOutcome
+
+pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+ASKS = """
+dataset_path: json
+dataset_kwargs: {data_files: {test: rows.jsonl}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{q}}"
+doc_to_target: "{{a}}"
+"""
+ACCURACY = "metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]\n"
+CODE = """
+from functools import partial
+
+def first(docs, count):
+    return docs.select(range(count))
+
+two = partial(first, count=2)
+
+def none_of_the_second(doc, results):
+    return {"acc": None if doc["q"] == "Q1?" else 1.0}
+
+def leaves(doc, results):
+    raise SystemExit(3)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origins, "_included", [])
+    monkeypatch.setattr(origins, "_loaded", {})
+
+
+def _write(root: Path, name: str, text: str) -> Path:
+    folder = root / "lm_eval"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"q": f"Q{i}?", "a": f"A{i}"}) + "\n" for i in range(4)))
+    (folder / "code.py").write_text(CODE)
+    (folder / "leaves.py").write_text("raise SystemExit(3)\n")
+    (folder / f"{len(list(folder.iterdir()))}.yaml").write_text(f"task: {name}\n{text}")
+    return root
+
+
+def _plan(name: str, *folders: Path) -> Plan:
+    server = Spec(name="simulated", options={"accuracy": 1.0})
+    paths = tuple(map(str, folders))
+    origins.include(paths)
+    task = Spec(name=f"lm_eval:{name}")
+    return Plan(model="m", launcher=server, tasks=(task,), include_path=paths, no_reference=True)
+
+
+def _run(plan: Plan, out: Path) -> Any:
+    return asyncio.run(evaluate(plan, out, environ={}))
+
+
+def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_process(tmp_path: Path) -> None:
+    more = "process_docs: !function code.two\nfewshot_config: {process_docs: !function code.two}\n"
+    folder = _write(tmp_path, "bound", ASKS + more)
+    code = (
+        "import sys; from serve_eval import origins; from serve_eval.tasks.lm_eval import task; "
+        "pad = [object() for _ in range(int(sys.argv[2]))]; "
+        "origins.include([sys.argv[1]]); print(task('bound').protocol['config'])"
+    )
+    told = {
+        subprocess.run([sys.executable, "-c", code, folder, pad], capture_output=True, text=True, check=True).stdout
+        for pad in ("0", "200000")
+    }
+    assert len(told) == 1
+    [p] = prepare(_plan("bound", folder))
+    assert {p.fingerprint["config"]} == {json.dumps(one.strip()) for one in told}
+    (folder / "lm_eval/code.py").write_text(CODE.replace("range(count)", "range(1, count)"))
+    again = subprocess.run([sys.executable, "-c", code, folder, "0"], capture_output=True, text=True, check=True).stdout
+    assert again not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ASKS + "num_fewshots: 3\n", "does not take its file: TypeError: .*num_fewshots"),
+        (ASKS + "generation_kwargs: {until: [], max_gen_toks: x}\n", "generation_kwargs: invalid literal for int"),
+        (ASKS.replace("generate_until", "nonsense"), "output_type 'nonsense' is none of generate_until, "),
+        (ASKS + "metadata: hello\n", "metadata has to be a mapping"),
+        (ASKS + "process_results: !function leaves.f\n", "cannot be loaded: SystemExit: 3"),
+        (ASKS + "process_results: !function code.leaves\n" + ACCURACY, "cannot score document 0: SystemExit: 3"),
+    ],
+)
+def test_an_odd_file_is_told_as_what_it_is(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ServeEvalError, match=said):
+        prepare(_plan("odd", _write(tmp_path, "odd", text)))
+
+
+def test_a_document_without_a_figure_is_no_wrong_answer(tmp_path: Path) -> None:
+    text = ASKS + "process_results: !function code.none_of_the_second\n" + ACCURACY
+    with pytest.raises(ServeEvalError, match=r"acc,none of document 1 is None, which is no number"):
+        _run(_plan("lacking", _write(tmp_path / "d", "lacking", text)), tmp_path / "out")
+
+
+def test_two_folders_that_have_a_task_of_one_name_are_an_error(tmp_path: Path) -> None:
+    folders = [_write(tmp_path / name, "twice", ASKS) for name in ("a", "b")]
+    with pytest.raises(PlanError, match=r"two offer the task 'lm_eval:twice': .*/a/lm_eval/.* and .*/b/lm_eval/"):
+        prepare(_plan("twice", *folders))
+
+
+def test_the_code_of_a_folder_is_noted_and_its_change_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _write(tmp_path / "d", "noted", ASKS)
+    report = _run(_plan("noted", folder), tmp_path / "out")
+    [line] = [text for text in report.warnings if "lm_eval" in text]
+    assert line.startswith(f"tasks.lm_eval:noted is that of {folder / 'lm_eval'}/")
+    (folder / "lm_eval/code.py").write_text(CODE + "\n# changed\n")
+    monkeypatch.setattr(origins, "_loaded", {})
+    again = _run(_plan("noted", folder), tmp_path / "out")
+    assert any("lm_eval:noted" in text and "answers were had when it was" in text for text in again.warnings)
+
+
+def test_a_name_with_a_slash_is_exported(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "d", "sl/ash", ASKS)
+    _run(_plan("sl/ash", folder), tmp_path / "out")
+    written = export(tmp_path / "out", include_path=[str(folder)])
+    assert [file.parent for file in written.files] == [written.files[0].parent] * 2
+    assert written.files[1].name.startswith("samples_sl__ash_")
+
+
+def test_a_run_is_registered_and_the_next_one_is_compared_with_it(tmp_path: Path) -> None:
+    plan = _plan("known", _write(tmp_path / "d", "known", ASKS))
+    _run(plan, tmp_path / "out")
+    [entry] = register([tmp_path / "out"], tmp_path / "refs", wanted=1, include_path=plan.include_path)
+    assert (entry.value, entry.file.name) == (100.0, "lm_eval-known.yaml")
+    judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
+    [task] = _run(judged, tmp_path / "again").tasks
+    assert (task.verdict.outcome, task.verdict.reference) == (VerdictOutcome.PASS, 100.0)
