@@ -15,41 +15,42 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
-import stat
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 from aiohttp import web
 
-from launchers import _guided, _prompt_logprobs, _tools
+from launchers import _guided, _prompt_logprobs, _tools, _words
 from launchers._faults import Fault
-from launchers._openai_server import (
+from launchers._openai_answers import Events, Generated, Usage, answer_body
+from launchers._openai_requests import (
+    DEFAULT_MAX_TOKENS,
     Ask,
-    Generated,
+    refuse_too_few,
+    refuse_too_long,
+    refuse_unknown_fields,
+    understand,
+)
+from launchers._openai_server import (
     Refused,
-    answer_body,
-    answer_events,
     bad_request,
     encode,
-    first_words,
     json_response,
-    limited,
     openai_error,
-    refuse_unknown_fields,
     send_stream,
     serve_app,
     trtllm_error,
-    understand,
 )
-from serve_eval.prompt_hash import uniform
+from launchers._own_server import serve_until_ended
+from serve_eval.prompt_hash import prompt_sha256, uniform
+from serve_eval.schema import Prompt
 
 UNKNOWN_ANSWER = "I do not know."
 SAMPLED_ANSWERS = (
@@ -200,7 +201,7 @@ class _Simulator:
         if uniform(f"{config.seed}:empty:{key}") < config.empty_rate:
             return Generated("", "stop")
         if uniform(f"{config.seed}:truncate:{key}") < config.truncate_rate:
-            return Generated(first_words(text, max(1, len(text.split()) // 2)), "length")
+            return Generated(_words.first(text, max(1, len(text.split()) // 2)), "length")
         return Generated(text, "stop")
 
     async def models(self, request: web.Request) -> web.Response:
@@ -233,38 +234,44 @@ class _Simulator:
         stats.concurrent += 1
         stats.max_concurrent = max(stats.max_concurrent, stats.concurrent)
         try:
-            ask = self._understand(await request.read(), request.headers, chat)
+            asked = self._understand(await request.read(), request.headers, chat)
             await self._wait(number)
-            if self._fails(ask):
-                return await self._fail(request, ask, number)
-            form = self.config.prompt_logprobs
-            if _prompt_logprobs.told(ask, form):
-                numbers = [self._generate(key, ask._replace(max_tokens=1)) for key in ask.hashes]
-                return json_response(200, _prompt_logprobs.body(ask, number, numbers, form))
-            generated = [self._generate(key, ask) for key in ask.hashes]
-            if (steps := self.config.tokens_per_step) is not None:
-                generated = [one._replace(tokens_per_step=steps) for one in generated]
-            if ask.stream:
-                return await send_stream(request, answer_events(ask, number, generated))
-            return json_response(200, answer_body(ask, number, generated))
+            if self._fails(asked):
+                return await self._fail(request, asked, number)
+            generated = self._generate(asked)
+            if asked.ask.stream:
+                return await send_stream(request, _events(asked, number, generated))
+            return json_response(200, _whole(asked, number, generated))
         except Refused as error:
             return json_response(error.status, encode(error.body))
         finally:
             stats.concurrent -= 1
 
-    def _understand(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> Ask:
+    def _understand(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> _Asked:
         """Raises Refused, as `understand` does."""
         config = self.config
         if config.record or config.strict_fields:
             self._look_closely(raw, headers, chat)
-        model = None if config.any_model else config.model
-        ask = understand(raw, chat=chat, model=model, context_tokens=config.context_tokens, tools=not config.no_tools)
-        self.stats.requests.update(ask.hashes)
+        models = None if config.any_model else {config.model}
+        ask = understand(raw, chat=chat, models=models)
+        ask = replace(ask, tools=()) if config.no_tools else ask
+        prompts = [prompt for prompt in ask.prompts if not isinstance(prompt, list)]
+        if len(prompts) < len(ask.prompts):
+            raise bad_request("prompts of token ids are not simulated")
+        if ask.n != 1:
+            raise bad_request("only n = 1 is served")
+        max_tokens = DEFAULT_MAX_TOKENS if ask.max_tokens is None else ask.max_tokens
+        refuse_too_few(max_tokens)
+        shown = len(encode(ask.tools).split(b",")) if ask.tools else 0
+        lengths = [_words.of_prompt(prompt, ask.truncate) + shown for prompt in prompts]
+        refuse_too_long(max(lengths) + max_tokens, config.context_tokens)
         if config.no_images and any(
-            turn.images for prompt in ask.prompts if isinstance(prompt, tuple) for turn in prompt
+            turn.images for prompt in prompts if not isinstance(prompt, str) for turn in prompt
         ):
             raise bad_request("simulated is not a multimodal model")
-        return ask
+        asked = _Asked(ask, prompts, [prompt_sha256(prompt) for prompt in prompts], max_tokens, sum(lengths))
+        self.stats.requests.update(asked.hashes)
+        return asked
 
     def _look_closely(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> None:
         try:
@@ -283,22 +290,36 @@ class _Simulator:
             jitter = config.latency_jitter_s and config.latency_jitter_s * uniform(f"{config.seed}:latency:{number}")
             await asyncio.sleep(config.latency_s + jitter)
 
-    def _fails(self, ask: Ask) -> bool:
+    def _fails(self, asked: _Asked) -> bool:
         """Whether this request fails; called once per request, after it was counted."""
         config = self.config
         if not config.failure_rate:
             return False
-        chosen = [key for key in ask.hashes if config.failure_rate >= 1.0 or key in self._failing]
+        chosen = [key for key in asked.hashes if config.failure_rate >= 1.0 or key in self._failing]
         return any(not config.failures_per_prompt or self._due(key) for key in chosen)
 
     def _due(self, key: str) -> bool:
         return self.stats.requests[key] <= self.config.failures_per_prompt
 
-    def _generate(self, key: str, ask: Ask) -> Generated:
+    def _generate(self, asked: _Asked) -> list[Generated]:
+        steps, found = self.config.tokens_per_step, []
+        told = _prompt_logprobs.told(asked.ask, self.config.prompt_logprobs)
+        for key, prompt in zip(asked.hashes, asked.prompts, strict=True):
+            one = _words.limited(self._known(key, asked.ask), 1 if told else asked.max_tokens, asked.ask.stop)
+            if isinstance(prompt, str):
+                one = one._replace(prompt_text=prompt)
+                one = (
+                    _prompt_logprobs.with_prompt(one, asked.ask.truncate, self.config.prompt_logprobs) if told else one
+                )
+            one = _tools.told(one, asked.ask)
+            found.append(one if steps is None else one._replace(tokens_per_step=steps))
+        return found
+
+    def _known(self, key: str, ask: Ask) -> Generated:
         if key in self._entries:
             again = self._drawn[key]
             self._drawn[key] += 1
-            return _tools.told(limited(self._draw(self._entries[key], again), ask), ask)
+            return self._draw(self._entries[key], again)
         known = self._answers.get(key)
         if known is None and ask.response_format and not self.config.no_guided:
             schema = _guided.schema_of(ask.response_format)
@@ -306,12 +327,12 @@ class _Simulator:
         if known is None and ask.tools:
             known = Generated(_tools.fitting(ask.tools), "stop")
         if known is None:
-            draw = int(len(SAMPLED_ANSWERS) * uniform(f"{ask.seed}:{key}")) if ask.temperature else 0
+            draw = int(len(SAMPLED_ANSWERS) * uniform(f"{ask.seed or 0}:{key}")) if ask.temperature else 0
             known = Generated(SAMPLED_ANSWERS[draw], "stop")
-        return _tools.told(limited(known, ask), ask)
+        return known
 
-    async def _fail(self, request: web.Request, ask: Ask, number: int) -> web.StreamResponse:
-        sound = [self._generate(key, ask) for key in ask.hashes]
+    async def _fail(self, request: web.Request, asked: _Asked, number: int) -> web.StreamResponse:
+        sound = self._generate(asked)
         match self.config.failure_kind:
             case "500":
                 return json_response(500, encode({"detail": "Internal server error simulated failure"}))
@@ -329,11 +350,11 @@ class _Simulator:
                 text = "<!DOCTYPE html><html><body><h1>Simulated gateway</h1></body></html>"
                 return web.Response(text=text, content_type="text/html")
             case "empty_choices":
-                return json_response(200, answer_body(ask, number, []))
+                return json_response(200, _whole(asked, number, []))
             case "null_content":
-                return json_response(200, answer_body(ask, number, [Generated(None, None) for _ in sound]))
+                return json_response(200, _whole(asked, number, [Generated(None, None) for _ in sound]))
             case "bad_json":
-                whole = answer_body(ask, number, sound)
+                whole = _whole(asked, number, sound)
                 return json_response(200, whole[: len(whole) // 2])
             case "hang":
                 await asyncio.Event().wait()
@@ -342,7 +363,44 @@ class _Simulator:
                 detail = f"Internal server error 400, message='Bad Request', url='http://localhost:1{request.path}'"
                 return json_response(500, encode({"detail": detail}))
             case "stream_without_finish":
-                return await send_stream(request, answer_events(ask, number, sound, finish=False))
+                return await send_stream(request, _events(asked, number, sound, finish=False))
+
+
+class _Asked(NamedTuple):
+    """A request that can be answered, with what its words say."""
+
+    ask: Ask
+    prompts: Sequence[Prompt]
+    hashes: Sequence[str]
+    max_tokens: int
+    prompt_tokens: int
+
+    def usage(self, generated: Sequence[Generated]) -> Usage:
+        said = [text for one in generated for text in (one.text, *(call.arguments for call in one.calls))]
+        return Usage(self.prompt_tokens, sum(len(text.split()) for text in said if text))
+
+
+def _whole(asked: _Asked, number: int, generated: Sequence[Generated]) -> bytes:
+    return answer_body(asked.ask, number, generated, asked.usage(generated))
+
+
+async def _events(
+    asked: _Asked, number: int, generated: Sequence[Generated], *, finish: bool = True
+) -> AsyncIterator[bytes]:
+    """The answer as server-sent events, a word each."""
+    events = Events(asked.ask, number)
+    for index, one in enumerate(generated):
+        for event in events.opening(index, one):
+            yield event
+        for piece in _words.pieces(one.text or ""):
+            yield events.piece(index, piece)
+        for place, call in enumerate(one.calls):
+            for event in events.call(index, place, call, _words.pieces(call.arguments)):
+                yield event
+        if finish:
+            yield events.end(index, one)
+    for event in events.closing(asked.usage(generated)):
+        yield event
 
 
 async def _health(request: web.Request) -> web.Response:
@@ -384,35 +442,11 @@ def _parse(arguments: Sequence[str] | None) -> tuple[SimulatorConfig, int, Path 
     return config, port, ready_file
 
 
-async def _run(config: SimulatorConfig, port: int, ready_file: Path | None) -> None:
-    """Serves until SIGTERM, SIGINT or the end of the process that holds the other end of stdin."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-
-    def read_stdin() -> None:
-        if not os.read(0, 65536):
-            loop.remove_reader(0)
-            ended.set()
-
-    mode = os.fstat(0).st_mode
-    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-        loop.add_reader(0, read_stdin)
-    async with serve(config, port=port) as base_url:
-        sys.stdout.write(f"simulated endpoint at {base_url}\n")
-        sys.stdout.flush()
-        if ready_file is not None:
-            partial = ready_file.with_name(ready_file.name + ".partial")
-            partial.write_text(base_url)
-            partial.replace(ready_file)
-        await ended.wait()
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the server as its own process."""
     config, port, ready_file = _parse(arguments)
     os.umask(0o077)  # what is written belongs to a run folder
-    asyncio.run(_run(config, port, ready_file))
+    asyncio.run(serve_until_ended(serve(config, port=port), "simulated endpoint", ready_file))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from launchers import _guided
-from launchers._openai_server import Ask, Call, Generated
+from launchers._openai_answers import Call, Generated
+from launchers._openai_requests import Ask
 
 
 class _Call(msgspec.Struct):

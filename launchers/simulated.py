@@ -9,14 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from launchers._faults import Fault
-from launchers._process import server_process
+from launchers._own_server import own_server
 from launchers._prompt_logprobs import Form
 from serve_eval.errors import LaunchError
 from serve_eval.prompt_hash import uniform
 from serve_eval.schema import Endpoint, LaunchContext
-
-READY_S = 60.0
-"""How long the server may take to start."""
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
@@ -77,16 +74,8 @@ async def launch(
     chance = probability(accuracy, flip_rate, seed)
     context.log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     context.write_answer_file(_answers(context), chance)
-    ready, log_file = _ready(context), context.log_dir / "simulated.log"
-    ready.unlink(missing_ok=True)
-    async with server_process(command, log_file=log_file) as server:
-
-        async def base_url() -> str | None:
-            return ready.read_text() if ready.exists() else None
-
-        url = await server.until(base_url, timeout_s=READY_S)
-        await server.healthy(f"{url.removesuffix('/v1')}/health", timeout_s=READY_S)
-        ready.unlink()
+    log_file = context.log_dir / "simulated.log"
+    async with own_server(command, ready_file=_ready(context), log_file=log_file) as (url, server):
         info = {"launcher": "simulated", "pid": server.pid, "log_file": str(log_file)}
         yield Endpoint(base_url=url, model=context.model or "simulated", info=info)
 

@@ -13,16 +13,10 @@ import pytest
 from aiohttp import web
 
 import serve_eval.tasks
-from launchers._openai_server import (
-    Generated,
-    Refused,
-    answer_body,
-    encode,
-    json_response,
-    limited,
-    serve_app,
-    understand,
-)
+from launchers import _words
+from launchers._openai_answers import Generated, Usage, answer_body
+from launchers._openai_requests import DEFAULT_MAX_TOKENS, Ask, understand
+from launchers._openai_server import Refused, encode, json_response, serve_app
 
 Says = Callable[[str, int], str | int | None]
 """What is said to a prompt, given how many came before: a text, an HTTP status, or None for nothing ever."""
@@ -51,16 +45,16 @@ class JudgeServer:
 
     async def handle(self, request: web.Request) -> web.Response:
         try:
-            ask = understand(await request.read(), chat=True, model=self.model, context_tokens=None)
+            ask = understand(await request.read(), chat=True, models={self.model})
         except Refused as refused:
             return json_response(refused.status, encode(refused.body))
         (prompt,) = ask.prompts
-        assert not isinstance(prompt, str)
+        assert isinstance(prompt, tuple)
         text = prompt[-1].text
         self.keys.add(request.headers.get("Authorization"))
         if text == "1 + 1 =":
             self.short += 1
-            return json_response(200, answer_body(ask, 1, [Generated("2", "stop")]))
+            return json_response(200, _answer(ask, 1, "2"))
         self.prompts.append(text)
         said = self.says(text, len(self.prompts) - 1)
         if isinstance(said, int):
@@ -69,7 +63,7 @@ class JudgeServer:
             self.waiting.set()
             await asyncio.Event().wait()
             raise AssertionError
-        return json_response(200, answer_body(ask, len(self.prompts), [limited(Generated(said, "stop"), ask)]))
+        return json_response(200, _answer(ask, len(self.prompts), said))
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
@@ -77,6 +71,14 @@ class JudgeServer:
         app.router.add_post("/v1/chat/completions", self.handle)
         async with serve_app(app) as url:
             yield url
+
+
+def _answer(ask: Ask, number: int, said: str) -> bytes:
+    one = _words.limited(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
+    (prompt,) = ask.prompts
+    assert isinstance(prompt, tuple)
+    usage = Usage(_words.of_prompt(prompt, None), len((one.text or "").split()))
+    return answer_body(ask, number, [one], usage)
 
 
 @pytest.fixture

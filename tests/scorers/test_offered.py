@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launchers import _tools
-from launchers._openai_server import Generated, understand
+from launchers._openai_answers import Generated
+from launchers._openai_requests import understand
 from serve_eval import folders
 from serve_eval.fingerprint import canonical
 from serve_eval.schema import Ended, Judgement, Need, Outcome, Ran, Response, Sample, Score, Scorer, ToolCall
@@ -53,7 +54,7 @@ def called(response: Response) -> Response:
     """What the simulated endpoint makes of a text that stands for calls."""
     [tool] = [{"type": "function", "function": {"name": "any"}}]
     body = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": [tool], "max_tokens": 1000}
-    ask = understand(msgspec.json.encode(body), chat=True, model=None, context_tokens=None)
+    ask = understand(msgspec.json.encode(body), chat=True, models=None)
     told = _tools.told(Generated(response.text, "stop"), ask)
     calls = tuple(ToolCall(call.name, call.arguments) for call in told.calls)
     return Response(text=told.text or "", finish_reason=told.finish_reason, tool_calls=calls)
