@@ -1,0 +1,128 @@
+"""Continuous batching in one thread: a turn takes in some of the prompts that wait, and makes a token per sequence.
+
+Sequences join and leave between turns. A prompt is taken in by chunks, so that a long one holds nobody up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from launchers._embedded.generation import Generation, Wanted
+from launchers._embedded.model import Model
+from launchers._embedded.sampling import drawn, logprobs_of, told
+from launchers._embedded.tokenizer import Tokenizer
+from launchers._embedded.weights import Array
+from launchers._openai_answers import Told
+
+ROWS = 32
+"""Sequences that are generated at once; others wait."""
+CHUNK = 64
+"""Tokens of a prompt that are taken in at once: the same for every prompt, whatever else is going on."""
+PER_TURN = 2
+"""Chunks that a turn takes in."""
+
+
+class Engine:
+    """A model with its tokenizer. `run` has to run as a task; `submit` hands a generation in."""
+
+    def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self._marks = frozenset(tokenizer.special.values())
+        self._cache = model.cache(ROWS + 1)  # the last row is for the prompt that is being taken in
+        self._waiting: deque[Generation] = deque()
+        self._active: list[Generation] = []
+        self._work = asyncio.Event()
+
+    def submit(self, wanted: Wanted, changed: asyncio.Event) -> Generation:
+        """Starts a generation, which sets `changed` whenever it has news; what waits longest comes first."""
+        generation = Generation(wanted, changed)
+        self._waiting.append(generation)
+        self._work.set()
+        return generation
+
+    async def run(self) -> None:
+        """Generates until it is cancelled."""
+        while True:
+            if not self._waiting and not self._active:
+                self._work.clear()
+                await self._work.wait()
+            self.turn()
+            await asyncio.sleep(0)
+
+    def turn(self) -> None:
+        """Some chunks of prompts, and one token for every sequence."""
+        for _ in range(PER_TURN):
+            while self._waiting and self._waiting[0].over:
+                self._waiting.popleft()
+            if self._waiting and len(self._active) < ROWS:
+                self._take_in(self._waiting[0])
+        if self._active:
+            self._step()
+
+    def _take_in(self, generation: Generation) -> None:
+        """The next chunk of a prompt and, after the last one, the first token."""
+        wanted, start = generation.wanted, generation.length
+        every = wanted.prompt_logprobs is not None
+        chunk = wanted.ids[start : start + CHUNK]
+        logits = self.model.extend(chunk, start, self._cache, ROWS, every=every)
+        generation.length += len(chunk)
+        if every:
+            self._tell_prompt(generation, start, logits)
+            logits = logits[-1]
+        if generation.length < len(wanted.ids):
+            return
+        self._waiting.popleft()
+        if wanted.max_tokens == 0:
+            generation.finish("length")
+            return
+        self._cache.move(ROWS, len(self._active), generation.length)
+        self._active.append(generation)
+        self._append(generation, logits)
+        self._let_go()
+
+    def _step(self) -> None:
+        ids = [generation.tokens[-1].id for generation in self._active]
+        logits = self.model.step(ids, [generation.length for generation in self._active], self._cache)
+        for generation, row in zip(self._active, logits, strict=True):
+            generation.length += 1
+            self._append(generation, row)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Sequences that are over leave; the last one takes the place of each."""
+        at = 0
+        while at < len(self._active):
+            if not self._active[at].over:
+                at += 1
+                continue
+            last = self._active.pop()
+            if at < len(self._active):
+                self._cache.move(len(self._active), at, last.length)
+                self._active[at] = last
+
+    def _append(self, generation: Generation, logits: Array) -> None:
+        """The next token of a sequence, chosen from its logits."""
+        wanted = generation.wanted
+        token = drawn(logits, wanted.temperature, wanted.top_p, generation.chance)
+        if token == self.model.end and not wanted.ignore_end:
+            generation.end()
+            return
+        raw = self.tokenizer.bytes_of(token)
+        text = generation.spoken(b"" if token in self._marks else raw)
+        if wanted.logprobs is None:
+            generation.add(Told(text, raw, None, token))
+        else:
+            generation.add(told(token, text, logprobs_of(logits), wanted.logprobs, self.tokenizer.bytes_of))
+
+    def _tell_prompt(self, generation: Generation, start: int, logits: Array) -> None:
+        """What the logits after a chunk of a prompt say of the tokens behind them."""
+        ids, bytes_of = generation.wanted.ids, self.tokenizer.bytes_of
+        assert generation.wanted.prompt_logprobs is not None
+        if start == 0:
+            raw = bytes_of(ids[0])
+            generation.prompt.append(Told(generation.read(raw, last=len(ids) == 1), raw, None, ids[0]))
+        for place, row in enumerate(logprobs_of(logits), start + 1):
+            if place < len(ids):
+                text = generation.read(bytes_of(ids[place]), last=place + 1 == len(ids))
+                generation.prompt.append(told(ids[place], text, row, generation.wanted.prompt_logprobs, bytes_of))

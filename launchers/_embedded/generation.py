@@ -1,0 +1,124 @@
+"""One generation: what is wanted, and the text as it grows, up to a stop string."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from launchers._openai_answers import Told
+
+_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to generate from at least one token. `seed` None: another draw each time; `turn` tells the answers to one
+    prompt apart. `ignore_end` goes on behind the token that ends an answer. `logprobs` is the number of alternatives
+    that are told of per token, `prompt_logprobs` the same for the prompt (None: no log-probabilities at all)."""
+
+    ids: Sequence[int]
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    turn: int = 0
+    stop: tuple[str, ...] = ()
+    ignore_end: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+class Generation:
+    """A generation under way and, once it is `done`, its result.
+
+    `steps` counts the tokens that were generated, with the one that ended it; `tokens` are those of the text. `length`
+    is how many tokens have been seen, of the prompt and after it. `chance` decides above temperature 0.
+    """
+
+    def __init__(self, wanted: Wanted, changed: asyncio.Event) -> None:
+        self.wanted = wanted
+        self.length = self.steps = 0
+        self.prompt: list[Told] = []
+        self.tokens: list[Told] = []
+        self.text = ""
+        self.finish_reason: str | None = None
+        self.stop_reason: str | None = None
+        self.cancelled = False
+        self.done, self._changed = asyncio.Event(), changed
+        self._shown = self._chars = 0
+        seed = secrets.randbits(64) if wanted.seed is None else wanted.seed % 2**64
+        self.chance = np.random.default_rng([seed, wanted.turn]) if wanted.temperature > 0 else None
+        # Bytes of a character that is not complete wait for the rest of it.
+        self._prompt_decoder, self._decoder = _decoder(errors="replace"), _decoder(errors="replace")
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be generated."""
+        return self.cancelled or self.finish_reason is not None
+
+    def read(self, raw: bytes, *, last: bool) -> str:
+        """What the bytes of the next token of the prompt add to its text."""
+        return self._prompt_decoder.decode(raw, final=last)
+
+    def spoken(self, raw: bytes) -> str:
+        """What the bytes of the next generated token add to the text."""
+        return self._decoder.decode(raw, final=self.steps + 1 >= self.wanted.max_tokens)
+
+    def end(self) -> None:
+        """The token that ends an answer was generated."""
+        self.steps += 1
+        if rest := self._decoder.decode(b"", final=True):
+            self.text += rest
+            self.tokens[-1] = self.tokens[-1]._replace(text=self.tokens[-1].text + rest)
+        self.finish("stop")
+
+    def add(self, token: Told) -> None:
+        """One more token, and the end where it completes a stop string or is the last one."""
+        before = len(self.text)
+        self.steps += 1
+        self.text += token.text
+        self.tokens.append(token)
+        found = [
+            (at, stop) for stop in self.wanted.stop if (at := self.text.find(stop, max(0, before - len(stop) + 1))) >= 0
+        ]
+        if found:
+            at, self.stop_reason = min(found)
+            self.text = self.text[:at]
+            starts = accumulate((len(one.text) for one in self.tokens[:-1]), initial=0)
+            self.tokens = [one for one, start in zip(self.tokens, starts, strict=True) if start < at]
+            self.finish("stop")
+        elif self.steps >= self.wanted.max_tokens:
+            self.finish("length")
+        else:
+            self._changed.set()
+
+    def finish(self, reason: str) -> None:
+        """The end, for a reason in OpenAI's words."""
+        self.finish_reason = reason
+        self.done.set()
+        self._changed.set()
+
+    def news(self) -> tuple[str, Sequence[Told]]:
+        """What has been added since the last time, in whole tokens, but for what may still become a stop string."""
+        first, begin = self._shown, self._chars
+        if self.done.is_set():
+            self._shown, self._chars = len(self.tokens), len(self.text)
+        else:
+            sure = len(self.text) - self._held()
+            while self._shown < len(self.tokens) and self._chars + len(self.tokens[self._shown].text) <= sure:
+                self._chars += len(self.tokens[self._shown].text)
+                self._shown += 1
+        return self.text[begin : self._chars], self.tokens[first : self._shown]
+
+    def _held(self) -> int:
+        """How much of the end may still become a stop string."""
+        stops = self.wanted.stop
+        return max(
+            (size for stop in stops for size in range(1, len(stop)) if self.text.endswith(stop[:size])), default=0
+        )

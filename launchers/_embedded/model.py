@@ -1,0 +1,180 @@
+"""A Llama in numpy over a cache of keys and values: a piece of one prompt, or one more token of many sequences at once.
+
+What comes out for a sequence does not depend on what else is in the batch: products of matrices always have the same
+shapes, since the results of a product differ in their last bits with its shape. So a step computes whole tiles of rows,
+and looks at a round number of positions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from launchers._embedded.damage import Damage
+from launchers._embedded.weights import Array, read
+
+TILE = 8
+"""Rows of a product. One row would be four times as slow in each, more than sixteen are no faster."""
+POSITIONS = 64
+"""The least number of positions that a step looks at; then twice as many, and so on. The zeros of positions that are
+not there then change no sum, since longer sums are made of halves."""
+
+
+class Cache:
+    """Keys and values of up to `rows` sequences. Those of a step are the first ones, so that it needs no copies."""
+
+    def __init__(self, layers: int, rows: int, heads: int, size: int, window: int) -> None:
+        self.keys, self.values = (np.zeros((layers, rows, heads, window, size), dtype=np.float32) for _ in range(2))
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copies the first `length` positions of a row."""
+        for kept in (self.keys, self.values):
+            kept[:, target, :, :length] = kept[:, source, :, :length]
+
+
+class Model:
+    """The weights of a folder in the layout of the hub, ready for products from the right. `window` is the most tokens
+    that a sequence may have, `end` the id of the token that ends it.
+
+    Raises ValueError for anything but a plain Llama: every head with keys of its own, and tied embeddings.
+    """
+
+    def __init__(self, folder: Path, damage: Damage = "none") -> None:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        _check(config, folder)
+        self.window: int = config["max_position_embeddings"]
+        self.end: int = config["eos_token_id"]
+        self.vocabulary: int = config["vocab_size"]
+        self._heads: int = config["num_attention_heads"]
+        self._size: int = config["hidden_size"] // self._heads
+        self._eps = np.float32(config["rms_norm_eps"])
+        tensors = read(folder, damage)
+        self._embedding = tensors["model.embed_tokens.weight"]
+        self._output = np.ascontiguousarray(self._embedding.T)
+        self._norm = tensors["model.norm.weight"]
+        self._layers = [_layer(tensors, f"model.layers.{i}.", self._size) for i in range(config["num_hidden_layers"])]
+        half = self._size // 2
+        angles = np.outer(np.arange(self.window), config["rope_theta"] ** (-np.arange(half) / half))
+        self._cos, self._sin = np.cos(angles).astype(np.float32)[:, None], np.sin(angles).astype(np.float32)[:, None]
+
+    def cache(self, rows: int) -> Cache:
+        """Room for so many sequences, and for what a step computes beside them."""
+        return Cache(len(self._layers), -(-rows // TILE) * TILE, self._heads, self._size, self.window)
+
+    def extend(self, ids: Sequence[int], start: int, cache: Cache, row: int, *, every: bool = False) -> Array:
+        """Adds tokens to a row of the cache that holds `start` of them. Returns the logits (vocabulary) after the last
+        one, or with `every` those after each (tokens x vocabulary)."""
+        end = start + len(ids)
+        x = self._embedding[np.asarray(ids)]
+        cos, sin = self._cos[start:end], self._sin[start:end]
+        later = np.arange(end) > np.arange(start, end)[:, None]
+        hidden = np.where(later, np.float32(-np.inf), np.float32(0))
+        for number, layer in enumerate(self._layers):
+            q, k, v = self._qkv(x, layer)
+            q, k = _turned(q, cos, sin), _turned(k, cos, sin)
+            keys, values = cache.keys[number, row, :, :end], cache.values[number, row, :, :end]
+            keys[:, start:], values[:, start:] = k.transpose(1, 0, 2), v.transpose(1, 0, 2)
+            if layer is self._layers[-1] and not every:
+                x, q, hidden = x[-1:], q[-1:], hidden[-1:]
+            weights = _softmax(q.transpose(1, 0, 2) @ keys.transpose(0, 2, 1) + hidden)
+            x = self._after(x, (weights @ values).transpose(1, 0, 2).reshape(len(x), -1), layer)
+        logits = self._logits(x)
+        return logits if every else logits[0]
+
+    def step(self, ids: Sequence[int], lengths: Sequence[int], cache: Cache) -> Array:
+        """The logits (rows x vocabulary) after one more token for each of the first rows, of which the cache holds
+        `lengths` tokens."""
+        rows = len(ids)
+        over = -rows % TILE
+        at = np.asarray([*lengths, *[0] * over])
+        looked = POSITIONS
+        while looked <= max(lengths):
+            looked *= 2
+        looked = min(looked, self.window)
+        x = self._embedding[[*ids, *[0] * over]]
+        cos, sin = self._cos[at], self._sin[at]
+        hidden = np.where(np.arange(looked) > at[:rows, None, None], np.float32(-np.inf), np.float32(0))
+        each = np.arange(rows + over)
+        mixed = np.zeros((rows + over, self._heads, self._size), dtype=np.float32)
+        for number, layer in enumerate(self._layers):
+            q, k, v = self._qkv(x, layer)
+            q, k = _turned(q, cos, sin), _turned(k, cos, sin)
+            cache.keys[number, each, :, at], cache.values[number, each, :, at] = k, v
+            scores = (cache.keys[number, :rows, :, :looked] @ q[:rows, :, :, None])[..., 0] + hidden
+            weights = _softmax(scores)[:, :, None]
+            np.matmul(weights, cache.values[number, :rows, :, :looked], out=mixed[:rows, :, None])
+            x = self._after(x, mixed.reshape(rows + over, -1), layer)
+        return self._logits(x)[:rows]
+
+    def _qkv(self, x: Array, layer: dict[str, Array]) -> tuple[Array, Array, Array]:
+        shaped = _product(_normed(x, layer["before"], self._eps), layer["qkv"]).reshape(-1, 3, self._heads, self._size)
+        return shaped[:, 0], shaped[:, 1], shaped[:, 2]
+
+    def _after(self, x: Array, mixed: Array, layer: dict[str, Array]) -> Array:
+        x = x + _product(mixed, layer["out"])
+        both = _product(_normed(x, layer["after"], self._eps), layer["gate_up"])
+        gate, up = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
+        return np.asarray(x + _product(gate / (1 + np.exp(-gate)) * up, layer["down"]))
+
+    def _logits(self, x: Array) -> Array:
+        return _product(_normed(x, self._norm, self._eps), self._output)
+
+
+def _check(config: dict[str, Any], folder: Path) -> None:
+    wanted = {
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "num_key_value_heads": config["num_attention_heads"],
+        "head_dim": config["hidden_size"] // config["num_attention_heads"],
+    }
+    for name, value in wanted.items():
+        if config.get(name, value) != value:
+            raise ValueError(f"{folder / 'config.json'}: {name} is {config[name]!r}, and only {value!r} can be served")
+
+
+def _layer(tensors: dict[str, Array], prefix: str, size: int) -> dict[str, Array]:
+    def joined(part: str, *names: str) -> Array:
+        found = [tensors[f"{prefix}{part}.{name}_proj.weight"].T for name in names]
+        return np.ascontiguousarray(np.concatenate(found, axis=1))
+
+    made = {
+        "before": tensors[f"{prefix}input_layernorm.weight"],
+        "after": tensors[f"{prefix}post_attention_layernorm.weight"],
+        "qkv": joined("self_attn", "q", "k", "v"),
+        "out": joined("self_attn", "o"),
+        "gate_up": joined("mlp", "gate", "up"),
+        "down": joined("mlp", "down"),
+    }
+    # The scale of attention goes into the weights of the queries: one product less per step.
+    made["qkv"][:, : made["qkv"].shape[1] // 3] /= np.float32(size**0.5)
+    return made
+
+
+def _product(x: Array, weight: Array) -> Array:
+    """Whole tiles one by one, anything else at once."""
+    if len(x) % TILE:
+        return np.asarray(x @ weight)
+    return np.asarray(x.reshape(-1, TILE, x.shape[1]) @ weight).reshape(len(x), -1)
+
+
+def _normed(x: Array, weight: Array, eps: np.float32) -> Array:
+    squares = np.einsum("...i,...i->...", x, x)[..., None] / np.float32(x.shape[-1])
+    return np.asarray(x / np.sqrt(squares + eps) * weight)
+
+
+def _turned(x: Array, cos: Array, sin: Array) -> Array:
+    """Rotary positions in the halves of Llama."""
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def _softmax(x: Array) -> Array:
+    x = np.exp(x - x.max(axis=-1, keepdims=True))
+    return np.asarray(x / x.sum(axis=-1, keepdims=True))

@@ -1,0 +1,46 @@
+"""The next token: chosen from logits, and told of with its log-probability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchers._embedded.weights import Array
+from launchers._openai_answers import Told
+
+
+def drawn(logits: Array, temperature: float, top_p: float, chance: np.random.Generator | None) -> int:
+    """The likeliest token without `chance`, else one of the likeliest that have `top_p` together."""
+    if chance is None:
+        return int(logits.argmax())
+    scaled = (logits.astype(np.float64) - logits.max()) / temperature
+    chances = np.exp(scaled)
+    chances /= chances.sum()
+    if top_p < 1:
+        order = np.argsort(-chances, kind="stable")
+        kept = order[: int(np.searchsorted(np.cumsum(chances[order]), top_p)) + 1]
+        return int(chance.choice(kept, p=chances[kept] / chances[kept].sum()))
+    return int(chance.choice(len(chances), p=chances))
+
+
+def logprobs_of(logits: Array) -> NDArray[np.float64]:
+    """Natural logarithms of the probabilities, at temperature 1, along the last axis."""
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+def told(
+    token: int, text: str, logprobs: NDArray[np.float64], alternatives: int, bytes_of: Callable[[int], bytes]
+) -> Told:
+    """A token, which adds `text`, with its log-probability and the likeliest ones at its place."""
+    best = np.argsort(-logprobs, kind="stable")[:alternatives] if alternatives else ()
+    top = tuple(_alone(int(i), float(logprobs[i]), place, bytes_of) for place, i in enumerate(best, 1))
+    rank = 1 + int((logprobs > logprobs[token]).sum())
+    return Told(text=text, raw=bytes_of(token), logprob=float(logprobs[token]), id=token, rank=rank, top=top)
+
+
+def _alone(token: int, logprob: float, rank: int, bytes_of: Callable[[int], bytes]) -> Told:
+    raw = bytes_of(token)
+    return Told(text=raw.decode(errors="replace"), raw=raw, logprob=logprob, id=token, rank=rank)

@@ -1,0 +1,273 @@
+"""The embedded model over HTTP: the requests of the layer that servers of ours share, answered by a real model.
+
+    python -m launchers._embedded --weights FOLDER --model NAME=DAMAGE [--model NAME=DAMAGE ...]
+
+What cannot be done is refused and not ignored, so that nobody takes its answer for what was asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from aiohttp import web
+
+from launchers._embedded.chat import template_of
+from launchers._embedded.damage import Damage
+from launchers._embedded.engine import Engine
+from launchers._embedded.generation import Generation, Wanted
+from launchers._embedded.model import Model
+from launchers._embedded.tokenizer import Tokenizer
+from launchers._openai_answers import Events, Generated, Usage, answer_body
+from launchers._openai_requests import (
+    DEFAULT_MAX_TOKENS,
+    Ask,
+    refuse_too_few,
+    refuse_too_long,
+    refuse_unknown_fields,
+    understand,
+)
+from launchers._openai_server import Refused, bad_request, encode, json_response, send_stream, serve_app
+from launchers._own_server import serve_until_ended
+from serve_eval.schema import Prompt
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+MOST_CHOICES = 256
+"""Choices that one request may ask for."""
+
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "best_of": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "use_beam_search": (False,),
+    "suffix": ("",),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "add_generation_prompt": (True,),
+}
+"""Fields that would change the answer and are not implemented, with the values that change nothing."""
+
+
+def create_app(folder: Path, models: Mapping[str, Damage], *, strict_fields: bool = False) -> web.Application:
+    """The server of a folder of weights as an aiohttp application: by name, each with its damage.
+
+    Raises OSError and ValueError for a folder that cannot be served.
+    """
+    server = _Server(folder, models, strict_fields)
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.router.add_post("/v1/completions", server.completions)
+    app.router.add_post("/v1/chat/completions", server.chat_completions)
+    app.router.add_get("/v1/models", server.models)
+    app.router.add_get("/health", _health)
+    app.router.add_get("/version", _version)
+    app.cleanup_ctx.append(server.running)
+    return app
+
+
+class _Server:
+    def __init__(self, folder: Path, models: Mapping[str, Damage], strict_fields: bool) -> None:
+        self._tokenizer, self._render = Tokenizer(folder / "tokenizer.json"), template_of(folder)
+        self._engines = {name: Engine(Model(folder, damage), self._tokenizer) for name, damage in models.items()}
+        self._strict_fields, self._number = strict_fields, 0
+        window = next(iter(self._engines.values())).model.window
+        about = {"object": "model", "created": int(time.time()), "owned_by": "serve-eval", "max_model_len": window}
+        data = [{"id": name, **about, "damage": damage} for name, damage in models.items()]
+        self._models = encode({"object": "list", "data": data})
+
+    async def running(self, app: web.Application) -> AsyncIterator[None]:
+        """Runs the engines while the application is up. A server whose engine fails ends: nobody would be answered."""
+        tasks = [asyncio.create_task(engine.run()) for engine in self._engines.values()]
+        for task in tasks:
+            task.add_done_callback(_end_with)
+        yield
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def models(self, request: web.Request) -> web.Response:
+        return json_response(200, self._models)
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=False)
+
+    async def chat_completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=True)
+
+    async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+        generations: list[Generation] = []
+        self._number += 1
+        number = self._number
+        try:
+            raw = await request.read()
+            ask = understand(raw, chat=chat, models=self._engines)
+            _refuse_unserved(msgspec.json.decode(raw), chat=chat, strict=self._strict_fields)
+            prompts = [self._ids(ask, prompt) for prompt in ask.prompts]
+            wanted = self._wanted(ask, prompts)
+            changed = asyncio.Event()
+            generations += [self._engines[ask.model].submit(one, changed) for one in wanted]
+            if ask.stream:
+                return await send_stream(request, self._events(ask, number, prompts, generations, changed))
+            for generation in generations:
+                await generation.done.wait()
+            answers = [self._answer(ask, generation) for generation in generations]
+            return json_response(200, answer_body(ask, number, answers, _usage(prompts, generations)))
+        except Refused as error:
+            return json_response(error.status, encode(error.body))
+        finally:
+            for generation in generations:
+                generation.cancelled = True
+
+    def _ids(self, ask: Ask, prompt: Prompt | list[int]) -> list[int]:
+        """The tokens of a prompt, of which the last ones are kept where it is truncated."""
+        if isinstance(prompt, list):
+            ids, vocabulary = prompt, self._engines[ask.model].model.vocabulary
+            if not all(0 <= i < vocabulary for i in ids):
+                raise bad_request(f"token ids must be between 0 and {vocabulary - 1}")
+        else:
+            ids = self._tokenizer.encode(
+                prompt if isinstance(prompt, str) else self._render(prompt, ask.template_kwargs)
+            )
+        if not ids:
+            raise bad_request("the prompt is empty")
+        return ids if ask.truncate is None else ids[-ask.truncate :]
+
+    def _wanted(self, ask: Ask, prompts: Sequence[Sequence[int]]) -> list[Wanted]:
+        window = self._engines[ask.model].model.window
+        if len(prompts) * ask.n > MOST_CHOICES:
+            raise bad_request(
+                f"{len(prompts)} prompts and n = {ask.n}: at most {MOST_CHOICES} choices are served at once"
+            )
+        told = [count for count in (ask.prompt_logprobs, ask.logprobs if ask.echo else None) if count is not None]
+        found = []
+        for ids in prompts:
+            max_tokens = ask.max_tokens
+            if max_tokens is None:
+                max_tokens = max(1, window - len(ids)) if ask.chat else DEFAULT_MAX_TOKENS
+            refuse_too_few(max_tokens, 0 if ask.echo else 1)
+            refuse_too_long(len(ids) + max_tokens, window)
+            for turn in range(ask.n):
+                one = Wanted(
+                    ids=ids,
+                    max_tokens=max_tokens,
+                    temperature=ask.temperature,
+                    top_p=ask.top_p,
+                    seed=ask.seed,
+                    turn=turn,
+                    stop=ask.stop,
+                    ignore_end=ask.ignore_eos,
+                    logprobs=ask.logprobs,
+                    prompt_logprobs=max(told, default=None),
+                )
+                found.append(one)
+        return found
+
+    def _answer(self, ask: Ask, generation: Generation) -> Generated:
+        return Generated(
+            text=generation.text,
+            finish_reason=generation.finish_reason,
+            stop_reason=generation.stop_reason,
+            prompt_text=self._text(generation.wanted.ids) if ask.echo else "",
+            tokens=generation.tokens if ask.logprobs is not None else None,
+            prompt=generation.prompt or None,
+        )
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return b"".join(map(self._tokenizer.bytes_of, ids)).decode(errors="replace")
+
+    async def _events(
+        self,
+        ask: Ask,
+        number: int,
+        prompts: Sequence[Sequence[int]],
+        generations: Sequence[Generation],
+        changed: asyncio.Event,
+    ) -> AsyncIterator[bytes]:
+        """The answer as server-sent events: pieces of all choices as they come."""
+        events, unopened, left = Events(ask, number), set(range(len(generations))), dict(enumerate(generations))
+        while left:
+            await changed.wait()
+            changed.clear()
+            for index, generation in [*left.items()]:
+                if not generation.steps and not generation.over:
+                    continue
+                if index in unopened:
+                    unopened.remove(index)
+                    for event in events.opening(index, self._answer(ask, generation)):
+                        yield event
+                over = generation.over  # before the news, which are then all there are
+                text, tokens = generation.news()
+                if text or (ask.logprobs is not None and tokens):
+                    yield events.piece(index, text, tokens)
+                if over:
+                    del left[index]
+                    yield events.end(index, self._answer(ask, generation))
+        for event in events.closing(_usage(prompts, generations)):
+            yield event
+
+
+def _usage(prompts: Sequence[Sequence[int]], generations: Sequence[Generation]) -> Usage:
+    return Usage(sum(map(len, prompts)), sum(generation.steps for generation in generations))
+
+
+def _refuse_unserved(body: dict[str, Any], *, chat: bool, strict: bool) -> None:
+    """Raises Refused for fields that would change the answer and do not here."""
+    if strict:
+        refuse_unknown_fields(body, chat=chat)
+    for name, neutral in NEUTRAL.items():
+        if body.get(name) is not None and body[name] not in neutral:
+            raise bad_request(f"`{name}` is not served by the embedded model")
+
+
+def _end_with(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        traceback.print_exception(error)
+        sys.stderr.flush()
+        os._exit(1)
+
+
+async def _health(request: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def _version(request: web.Request) -> web.Response:
+    return json_response(200, b'{"version":"embedded"}')
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the server as its own process."""
+    parser = argparse.ArgumentParser(prog="python -m launchers._embedded", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--weights", type=Path, required=True, help="a folder in the layout of the hub")
+    parser.add_argument("--model", action="append", required=True, metavar="NAME=DAMAGE", help="a name to be served")
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--ready-file", type=Path, default=None, help="gets the base URL once it can be used")
+    parser.add_argument("--strict-fields", action="store_true", help="refuse unknown fields of requests")
+    given = parser.parse_args(arguments)
+    models: dict[str, Damage] = {}
+    for text in given.model:
+        name, _, damage = text.rpartition("=")
+        if damage not in get_args(Damage) or not name or name in models:
+            parser.error(f"--model {text}: not a new name with one of {', '.join(get_args(Damage))}")
+        models[name] = damage
+    os.umask(0o077)  # what is written belongs to a run folder
+    app = create_app(given.weights, models, strict_fields=given.strict_fields)
+    asyncio.run(serve_until_ended(serve_app(app, port=given.port), "embedded model", given.ready_file))

@@ -1,0 +1,221 @@
+"""Continuous batching: what a sequence gets depends on nothing but itself."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launchers._embedded.engine import CHUNK, PER_TURN, ROWS, Engine
+from launchers._embedded.generation import Generation, Wanted
+from launchers._embedded.model import Model
+from launchers._embedded.sampling import drawn
+from launchers._embedded.tokenizer import Tokenizer
+from tests.launchers.embedded import tiny
+
+TENSORS = tiny.tensors(0)
+
+
+def _ids(seed: int, count: int) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.random.default_rng(seed).integers(4, tiny.VOCABULARY, count))
+
+
+@cache
+def _greedy(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """The likeliest tokens one by one, each from a plain pass over all that stands before it."""
+    found: tuple[int, ...] = ()
+    while len(found) < count:
+        found += (int(tiny.logits(TENSORS, ids + found)[-1].argmax()),)
+    return found
+
+
+def _run(engine: Engine, generations: list[Generation]) -> None:
+    for _ in range(2000):
+        if all(one.over for one in generations):
+            return
+        engine.turn()
+    raise AssertionError("it does not come to an end")
+
+
+def _submit(engine: Engine, ids: tuple[int, ...], **wanted: object) -> Generation:
+    return engine.submit(Wanted(ids=ids, **{"max_tokens": 8, "ignore_end": True, **wanted}), asyncio.Event())  # type: ignore[arg-type]
+
+
+ARRIVALS = st.lists(
+    st.tuples(
+        st.integers(0, 3), st.integers(0, 5), st.sampled_from([1, 2, 9, 64, 65, 140]), st.integers(1, 6), st.booleans()
+    ),
+    min_size=1,
+    max_size=10,
+)
+"""Of each sequence: turns until the next one, a seed, the tokens of its prompt, those wanted, and whether it is given
+up before its end."""
+
+
+@settings(max_examples=25)
+@given(ARRIVALS)
+def test_every_sequence_gets_what_a_plain_pass_gives_whatever_the_others(
+    model: Model, tokenizer: Tokenizer, arrivals: list[tuple[int, int, int, int, bool]]
+) -> None:
+    engine, kept = Engine(model, tokenizer), []
+    for turns, seed, length, count, given_up in arrivals:
+        one = _submit(engine, _ids(seed, length), max_tokens=count)
+        for _ in range(turns):
+            engine.turn()
+        if given_up:
+            one.cancelled = True
+        else:
+            kept.append((one, _ids(seed, length), count))
+    _run(engine, [one for one, _, _ in kept])
+    for one, ids, count in kept:
+        assert tuple(token.id for token in one.tokens) == _greedy(ids, count)
+        assert (one.finish_reason, one.steps) == ("length", count)
+
+
+def test_more_sequences_than_rows_all_come_to_their_turn(model: Model, tokenizer: Tokenizer) -> None:
+    engine = Engine(model, tokenizer)
+    together = [_submit(engine, _ids(seed % 5, 9), max_tokens=1 + seed % 6) for seed in range(ROWS + 9)]
+    _run(engine, together)
+    for seed, one in enumerate(together):
+        assert tuple(token.id for token in one.tokens) == _greedy(_ids(seed % 5, 9), 1 + seed % 6)
+
+
+def test_log_probabilities_are_the_same_whatever_the_batch_and_those_of_the_model(
+    model: Model, tokenizer: Tokenizer
+) -> None:
+    def told(others: int) -> Generation:
+        engine = Engine(model, tokenizer)
+        for seed in range(others):
+            _submit(engine, _ids(seed, 30 + seed), max_tokens=20)
+        one = _submit(engine, _ids(7, 70), logprobs=3, prompt_logprobs=2)
+        _run(engine, [one])
+        return one
+
+    alone, among = told(0), told(13)
+    whole = [*_ids(7, 70), *(token.id for token in alone.tokens)]
+    logits = tiny.logits(TENSORS, whole)
+    expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    assert alone.prompt[0].logprob is None
+    for place, token in enumerate([*alone.prompt, *alone.tokens][1:], 1):
+        before = expected[place - 1]
+        assert token.logprob == pytest.approx(before[token.id], abs=1e-3)
+        assert token.rank == 1 + int((before > before[token.id]).sum())
+        assert [one.logprob for one in token.top] == pytest.approx(sorted(before)[::-1][: len(token.top)], abs=1e-3)
+    assert {len(token.top) for token in alone.prompt[1:]} == {2}
+    assert {len(token.top) for token in alone.tokens} == {3}
+    for mine, other in zip([*alone.prompt, *alone.tokens][1:], [*among.prompt, *among.tokens][1:], strict=True):
+        assert (mine.id, mine.text) == (other.id, other.text)
+        assert mine.logprob == pytest.approx(other.logprob, abs=1e-5)
+
+
+def test_a_long_prompt_does_not_hold_up_the_others(model: Model, tokenizer: Tokenizer) -> None:
+    engine = Engine(model, tokenizer)
+    speaking = _submit(engine, _ids(0, 5), max_tokens=100)
+    engine.turn()
+    long = _submit(engine, _ids(1, 4 * PER_TURN * CHUNK // 2 - 1), max_tokens=5)
+    for turn in range(1, 3):
+        before = speaking.steps
+        engine.turn()
+        assert speaking.steps == before + 1
+        assert (long.steps > 0) == (turn == 2)
+
+
+def test_nothing_is_wanted_of_a_prompt_but_its_own_log_probabilities(model: Model, tokenizer: Tokenizer) -> None:
+    engine = Engine(model, tokenizer)
+    one = _submit(engine, _ids(0, 70), max_tokens=0, prompt_logprobs=0)
+    _run(engine, [one])
+    assert (len(one.prompt), one.tokens, one.text, one.finish_reason) == (70, [], "", "length")
+
+
+def test_the_end_token_ends_an_answer_unless_it_is_ignored(
+    model: Model, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = _greedy(_ids(0, 3), 6)
+    monkeypatch.setattr(model, "end", whole[-1])
+    at, engine = whole.index(whole[-1]), Engine(model, tokenizer)
+    ended, ignored = (_submit(engine, _ids(0, 3), ignore_end=ignore) for ignore in (False, True))
+    _run(engine, [ended, ignored])
+    assert (ended.finish_reason, len(ended.tokens), ended.steps) == ("stop", at, at + 1)
+    assert (ignored.finish_reason, len(ignored.tokens)) == ("length", 8)
+    assert "".join(token.text for token in ended.tokens) == ended.text
+
+
+# --------------------------------------------------------------------------------------------------- stop strings
+
+
+def _text(model: Model, tokenizer: Tokenizer, seed: int, **wanted: object) -> tuple[Generation, list[str]]:
+    """A generation, with the pieces in which it was told."""
+    engine = Engine(model, tokenizer)
+    one, pieces = _submit(engine, _ids(seed, 6), max_tokens=40, **wanted), []
+    while not one.over:
+        engine.turn()
+        pieces.append(one.news()[0])
+    return one, pieces
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 7), st.lists(st.tuples(st.integers(0, 30), st.integers(1, 4)), max_size=3))
+def test_a_text_ends_before_the_earliest_stop_string_and_no_piece_shows_any_of_it(
+    model: Model, tokenizer: Tokenizer, seed: int, places: list[tuple[int, int]]
+) -> None:
+    whole, pieces = _text(model, tokenizer, seed)
+    assert "".join(pieces) == whole.text
+    assert "".join(token.text for token in whole.tokens) == whole.text
+    stops = tuple(filter(None, (whole.text[at : at + size] for at, size in places)))
+    cut, pieces = _text(model, tokenizer, seed, stop=stops)
+    ends = sorted((end, stop) for stop in stops if (end := whole.text.find(stop)) >= 0)
+    if not ends:
+        assert (cut.text, cut.finish_reason, cut.stop_reason) == (whole.text, "length", None)
+        return
+    # A stop string that is complete first counts, though another one may have begun before it.
+    assert cut.finish_reason == "stop"
+    assert cut.stop_reason in stops
+    assert whole.text.startswith(cut.text + cut.stop_reason)
+    assert not any(stop in cut.text for stop in stops)
+    assert "".join(pieces) == cut.text
+    assert "".join(token.text for token in cut.tokens).startswith(cut.text)
+    assert len("".join(token.text for token in cut.tokens[:-1])) <= len(cut.text)
+
+
+# ------------------------------------------------------------------------------------------------------- chance
+
+
+def test_the_same_seed_gives_the_same_whatever_the_batch_and_another_turn_another(
+    model: Model, tokenizer: Tokenizer
+) -> None:
+    def sampled(others: int, **wanted: object) -> tuple[int, ...]:
+        engine = Engine(model, tokenizer)
+        for seed in range(others):
+            _submit(engine, _ids(seed, 12), temperature=1.0)
+        one = _submit(engine, _ids(9, 12), temperature=1.5, max_tokens=20, **wanted)
+        _run(engine, [one])
+        return tuple(token.id for token in one.tokens)
+
+    assert sampled(0, seed=4) == sampled(9, seed=4) == sampled(3, seed=4)
+    assert len({sampled(0, seed=4), sampled(0, seed=5), sampled(0, seed=4, turn=1), sampled(0), sampled(0)}) == 5
+    assert sampled(0, seed=-1) == sampled(2, seed=-1)
+
+
+def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
+    shares = np.array([0.5, 0.3, 0.15, 0.05])
+    logits, count = np.log(shares).astype(np.float32), 4000
+    chance = np.random.default_rng(0)
+
+    def frequencies(**how: float) -> list[float]:
+        found = Counter(drawn(logits, how.get("temperature", 1.0), how.get("top_p", 1.0), chance) for _ in range(count))
+        return [found[i] / count for i in range(4)]
+
+    def close(found: list[float], expected: np.ndarray) -> bool:
+        return all(abs(f - e) <= 4 * math.sqrt(e * (1 - e) / count) for f, e in zip(found, expected, strict=True))
+
+    assert close(frequencies(), shares)
+    assert close(frequencies(temperature=0.5), shares**2 / (shares**2).sum())
+    assert close(frequencies(top_p=0.75), np.array([0.5, 0.3, 0, 0]) / 0.8)
+    assert frequencies(top_p=0.0) == [1, 0, 0, 0]
+    assert drawn(logits, 0.0, 1.0, None) == 0
