@@ -39,6 +39,8 @@ TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdic
 EPS = 0.01
 """Probability with which an early stop may differ from the whole run's verdict, unless one is given."""
 DEFAULT_BASE_URL = "http://localhost:8000/v1"
+OWN_MODELS = ("embedded", "simulated")
+"""Launchers that bring a model of their own, which is called as they are unless it is given a name."""
 
 SECTIONS: dict[str, type] = {"accuracy_spec": AccuracySpec, "connection": Connection, "limits": Limits}
 """Keys that hold a mapping of fields."""
@@ -124,7 +126,7 @@ def resolve(
     if problems.found:
         raise PlanError(problems.found)
     plan = Plan(
-        model=values.get("model") or ("simulated" if launcher.name == "simulated" else None),
+        model=values.get("model") or (launcher.name if launcher.name in OWN_MODELS else None),
         launcher=launcher,
         tasks=tuple(tasks),
         verdict=verdict,

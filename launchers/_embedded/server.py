@@ -269,5 +269,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(f"--model {text}: not a new name with one of {', '.join(get_args(Damage))}")
         models[name] = damage
     os.umask(0o077)  # what is written belongs to a run folder
-    app = create_app(given.weights, models, strict_fields=given.strict_fields)
+    try:
+        app = create_app(given.weights, models, strict_fields=given.strict_fields)
+    except (OSError, ValueError, KeyError) as error:
+        parser.error(f"{given.weights} cannot be served: {type(error).__name__}: {error}")
     asyncio.run(serve_until_ended(serve_app(app, port=given.port), "embedded model", given.ready_file))

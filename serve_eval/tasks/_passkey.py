@@ -86,16 +86,17 @@ def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callabl
                 "random_seed": random_seed,
             },
             load=load,
-            score=_score,
+            score=score,
             answers=_answers,
-            breakdown=_breakdown,
+            breakdown=by_depth,
             context_tokens=max_input,
         )
 
     return task
 
 
-def _score(sample: Sample, response: Response) -> Score:
+def score(sample: Sample, response: Response) -> Score:
+    """1 when the first digits of the answer are the key."""
     return first_digits(response.text, sample.target)
 
 
@@ -103,7 +104,7 @@ def _answers(sample: Sample) -> tuple[str, str]:
     return f" {sample.target}.", f" {(int(sample.target) + 1) % 100000:05}."
 
 
-def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
+def by_depth(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     """Accuracy in percent by the depth of the key."""
     by_depth: dict[str, list[float]] = defaultdict(list)
     for sample, value in scored:

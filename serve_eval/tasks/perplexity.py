@@ -8,36 +8,20 @@ not tried on the real set.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from serve_eval.aggregations import ratio_of_sums
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.schema import (
-    DataRoots,
-    Dataset,
-    Hypothesis,
-    Metric,
-    Outcome,
-    Response,
-    Sample,
-    SamplingParams,
-    Score,
-    Scored,
-    Task,
-)
-from serve_eval.scorers.likelihood import negative_log_likelihood
+from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
 from serve_eval.tasks._order import shuffled
+from serve_eval.tasks._perplexity import METRIC, all_tokens, answers, score
 from serve_eval.tasks._summaries import cleaned
 
 SOURCE = KNOWN["slimpajama"]
 CHARS_PER_TOKEN = 4
 """A rule of thumb for English text: a client has no tokenizer."""
-NATS, TOKENS = "nats", "tokens"
-CORPUS = ratio_of_sums("perplexity of all tokens", NATS, TOKENS, then=math.exp)
 
 
 def task(
@@ -83,7 +67,7 @@ def task(
         name="perplexity",
         version=1,
         reference_file="SlimPajama-6B",
-        metric=Metric(name="perplexity", higher_is_better=False, lo=1.0, hi=None, scale=1.0),
+        metric=METRIC,
         hypothesis=Hypothesis(num_samples=num_samples, sigma=4.48, alpha=0.01),
         sampling=SamplingParams(max_tokens=1),
         protocol={
@@ -93,9 +77,9 @@ def task(
             "random_seed": random_seed,
         },
         load=load,
-        score=_score,
-        answers=lambda sample: ("-0.5", "-3"),
-        secondary=_secondary,
+        score=score,
+        answers=answers,
+        secondary=all_tokens,
         prompt_logprobs=True,
         context_tokens=max_input_tokens + 1,
     )
@@ -116,16 +100,3 @@ def _own(roots: DataRoots, name: str) -> tuple[local.DataFile, Iterable[tuple[st
         raise DatasetError(f"perplexity: {name} was not found in {', '.join(str(place.parent) for place in places)}")
     file = local.read_file(found)
     return file, [(Path(name).stem, local.text_of(file))]
-
-
-def _score(sample: Sample, response: Response) -> Score:
-    told = response.prompt_logprobs
-    assert told is not None  # without them the client has no response, but a failure
-    nats, tokens = negative_log_likelihood(told)
-    value = math.exp(nats / tokens) if tokens else 1.0
-    return Score(value=value, outcome=Outcome.PARTIAL, answer=f"{value:.4f}", parts={NATS: nats, TOKENS: float(tokens)})
-
-
-def _secondary(scored: Scored) -> Mapping[str, float]:
-    """The perplexity of all tokens together, in which long texts weigh more."""
-    return {CORPUS.name: CORPUS.of(scored)}

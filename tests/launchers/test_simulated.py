@@ -7,7 +7,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 import typing
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -25,6 +24,7 @@ from serve_eval import folders
 from serve_eval.errors import LaunchError
 from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import Endpoint, LaunchContext
+from tests.launchers.processes import gone, wait_until_gone
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = [f"question {i}" for i in range(50)]
@@ -54,26 +54,6 @@ async def answer(endpoint: Endpoint, prompt: str) -> str:
         text = (await reply.json())["choices"][0]["text"]
         assert isinstance(text, str)
         return text
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended; a zombie that nobody reaps yet has."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    status = Path(f"/proc/{pid}/stat")
-    try:
-        return status.read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return Path("/proc/self").exists()
-
-
-def wait_until_gone(pid: int, timeout_s: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not gone(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still there"
-        time.sleep(0.02)
 
 
 def launch_and(context: LaunchContext, story: Callable[[Endpoint], Any], **options: Any) -> Any:

@@ -1,0 +1,33 @@
+"""What log-probabilities of a text are worth: its perplexity, whatever texts a task asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from serve_eval.aggregations import ratio_of_sums
+from serve_eval.schema import Metric, Outcome, Response, Sample, Score, Scored
+from serve_eval.scorers.likelihood import negative_log_likelihood
+
+NATS, TOKENS = "nats", "tokens"
+CORPUS = ratio_of_sums("perplexity of all tokens", NATS, TOKENS, then=math.exp)
+METRIC = Metric(name="perplexity", higher_is_better=False, lo=1.0, hi=None, scale=1.0)
+
+
+def score(sample: Sample, response: Response) -> Score:
+    """exp of the mean of -log p over the tokens of a text."""
+    told = response.prompt_logprobs
+    assert told is not None  # without them the client has no response, but a failure
+    nats, tokens = negative_log_likelihood(told)
+    value = math.exp(nats / tokens) if tokens else 1.0
+    return Score(value=value, outcome=Outcome.PARTIAL, answer=f"{value:.4f}", parts={NATS: nats, TOKENS: float(tokens)})
+
+
+def all_tokens(scored: Scored) -> Mapping[str, float]:
+    """The perplexity of all tokens together, in which long texts weigh more."""
+    return {CORPUS.name: CORPUS.of(scored)}
+
+
+def answers(sample: Sample) -> tuple[str, str]:
+    """Log-probabilities of every token: of a text that is expected, and of one that is not."""
+    return "-0.5", "-3"

@@ -1,0 +1,59 @@
+"""Passkey retrieval in a text of a few hundred tokens: a five-digit key between sentences of filler.
+
+Generated, no data set: the form of the long passkey tasks, for models of a short window, such as the embedded one. One
+sample ends in "What is the pass key?" and is right when the first digits of the answer are the key.
+"""
+
+from __future__ import annotations
+
+import random
+
+from serve_eval.datasets.passkey_short import hidden
+from serve_eval.errors import PlanError
+from serve_eval.schema import DataRoots, Dataset, Hypothesis, Message, Metric, Sample, SamplingParams, Task
+from serve_eval.tasks._passkey import by_depth, score
+
+DATA_VERSION = 1
+"""Rises whenever the generator gives other texts for the same seed."""
+DEPTHS = 11
+"""Places of the key, from the first sentence to the last."""
+
+
+def task(
+    *, num_samples: int = 110, sentences: int = 20, apply_chat_template: bool = False, random_seed: int = 0
+) -> Task:
+    """The task with its options: `sentences` of filler, about seven tokens each. Raises PlanError for options out of
+    range."""
+    if num_samples < 1 or sentences < 1:
+        raise PlanError("passkey_short: num_samples and sentences must be 1 or more")
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        rng = random.Random(f"passkey_short:{random_seed}")
+        samples = []
+        for i in range(wanted):
+            depth = i % DEPTHS / (DEPTHS - 1)
+            found = hidden(rng, sentences=sentences, depth=depth)
+            turn = (Message(role="user", content=found.prompt),)
+            prompt = turn if apply_chat_template else f"Question: {found.prompt}\nAnswer: "
+            known = {"depth": f"{100 * depth:.0f} %"}
+            samples.append(Sample(id=f"{i}", prompt=prompt, target=str(found.key), metadata=known))
+        return Dataset(samples=samples, files=(), total=wanted)
+
+    return Task(
+        name="passkey_short",
+        version=1,
+        reference_file="passkey_short",
+        metric=Metric(),
+        hypothesis=Hypothesis(num_samples=num_samples),
+        sampling=SamplingParams(max_tokens=24),
+        chat=apply_chat_template,
+        protocol={"data_version": DATA_VERSION, "random_seed": random_seed, "sentences": sentences},
+        load=load,
+        score=score,
+        answers=_answers,
+        breakdown=by_depth,
+    )
+
+
+def _answers(sample: Sample) -> tuple[str, str]:
+    return f"The pass key is {sample.target}.", f"The pass key is {int(sample.target) - 1}."

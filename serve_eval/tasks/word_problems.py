@@ -1,0 +1,120 @@
+"""Word problems: small sums told as stories, generated, which the embedded model was made for; 0-shot.
+
+No data set and no benchmark: it shows whether a model that was trained on such problems still solves those that it has
+never seen. One sample is the prompt "Question: Bela has 12 nuts. Bela wins 30. How many nuts does Bela have now?\\n
+Answer: " with the solution "12+30=42\\n#### 42". The number after the last `#### ` is scored.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Literal
+
+from serve_eval.datasets.word_problems import Problem, problems
+from serve_eval.errors import PlanError
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Message,
+    Metric,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Task,
+)
+from serve_eval.scorers.likelihood import likeliest
+from serve_eval.tasks._gsm8k_last_line import score as score_last_line
+from serve_eval.tasks._word_problems import DATA_VERSION, asked, solved
+
+STEPS = "steps"
+OFF_BY = (-10, -1, 1, 10)
+"""By how much the last sum of a choice may be wrong."""
+
+Scoring = Literal["answer", "loglikelihood"]
+
+
+def task(
+    *,
+    num_samples: int = 500,
+    num_fewshot: int = 0,
+    apply_chat_template: bool = False,
+    random_seed: int = 0,
+    scoring: Scoring = "answer",
+) -> Task:
+    """The task with its options.
+
+    `apply_chat_template` asks the bare question by chat; `num_fewshot` puts solved problems of the training split
+    before a text. `scoring` "loglikelihood" asks which of four solutions is the likeliest, of which one is right.
+    Raises PlanError for options that exclude each other.
+    """
+    likelihood = scoring == "loglikelihood"
+    if num_samples < 1 or num_fewshot < 0:
+        raise PlanError("word_problems: num_samples must be 1 or more, num_fewshot 0 or more")
+    if apply_chat_template and (likelihood or num_fewshot):
+        raise PlanError("word_problems: num_fewshot and loglikelihood need apply_chat_template: false")
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        shots = problems("train", random_seed)
+        samples = []
+        for i, problem in enumerate(islice(problems("test", random_seed), wanted)):
+            text = "".join(f"{solved(shot)}\n\n" for shot in islice(shots, num_fewshot)) + asked(problem)
+            prompt = (Message(role="user", content=problem.question),) if apply_chat_template else text
+            choices = _choices(problem, random.Random(f"choices:{random_seed}:{i}")) if likelihood else ()
+            known = {STEPS: str(problem.solution.count("\n"))}
+            samples.append(
+                Sample(id=f"test-{i}", prompt=prompt, target=problem.solution, metadata=known, choices=choices)
+            )
+        return Dataset(samples=samples, files=(), total=wanted)
+
+    def score(sample: Sample, response: Response) -> Score:
+        if response.choice_logprobs is None:
+            return score_last_line(sample, response)
+        return likeliest(response.choice_logprobs, sample.choices, sample.target)
+
+    return Task(
+        name="word_problems",
+        version=1,
+        reference_file="word_problems",
+        metric=Metric(),
+        hypothesis=Hypothesis(num_samples=num_samples),
+        sampling=SamplingParams(max_tokens=1 if likelihood else 128, stop=() if apply_chat_template else ("\n\n",)),
+        chat=apply_chat_template,
+        protocol={
+            "data_version": DATA_VERSION,
+            "num_fewshot": num_fewshot,
+            "random_seed": random_seed,
+            **({"scoring": scoring} if likelihood else {}),
+        },
+        load=load,
+        score=score,
+        answers=_answers,
+        breakdown=_by_steps,
+        prompt_logprobs=likelihood,
+    )
+
+
+def _choices(problem: Problem, rng: random.Random) -> tuple[str, ...]:
+    """The solution and three others that go wrong in their last sum, in a random order."""
+    before, _, _ = problem.solution.rpartition("=")
+    wrong = [f"{before}={problem.answer + by}\n#### {problem.answer + by}" for by in rng.sample(OFF_BY, 3)]
+    found = [problem.solution, *wrong]
+    rng.shuffle(found)
+    return tuple(found)
+
+
+def _answers(sample: Sample) -> tuple[str, str]:
+    if sample.choices:
+        return sample.target, next(choice for choice in sample.choices if choice != sample.target)
+    return sample.target, f"{sample.target}0"
+
+
+def _by_steps(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
+    """Accuracy in percent by the number of steps of the solution."""
+    values: dict[str, list[float]] = {}
+    for sample, value in scored:
+        values.setdefault(sample.metadata[STEPS], []).append(value)
+    return {STEPS: {n: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for n, v in sorted(values.items())}}

@@ -1,0 +1,41 @@
+"""Perplexity of solved word problems that the embedded model has never seen; generated; lower is better.
+
+One sample is a problem with its solution, as a text that is sent as a prompt. The endpoint has to give the
+log-probabilities of prompts.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from serve_eval.datasets.word_problems import problems
+from serve_eval.errors import PlanError
+from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
+from serve_eval.tasks._perplexity import METRIC, all_tokens, answers, score
+from serve_eval.tasks._word_problems import DATA_VERSION, solved
+
+
+def task(*, num_samples: int = 200, random_seed: int = 0) -> Task:
+    """The task with its options: `num_samples` problems of the seed. Raises PlanError for fewer than one."""
+    if num_samples < 1:
+        raise PlanError("word_problems_perplexity: num_samples must be 1 or more")
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        found = islice(problems("test", random_seed), wanted)
+        samples = [Sample(id=f"test-{i}", prompt=solved(problem), target="") for i, problem in enumerate(found)]
+        return Dataset(samples=samples, files=(), total=wanted)
+
+    return Task(
+        name="word_problems_perplexity",
+        version=1,
+        reference_file="word_problems_perplexity",
+        metric=METRIC,
+        hypothesis=Hypothesis(num_samples=num_samples, sigma=0.5),
+        sampling=SamplingParams(max_tokens=1),
+        protocol={"data_version": DATA_VERSION, "random_seed": random_seed},
+        load=load,
+        score=score,
+        answers=answers,
+        secondary=all_tokens,
+        prompt_logprobs=True,
+    )
