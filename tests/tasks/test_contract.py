@@ -27,10 +27,10 @@ from serve_eval.schema import (
 )
 from tests.tasks.made_data import NAMES, spec_of
 
-LIKELIHOOD = Spec(name="mmlu", options={"scoring": "loglikelihood"})
+LIKELIHOOD = [Spec(name=name, options={"scoring": "loglikelihood"}) for name in ("mmlu", "word_problems")]
 
 
-@pytest.fixture(params=[*NAMES, LIKELIHOOD], ids=lambda param: getattr(param, "name", param))
+@pytest.fixture(params=[*NAMES, *LIKELIHOOD], ids=lambda param: getattr(param, "name", param))
 def loaded(request: pytest.FixtureRequest, data_root: Path) -> tuple[Task, Dataset]:
     task = build_task(request.param if isinstance(request.param, Spec) else spec_of(request.param, data_root))
     assert task.hypothesis.num_samples is not None
