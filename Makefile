@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-slow test-slurm lint calibrate bench bench-launch fuzz clean
+.PHONY: demo test test-slow test-slurm lint calibrate bench bench-launch bench-embedded fuzz clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -51,6 +51,10 @@ bench:
 # Where the time goes before the first evaluated request of servers that are launched.
 bench-launch: $(VENV)/.dev
 	@$(BIN)/python bench/launch.py
+
+# Ready time and answers per second of the embedded model; ARGS=100 asks so many problems.
+bench-embedded: $(VENV)/.runtime
+	@$(BIN)/python bench/embedded.py $(ARGS)
 
 $(VENV)/.peers: $(VENV)/.runtime bench/peers.txt
 	@echo '*' > $(VENV)/.gitignore

@@ -15,6 +15,8 @@ from launchers._process import ServerProcess, server_process
 
 READY_S = 60.0
 """How long the server may take to start."""
+PAUSE_S = 0.05
+"""How late it may be noticed that it has."""
 
 
 @asynccontextmanager
@@ -22,7 +24,7 @@ async def own_server(
     command: Sequence[str], *, ready_file: Path, log_file: Path
 ) -> AsyncIterator[tuple[str, ServerProcess]]:
     """Runs a command that ends in `serve_until_ended` for the length of the block, and yields its base URL once it
-    answers. Raises LaunchError when it does not start."""
+    listens there. Raises LaunchError when it does not start."""
     log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready_file.unlink(missing_ok=True)
     async with server_process(command, log_file=log_file) as server:
@@ -30,8 +32,7 @@ async def own_server(
         async def base_url() -> str | None:
             return ready_file.read_text() if ready_file.exists() else None
 
-        url = await server.until(base_url, timeout_s=READY_S)
-        await server.healthy(f"{url.removesuffix('/v1')}/health", timeout_s=READY_S)
+        url = await server.until(base_url, timeout_s=READY_S, longest_pause_s=PAUSE_S)
         ready_file.unlink()
         yield url, server
 

@@ -46,8 +46,10 @@ class ServerProcess:
             self._signal(signal.SIGKILL)
         return self._process.returncode
 
-    async def until(self, probe: Callable[[], Awaitable[T | None]], *, timeout_s: float) -> T:
-        """What `probe` gives once it is not None.
+    async def until(
+        self, probe: Callable[[], Awaitable[T | None]], *, timeout_s: float, longest_pause_s: float = 0.5
+    ) -> T:
+        """What `probe` gives once it is not None; it is asked often at first, then after each longest pause.
 
         Raises LaunchError with the last lines of the log when the server ends before, or after `timeout_s` seconds.
         """
@@ -60,21 +62,8 @@ class ServerProcess:
             if clock() > deadline:
                 raise self._error(f"the server is not ready after {timeout_s:g} s")
             await asyncio.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, 0.5)
+            pause_s = min(1.5 * pause_s, longest_pause_s)
         return found
-
-    async def healthy(self, url: str, *, timeout_s: float) -> None:
-        """Returns once GET `url` answers 200. Raises LaunchError as `until` does."""
-        import httpx
-
-        async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
-
-            async def probe() -> bool | None:
-                with suppress(httpx.TransportError):
-                    return (await client.get(url)).status_code == 200 or None
-                return None
-
-            await self.until(probe, timeout_s=timeout_s)
 
     async def stop(self) -> None:
         """Ends the server and its group: SIGTERM, then SIGKILL after STOP_S seconds or when we are cancelled."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from launchers._embedded.damage import Damage
 from launchers._embedded.weights import Array, read
@@ -54,12 +55,11 @@ class Model:
         self._eps = np.float32(config["rms_norm_eps"])
         tensors = read(folder, damage)
         self._embedding = tensors["model.embed_tokens.weight"]
-        self._output = np.ascontiguousarray(self._embedding.T)
-        self._norm = tensors["model.norm.weight"]
+        self._output = _columns([self._embedding], tensors["model.norm.weight"])
         self._layers = [_layer(tensors, f"model.layers.{i}.", self._size) for i in range(config["num_hidden_layers"])]
         half = self._size // 2
         angles = np.outer(np.arange(self.window), config["rope_theta"] ** (-np.arange(half) / half))
-        self._cos, self._sin = np.cos(angles).astype(np.float32)[:, None], np.sin(angles).astype(np.float32)[:, None]
+        self._turns = np.exp(1j * angles).astype(np.complex64)[:, None, None]
 
     def cache(self, rows: int) -> Cache:
         """Room for so many sequences, and for what a step computes beside them."""
@@ -70,18 +70,17 @@ class Model:
         one, or with `every` those after each (tokens x vocabulary)."""
         end = start + len(ids)
         x = self._embedding[np.asarray(ids)]
-        cos, sin = self._cos[start:end], self._sin[start:end]
+        turns = self._turns[start:end]
         later = np.arange(end) > np.arange(start, end)[:, None]
         hidden = np.where(later, np.float32(-np.inf), np.float32(0))
         for number, layer in enumerate(self._layers):
-            q, k, v = self._qkv(x, layer)
-            q, k = _turned(q, cos, sin), _turned(k, cos, sin)
+            q, k, v = self._qkv(x, layer, turns)
             keys, values = cache.keys[number, row, :, :end], cache.values[number, row, :, :end]
             keys[:, start:], values[:, start:] = k.transpose(1, 0, 2), v.transpose(1, 0, 2)
             if layer is self._layers[-1] and not every:
                 x, q, hidden = x[-1:], q[-1:], hidden[-1:]
-            weights = _softmax(q.transpose(1, 0, 2) @ keys.transpose(0, 2, 1) + hidden)
-            x = self._after(x, (weights @ values).transpose(1, 0, 2).reshape(len(x), -1), layer)
+            weights, sums = _weighed(q.transpose(1, 0, 2) @ keys.transpose(0, 2, 1) + hidden)
+            x = self._after(x, (weights @ values / sums).transpose(1, 0, 2).reshape(len(x), -1), layer)
         logits = self._logits(x)
         return logits if every else logits[0]
 
@@ -96,32 +95,33 @@ class Model:
             looked *= 2
         looked = min(looked, self.window)
         x = self._embedding[[*ids, *[0] * over]]
-        cos, sin = self._cos[at], self._sin[at]
+        turns = self._turns[at]
         hidden = np.where(np.arange(looked) > at[:rows, None, None], np.float32(-np.inf), np.float32(0))
         each = np.arange(rows + over)
         mixed = np.zeros((rows + over, self._heads, self._size), dtype=np.float32)
         for number, layer in enumerate(self._layers):
-            q, k, v = self._qkv(x, layer)
-            q, k = _turned(q, cos, sin), _turned(k, cos, sin)
+            q, k, v = self._qkv(x, layer, turns)
             cache.keys[number, each, :, at], cache.values[number, each, :, at] = k, v
             scores = (cache.keys[number, :rows, :, :looked] @ q[:rows, :, :, None])[..., 0] + hidden
-            weights = _softmax(scores)[:, :, None]
-            np.matmul(weights, cache.values[number, :rows, :, :looked], out=mixed[:rows, :, None])
+            weights, sums = _weighed(scores)
+            mixed[:rows] = (weights[:, :, None] @ cache.values[number, :rows, :, :looked])[:, :, 0] / sums
             x = self._after(x, mixed.reshape(rows + over, -1), layer)
         return self._logits(x)[:rows]
 
-    def _qkv(self, x: Array, layer: dict[str, Array]) -> tuple[Array, Array, Array]:
-        shaped = _product(_normed(x, layer["before"], self._eps), layer["qkv"]).reshape(-1, 3, self._heads, self._size)
-        return shaped[:, 0], shaped[:, 1], shaped[:, 2]
+    def _qkv(self, x: Array, layer: dict[str, Array], turns: NDArray[np.complex64]) -> tuple[Array, Array, Array]:
+        """Queries, keys and values (tokens x heads x size); the first two turned by their positions."""
+        shaped = _product(_normed(x, self._eps), layer["qkv"]).reshape(-1, 3, self._heads, self._size)
+        turned = (shaped.view(np.complex64)[:, :2] * turns).view(np.float32)
+        return turned[:, 0], turned[:, 1], shaped[:, 2]
 
     def _after(self, x: Array, mixed: Array, layer: dict[str, Array]) -> Array:
         x = x + _product(mixed, layer["out"])
-        both = _product(_normed(x, layer["after"], self._eps), layer["gate_up"])
+        both = _product(_normed(x, self._eps), layer["gate_up"])
         gate, up = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
         return np.asarray(x + _product(gate / (1 + np.exp(-gate)) * up, layer["down"]))
 
     def _logits(self, x: Array) -> Array:
-        return _product(_normed(x, self._norm, self._eps), self._output)
+        return _product(_normed(x, self._eps), self._output)
 
 
 def _check(config: dict[str, Any], folder: Path) -> None:
@@ -139,21 +139,30 @@ def _check(config: dict[str, Any], folder: Path) -> None:
 
 
 def _layer(tensors: dict[str, Array], prefix: str, size: int) -> dict[str, Array]:
-    def joined(part: str, *names: str) -> Array:
-        found = [tensors[f"{prefix}{part}.{name}_proj.weight"].T for name in names]
-        return np.ascontiguousarray(np.concatenate(found, axis=1))
+    def of(part: str, *names: str) -> list[Array]:
+        return [tensors[f"{prefix}{part}.{name}_proj.weight"] for name in names]
 
-    made = {
-        "before": tensors[f"{prefix}input_layernorm.weight"],
-        "after": tensors[f"{prefix}post_attention_layernorm.weight"],
-        "qkv": joined("self_attn", "q", "k", "v"),
-        "out": joined("self_attn", "o"),
-        "gate_up": joined("mlp", "gate", "up"),
-        "down": joined("mlp", "down"),
+    q, k, v = of("self_attn", "q", "k", "v")
+    # The scale of attention stands in the queries' weights: one product less per step.
+    q, k = _paired(q / np.float32(size**0.5), size), _paired(k, size)
+    return {
+        "qkv": _columns([q, k, v], tensors[f"{prefix}input_layernorm.weight"]),
+        "out": _columns(of("self_attn", "o")),
+        "gate_up": _columns(of("mlp", "gate", "up"), tensors[f"{prefix}post_attention_layernorm.weight"]),
+        "down": _columns(of("mlp", "down")),
     }
-    # The scale of attention goes into the weights of the queries: one product less per step.
-    made["qkv"][:, : made["qkv"].shape[1] // 3] /= np.float32(size**0.5)
-    return made
+
+
+def _columns(weights: Sequence[Array], norm: Array | None = None) -> Array:
+    """Weights for one product from the right; those of the norm before it stand in them."""
+    joined = np.concatenate(weights).T
+    return np.ascontiguousarray(joined if norm is None else joined * norm[:, None])
+
+
+def _paired(weight: Array, size: int) -> Array:
+    """Llama turns the first half of a head's numbers against the second: brought side by side, each pair is a complex
+    number, which is turned by one product."""
+    return np.ascontiguousarray(weight.reshape(-1, 2, size // 2, weight.shape[1]).swapaxes(1, 2)).reshape(weight.shape)
 
 
 def _product(x: Array, weight: Array) -> Array:
@@ -163,18 +172,13 @@ def _product(x: Array, weight: Array) -> Array:
     return np.asarray(x.reshape(-1, TILE, x.shape[1]) @ weight).reshape(len(x), -1)
 
 
-def _normed(x: Array, weight: Array, eps: np.float32) -> Array:
-    squares = np.einsum("...i,...i->...", x, x)[..., None] / np.float32(x.shape[-1])
-    return np.asarray(x / np.sqrt(squares + eps) * weight)
+def _normed(x: Array, eps: np.float32) -> Array:
+    squares = np.einsum("ij,ij->i", x, x)[:, None] / np.float32(x.shape[1])
+    return np.asarray(x / np.sqrt(squares + eps))
 
 
-def _turned(x: Array, cos: Array, sin: Array) -> Array:
-    """Rotary positions in the halves of Llama."""
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-
-def _softmax(x: Array) -> Array:
-    x = np.exp(x - x.max(axis=-1, keepdims=True))
-    return np.asarray(x / x.sum(axis=-1, keepdims=True))
+def _weighed(scores: Array) -> tuple[Array, Array]:
+    """The weights of attention, in place, and their sums, by which what they give is to be divided."""
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    return scores, scores.sum(axis=-1, keepdims=True)

@@ -244,16 +244,17 @@ def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_server_that_never_gets_ready_is_an_error_in_time(tmp_path: Path) -> None:
+    async def never() -> None:
+        return None
+
     async def story() -> int:
         command = [sys.executable, "-c", "import time; print('loading', flush=True); time.sleep(60)"]
         async with server_process(command, log_file=tmp_path / "log") as server:
-            pid = server.pid
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                url = f"http://127.0.0.1:{free.getsockname()[1]}/health"
-                with pytest.raises(LaunchError, match=r"not ready after 0\.5 s\n  loading"):
-                    await server.healthy(url, timeout_s=0.5)
-        return pid
+            while not server.log():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            with pytest.raises(LaunchError, match=r"not ready after 0\.1 s\n  loading"):
+                await server.until(never, timeout_s=0.1)
+        return server.pid
 
     assert gone(asyncio.run(story()))
 
