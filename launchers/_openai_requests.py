@@ -79,9 +79,10 @@ _decode = msgspec.json.Decoder(_Body).decode
 class Ask:
     """A request that was found valid.
 
-    A prompt is a text, messages, or token ids. `max_tokens` and `temperature` None: the server's own default. `logprobs` is the number of
-    alternatives per generated token, and with `echo` per token of the prompt (None: no log-probabilities);
-    `prompt_logprobs` is vLLM's field. `truncate` keeps the last tokens of a prompt. `tools` may be called.
+    A prompt is a text, messages, or token ids. `max_tokens` and `temperature` None: the server's own default.
+    `logprobs` is the number of alternatives per generated token, and with `echo` per token of the prompt (None: no
+    log-probabilities); `prompt_logprobs` is vLLM's field. `truncate` keeps the last tokens of a prompt. `tools` may be
+    called.
     """
 
     chat: bool

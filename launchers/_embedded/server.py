@@ -169,7 +169,7 @@ class _Server:
                 one = Wanted(
                     ids=ids,
                     max_tokens=max_tokens,
-                    temperature=ask.temperature,
+                    temperature=1.0 if ask.temperature is None else ask.temperature,
                     top_p=ask.top_p,
                     seed=ask.seed,
                     turn=turn,
