@@ -28,10 +28,15 @@ def placed(
     `ports` are the front door's and those of the others (None: such as a dry run shows). Raises PlanError when the GPUs
     are too few, and for a port that is none.
     """
-    if port is not None and not 0 < port < 65536:
-        raise PlanError(f"launcher.port: {port} is none; give one from 1 to 65535, or leave it out for a free one")
-    first = FIRST_PORT if port is None else port
+    first = shown(port)
     front, *others = ports or range(first, first + len(parts))
     blocks = _gpus.blocks([(part.name, part.width) for part in parts], gpus, os.environ)
     places = [Place(host=LOOPBACK, port=number, gpus=block) for number, block in zip(others, blocks[:-1], strict=True)]
     return list(zip(parts, [*places, Place(host=host, port=front, gpus=blocks[-1])], strict=True))
+
+
+def shown(port: int | None) -> int:
+    """The port of the front door in a dry run. Raises PlanError for a port that is none."""
+    if port is not None and not 0 < port < 65536:
+        raise PlanError(f"launcher.port: {port} is none; give one from 1 to 65535, or leave it out for a free one")
+    return FIRST_PORT if port is None else port

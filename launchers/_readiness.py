@@ -64,7 +64,7 @@ async def _healthy(client: Any, server: Server, *, cluster: bool) -> bool:
     import httpx
 
     with suppress(httpx.TransportError, ValueError):
-        reply = await client.get(server.url + ("/cluster_info" if cluster else "/health"))
+        reply = await client.get(server.url + ("/cluster_info" if cluster else server.health))
         return reply.status_code == 200 and (not cluster or bool(reply.json().get("is_ready")))
     return False
 

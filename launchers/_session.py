@@ -30,7 +30,32 @@ async def session(
     seconds, are for the loading, for the first completion, and between SIGTERM and SIGKILL. Raises PlanError for an
     option that this version does not know, LaunchError when a server does not start or ends.
     """
-    servers = await adapted_to_machine(servers)
+    async with served(
+        await adapted_to_machine(servers),
+        context,
+        launcher=launcher,
+        model=model,
+        ready_timeout_s=ready_timeout_s,
+        answer_timeout_s=answer_timeout_s,
+        stop_timeout_s=stop_timeout_s,
+        cluster=cluster,
+    ) as endpoint:
+        yield endpoint
+
+
+@asynccontextmanager
+async def served(
+    servers: Sequence[Server],
+    context: LaunchContext,
+    *,
+    launcher: str,
+    model: str,
+    ready_timeout_s: float,
+    answer_timeout_s: float,
+    stop_timeout_s: float,
+    cluster: bool = False,
+) -> AsyncIterator[Endpoint]:
+    """`session` with the command lines as they are, of any server. Raises LaunchError."""
     front = servers[-1]
     async with fleet(servers, log_dir=context.log_dir, told=context.told, stop_timeout_s=stop_timeout_s) as running:
         await ready(

@@ -53,7 +53,8 @@ class Server:
     `here`: it uses ports and GPUs of this machine, which are then checked and locked. `at_end` is a command that ends
     what the end of the process does not, such as a container. `to_stop` is a command that asks it to end, where SIGTERM
     for the process is not the way. `image`: the container image that holds trtllm-serve. `options_at`: where in `argv`
-    the options of trtllm-serve begin (None: after as many words as `probe` has).
+    the options of trtllm-serve begin (None: after as many words as `probe` has). `health` is the path that answers 200
+    once it is up.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Server:
     to_stop: tuple[str, ...] = ()
     image: str | None = None
     options_at: int | None = None
+    health: str = "/health"
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ async def launch(
         told=told,
     )
     async with start(context, **options) as endpoint:
-        yield replace(endpoint, base_url=normalise_base_url(endpoint.base_url), model=plan.model or endpoint.model)
+        yield replace(endpoint, base_url=normalise_base_url(endpoint.base_url), model=endpoint.model or plan.model)
 
 
 def check_launcher(plan: Plan) -> None:

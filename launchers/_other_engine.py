@@ -1,0 +1,64 @@
+"""One server of another engine than TensorRT-LLM on this machine: what its launchers share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launchers import _environment, _gpus, _machine
+from launchers._trtllm_command import Place, Server
+from serve_eval.errors import PlanError
+from serve_eval.schema import LaunchContext
+
+MODEL_HINT = "Set launcher.model, or name the model by --model."
+
+
+def loaded(context: LaunchContext, model: str | None, what: str) -> str:
+    """What is loaded: `model`, else what the plan names. Raises PlanError when there is neither."""
+    if (found := model or context.model) is None:
+        raise PlanError(f"launcher.model: name {what}", hint=MODEL_HINT)
+    return found
+
+
+def place(options: Mapping[str, Any], ports: Sequence[int] | None = None) -> Place:
+    """Where it listens, and on which GPUs it runs: on none of its own where none are named. `ports` are those that a
+    launch takes (None: such as a dry run shows). Raises PlanError."""
+    port = _machine.shown(options["port"])
+    named = options["gpus"] or []
+    [gpus] = _gpus.blocks([("the server", len(named))], named, {})
+    return Place(host=options["host"], port=ports[0] if ports else port, gpus=gpus)
+
+
+def server(
+    name: str,
+    command: Sequence[str],
+    flags: Mapping[str, object],
+    options: Mapping[str, Any],
+    where: Place,
+    *,
+    env: Mapping[str, str] | None = None,
+    health: str = "/health",
+) -> Server:
+    """The server with its command line: `command`, then the flags that are not None, then `extra_args`.
+
+    `env` stands below the variables of the options. Raises PlanError for a secret, and for an extra argument that is a
+    flag of the launcher's.
+    """
+    extra = options["extra_args"]
+    _environment.check(options["env"], "launcher.env")
+    _environment.check_words([*command, *extra], "launcher.command or launcher.extra_args")
+    for word in extra:
+        if (flag := word.partition("=")[0]) in flags:
+            raise PlanError(f"launcher.extra_args: {flag} is set by the launcher: give the option that sets it")
+    argv = list(command)
+    for flag, value in flags.items():
+        argv += [] if value is None or value is False else [flag] if value is True else [flag, str(value)]
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(where.gpus)} if where.gpus else {}
+    return Server(
+        name=name,
+        argv=(*argv, *extra),
+        probe=(),
+        place=where,
+        env={**visible, **(env or {}), **options["env"]},
+        health=health,
+    )
