@@ -20,6 +20,7 @@ from serve_eval.errors import PlanError
 from serve_eval.hung import Asked, Hung
 from serve_eval.preparation import PreparedTask
 from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.quirks import quirks
 from serve_eval.schema import Endpoint, LaunchContext, Plan, Prompt, Sample, Task
 
 LAUNCHERS = "launchers"
@@ -81,9 +82,9 @@ def check_launcher(plan: Plan) -> None:
     sys.modules[start.__module__].commands(context, **options)
 
 
-def about_endpoint(plan: Plan, endpoint: Endpoint, folder: Path) -> list[str]:
+def about_endpoint(plan: Plan, endpoint: Endpoint, folder: Path, tasks: Sequence[Task]) -> list[str]:
     """What a reader of the verdict should know of where the answers came from."""
-    warnings = []
+    warnings = quirks(plan, endpoint, tasks)
     served = endpoint.info.get("models")
     if isinstance(served, list) and served and plan.model not in served:
         warnings.append(

@@ -46,6 +46,7 @@ from serve_eval.order import arranged
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.probe import probe, reason
 from serve_eval.protocol import TASKS
+from serve_eval.quirks import quirks
 from serve_eval.report.exit_code import exit_code
 from serve_eval.rerunning import Rerun, archived, note_asked, set_aside
 from serve_eval.runner import Lane, Progress, Session, ask
@@ -138,6 +139,8 @@ async def evaluate(
                     _watch(plan, work, folder, draw=True)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
                 endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
+                for line in quirks(plan, endpoint, [w.p.task for w in work]):
+                    told(f"warning: {line}")
                 session = _session(plan, endpoint, started_at)
                 run_folder.note_session(folder, {**session, "abilities": found, "unsupported": lacking})
                 able = [w for w in work if w.p.task.name not in lacking]
@@ -159,7 +162,7 @@ async def evaluate(
         await _run_answers(plan, work, sandbox, progress)
         await _judge_answers(plan, work, folder, environ, progress)
         _score_again(plan, work, folder, stack)
-        warnings += about_endpoint(plan, endpoint, folder)
+        warnings += about_endpoint(plan, endpoint, folder, [w.p.task for w in work])
         tallies = [w.tally for w in work if not w.p.task.prompt_logprobs]  # those are never streamed
         if plan.limits.stream and any(t.scored for t in tallies) and not any(t.traffic.ttft_s for t in tallies):
             warnings.append("streams were asked for and none came: there are no times to the first token")
@@ -189,7 +192,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
         _score_again(plan, work, folder, stack)
         _watch(plan, work, folder, draw=False)
         endpoint = last_endpoint(saved, folder)
-        warnings += about_endpoint(saved, endpoint, folder)
+        warnings += about_endpoint(saved, endpoint, folder, [w.p.task for w in work])
         return _report(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
 
 

@@ -47,6 +47,8 @@ WORD = "violet"
 """What guided decoding has to say to a question that it does not answer, and a tool is to be called with."""
 TOOL = "write_down"
 _LONGER = "Serve the model with a longer context, or ask for shorter answers (max_tokens)."
+LIKELIEST = 8
+"""Tokens that the model says and weighs."""
 CONTEXT_S = 60.0
 """How long the probe of the context length may take; a server that takes it at its word would generate on."""
 
@@ -157,12 +159,34 @@ async def prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | Non
         client.logprobs_form = form
         result = await _sent(client, TEXT, prompt_logprobs=True)
         if isinstance(result, Response) and result.prompt_logprobs is not None:
+            if misplaced := await _misplaced(client):
+                seen.append(f"{form}: {misplaced}")
+                continue
             told = result.prompt_logprobs
             counted = f"{form}: {len(told.values)} of {result.usage.prompt_tokens} tokens"
             places = "without" if told.offsets is None else "with"
             return Ability(need=need, works=True, seen=f"{counted}, {places} places"), told
         seen.append(f"{form}: {result.message if isinstance(result, Failure) else 'nothing'}")
     return Ability(need=need, works=False, seen="; ".join(seen), help=_HELP[need]), None
+
+
+async def _misplaced(client: Client) -> str:
+    """What shows that the log-probabilities stand at wrong tokens; nothing where nothing does.
+
+    What the model itself says next is the likeliest token at every place, and has to be so when it is weighed.
+    llama-cpp-python gives each token the place behind its own where the tokenizer puts no token before a text.
+    """
+    said = await _sent(client, TEXT, max_tokens=LIKELIEST)
+    if isinstance(said, Failure) or not said.text.strip():
+        return ""
+    weighed = await _sent(client, TEXT + said.text, prompt_logprobs=True)
+    told = weighed.prompt_logprobs if isinstance(weighed, Response) else None
+    if told is None or told.likeliest is None or told.offsets is None:
+        return ""
+    own = [mark for mark, at in zip(told.likeliest, told.offsets, strict=True) if at >= len(TEXT)]
+    if len(own) < LIKELIEST // 2 or 2 * own.count("1") >= len(own):
+        return ""
+    return f"of {len(own)} tokens that the model says itself only {own.count('1')} are the likeliest at their place"
 
 
 def _continuation_logprobs(told: PromptLogprobs) -> Ability:

@@ -56,6 +56,7 @@ LAYERS: list[tuple[str, ...]] = [
         "early",
         "rerunning",
         "probe",
+        "quirks",
         "endpoint",
         "judging",
         "evaluation",

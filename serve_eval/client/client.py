@@ -6,8 +6,8 @@ import asyncio
 import math
 import random
 import re
-import secrets
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -52,7 +52,7 @@ class _Missed(Exception):
     ) -> None:
         super().__init__(message)
         self.kind, self.status, self.retryable, self.retry_after = kind, status, retryable, retry_after
-        self.lost_stream = lost_stream
+        self.lost_stream, self.stale = lost_stream, False
 
 
 class Client:
@@ -103,7 +103,7 @@ class Client:
         self._echoes = Echoes()
         self._rng = random.Random()
         self._epoch = time.time() - time.monotonic()
-        self._prefix, self._sent = secrets.token_hex(4), 0
+        self._id_start, self._sent = str(uuid.uuid4())[:-12], 0
 
     async def __aenter__(self) -> Self:
         limits = self.limits
@@ -121,9 +121,11 @@ class Client:
         """The answer to a request, after at most `max_attempts` attempts (`once`: one), or why there is none.
 
         Attempts, pauses included, are bounded by `sample_timeout_s`. What would fail the same way is not tried again.
-        An answer that a stream lost is asked for again without streaming.
+        An answer that a stream lost is asked for again without streaming, and a request that met the end of a
+        connection that was used before on a new one: neither counts as an attempt that may be made no more.
         """
         attempts: list[Attempt] = []
+        uncounted, fresh = 0, False
         given_up = f"the sample's {self.limits.sample_timeout_s:g} s"
         missed: _Missed | None = None
         stream = self.limits.stream and not request.prompt_logprobs
@@ -131,18 +133,22 @@ class Client:
         try:
             while True:
                 try:
-                    return await self._attempt(request, attempts, wait, stream=stream)
+                    return await self._attempt(request, attempts, wait, stream=stream, fresh=fresh)
                 except _Missed as error:
                     missed = error
+                fresh = missed.stale
                 if missed.lost_stream and stream:
                     stream = False
                     continue
-                if once or not missed.retryable or len(attempts) >= self.limits.max_attempts:
+                if fresh:
+                    uncounted += 1
+                    continue
+                if once or not missed.retryable or len(attempts) - uncounted >= self.limits.max_attempts:
                     break
                 if not self._may_retry():
                     missed = self._with_note(missed, "not tried again: the retry budget is spent")
                     break
-                await asyncio.sleep(retry.pause_s(len(attempts), missed.retry_after, self._rng))
+                await asyncio.sleep(retry.pause_s(len(attempts) - uncounted, missed.retry_after, self._rng))
         except asyncio.CancelledError:
             if not wait.cut_off(SAMPLE):
                 raise
@@ -184,11 +190,13 @@ class Client:
         retryable = missed.retryable if retryable is None else retryable
         return _Missed(missed.kind, f"{missed} ({note})", status=missed.status, retryable=retryable)
 
-    async def _attempt(self, request: Request, attempts: list[Attempt], wait: Wait, *, stream: bool) -> Response:
+    async def _attempt(
+        self, request: Request, attempts: list[Attempt], wait: Wait, *, stream: bool, fresh: bool
+    ) -> Response:
         if self._rate is not None:
             await self._turn(wait)
         self._sent += 1
-        request_id = f"{self._prefix}-{self._sent}"
+        request_id = f"{self._id_start}{self._sent:012x}"  # llama-cpp-python refuses one that is no UUID
         over = logprobs.FIELDS[self.logprobs_form] if request.prompt_logprobs else None
         model, field = self.endpoint.model or "", self.max_tokens_field
         body = wire.encode(request, model, stream=stream, max_tokens_field=field, over=over)
@@ -198,8 +206,9 @@ class Client:
         failure: FailureKind | None = FailureKind.TIMEOUT  # what it is when the sample's time limit cuts us off
         reply: Reply | None = None
         status: int | None = None
+        used = None if fresh else self._pool.idle()
         try:
-            line = self._pool.idle() or await self._open()
+            line = used or await self._open()
             reply = self._reply()
             self.patience.expect(wait, reply)
             head = self._heads[wire.route(request.prompt)]
@@ -222,6 +231,9 @@ class Client:
         except _Missed as missed:
             failure = missed.kind
             status = missed.status = missed.status or _status(reply)
+            if used is not None and failure is FailureKind.DISCONNECTED and reply is not None and not reply.received:
+                missed.stale = True
+                self._pool.was_stale(used, time.monotonic())
             raise
         finally:
             end = time.monotonic()
@@ -230,7 +242,7 @@ class Client:
             # After an error a connection may still get the answer that the error came before.
             if line is not None:
                 if failure is None and reply is not None and reply.whole:
-                    self._pool.keep(line, end)
+                    self._pool.keep(line, end, used=used is not None)
                 else:
                     line.abort()
             if failure is not None and reply is not None:
@@ -340,10 +352,13 @@ class Client:
             return None
 
     async def describe(self) -> dict[str, object]:
-        """What the endpoint tells of itself, as far as it does: `models` that it lists, `version`."""
+        """What the endpoint tells of itself, as far as it does: `models` that it lists, the `server`, `version`."""
         told: dict[str, object] = {}
-        with suppress(EndpointError):
-            told["models"] = await self.models()
+        with suppress(_Missed):
+            listed = await self._get(self._path + "/models")
+            told["models"] = [self.masked(name, 8) for name in wire.model_ids(listed)]
+            if (server := wire.server(listed)) is not None:
+                told["server"] = server
         with suppress(_Missed):
             version = wire.version(await self._get(self._path.removesuffix("/v1") + "/version"))
             if version is not None:

@@ -63,14 +63,21 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
         raise InvalidResponse("no choices in the answer", body)
     choice, usage = parsed.choices[0], wire.usage(parsed.usage)
     generated = choice.prompt_logprobs is None
+    values, tokens, offsets = _entries(choice)
+    expected = usage.prompt_tokens
+    unlisted = expected > 0 and len(values) == expected + usage.completion_tokens - 1
+    if unlisted and _spell(tokens[: expected - 1], prompt):
+        expected -= 1  # llama-cpp-python counts the token before a text, and does not list it
     return Said(
         id=wire.answer_id(parsed.id),
         finish_reason=wire.finished(choice.finish_reason),
         usage=usage,
         prompt_logprobs=_kept(
-            *_entries(choice),
+            values,
+            tokens,
+            offsets,
             likeliest=_likeliest(choice),
-            expected=usage.prompt_tokens,
+            expected=expected,
             generated=generated,
             prompt=prompt,
         ),
@@ -106,6 +113,11 @@ def _likeliest(choice: _Choice) -> list[bool | None]:
         return []
     pairs = zip(listed.token_logprobs or (), listed.top_logprobs, strict=False)
     return [None if value is None or not top else value >= max(top.values()) for value, top in pairs]
+
+
+def _spell(tokens: Sequence[str | None], text: str) -> bool:
+    """Whether tokens are the whole text, but for a space that some tokenizers put before it."""
+    return bool(text) and "".join(token or "" for token in tokens).removeprefix(" ") == text.removeprefix(" ")
 
 
 def _kept(

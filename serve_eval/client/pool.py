@@ -18,6 +18,9 @@ from serve_eval.errors import PlanError
 
 KEEPALIVE_S = 3.0
 """Below the 5 s after which trtllm-serve closes an idle connection: a POST on a closing connection is lost."""
+HASTY, HASTY_S = 3, 0.5
+"""A server that closed so many connections in a row, each so soon behind its answer, does it always: llama-server does
+behind streams, without saying so, and every next request would be lost."""
 ADDRESSES_S = 10.0
 """How long the addresses of a name are kept."""
 NEXT_ADDRESS_S = 0.25
@@ -80,7 +83,7 @@ class Pool:
         self._addresses: Sequence[aiohappyeyeballs.AddrInfoType] = ()
         self._resolved_at, self._turn = 0.0, 0
         self._lookup: asyncio.Task[None] | None = None
-        self._closed = False
+        self._closed, self._hasty = False, 0
         self._idle: dict[Line, None] = {}
         self.lines: set[Line] = set()
 
@@ -111,9 +114,16 @@ class Pool:
                 return line
         return None
 
-    def keep(self, line: Line, now: float) -> None:
-        """Takes back a connection whose reply was had whole."""
-        if line.usable and not self._closed:
+    def was_stale(self, line: Line, now: float) -> None:
+        """Notes that a connection which had been used before was closed without a word to the next request."""
+        self._hasty += now - line.used_at < HASTY_S
+
+    def keep(self, line: Line, now: float, *, used: bool = False) -> None:
+        """Takes back a connection whose reply was had whole, unless the server closes such behind its answers without
+        saying so. `used`: the reply was not the first on it."""
+        if used:
+            self._hasty = 0
+        if line.usable and not self._closed and self._hasty < HASTY:
             line.rest(now)
             self._idle[line] = None
         else:

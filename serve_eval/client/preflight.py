@@ -13,6 +13,8 @@ from serve_eval.folders import nearest
 from serve_eval.schema import Failure, FailureKind, Message, Prompt, Request, SamplingParams
 
 PING = "1 + 1 ="
+LENGTH_SLACK = 4
+"""By how many tokens an answer may be longer than was asked for: servers differ in whether its end counts."""
 _OPTIONS = frozenset({"truncate_prompt_tokens", "add_special_tokens", "temperature", "top_p", "stop"})
 """Fields that an option of their name leaves out."""
 _SENT_BY = {"chat_template_kwargs": "thinking, or suite_exact, which switches it off"}
@@ -26,14 +28,25 @@ async def check(client: Client, *, chat: bool, sampling: SamplingParams, extra: 
 
 
 async def trial(client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) -> Failure | None:
-    """Sends one short request; returns what went wrong."""
+    """Sends one short request; returns what went wrong. Raises EndpointError when its length was ignored."""
     request = short(chat=chat, sampling=sampling, extra=extra)
     try:
         async with asyncio.timeout(client.limits.stall_timeout_s + client.limits.connect_timeout_s):
             result = await client.send(request)
     except TimeoutError:
         return Failure(kind=FailureKind.TIMEOUT, message=f"nothing for {client.limits.stall_timeout_s:g} s")
-    return result if isinstance(result, Failure) else None
+    if isinstance(result, Failure):
+        return result
+    if (given := result.usage.completion_tokens) > sampling.max_tokens + LENGTH_SLACK:
+        raise _length_ignored(client, chat, sampling.max_tokens, given)
+    return None
+
+
+def _length_ignored(client: Client, chat: bool, asked: int, given: int) -> EndpointError:
+    field = client.max_tokens_field if chat else "max_tokens"
+    other = field == "max_completion_tokens"
+    hint = "Send it under the other name: --max-tokens-field max_tokens." if other else "Answers would have no end."
+    return EndpointError(f"the endpoint ignored {field}: {asked} tokens were asked for, and {given} came", hint=hint)
 
 
 async def refuse(client: Client, failure: Failure, *, chat: bool, extra: Mapping[str, object]) -> NoReturn:

@@ -269,6 +269,19 @@ def hidden_retries(body: bytes) -> dict[str, int]:
     return {_KINDS.get(kind, kind): int(float(count)) for kind, count in _RETRIES.findall(text)}
 
 
+LLAMA_CPP_PYTHON = "llama-cpp-python"
+_OWNERS = {"me": LLAMA_CPP_PYTHON, "llamacpp": "llama-server"}
+"""Who owns the models, as these servers tell."""
+
+
+def server(body: bytes) -> str | None:
+    """Which server a /v1/models answer is from, where that is known by the owner of its models."""
+    try:
+        return _OWNERS.get(msgspec.json.decode(body)["data"][0]["owned_by"])
+    except (*UNREADABLE, KeyError, TypeError, IndexError):
+        return None
+
+
 def model_ids(body: bytes) -> list[str]:
     """The ids of a /v1/models answer; empty when it is not one."""
     try:

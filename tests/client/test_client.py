@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -118,6 +119,14 @@ def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers:
     result, _ = _simulate(config, lambda c: c.send(_request()))
     assert isinstance(result, Response)
     assert [attempt.status for attempt in result.attempts] == [429, 429, 200]
+
+
+def test_ids_of_requests_are_uuids_since_a_server_refuses_others(answers: Path) -> None:
+    config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2)
+    result, _ = _simulate(config, lambda c: c.send(_request()))
+    ids = [attempt.request_id for attempt in result.attempts]
+    assert [str(uuid.UUID(name, version=4)) for name in ids] == ids
+    assert len(set(ids)) == 3
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])

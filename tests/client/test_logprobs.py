@@ -105,6 +105,11 @@ def _echo(tokens: list[str], values: list[float | None], offsets: list[int] | No
             _body(4, **_echo(["<s>", "a", " b", " c"], [None, -0.5, -1.0, -2.0], [0, 3, 4, 6])),
             PromptLogprobs(values=(-0.5, -1.0, -2.0), offsets=(0, 1, 3)),
         ),
+        # a token before the text that is counted and not listed, as llama-cpp-python does
+        (
+            _body(4, **_echo(["a", " b", " c", " d"], [None, -1.0, -2.0, -9.0], [0, 1, 3, 5])),
+            PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3)),
+        ),
         # a prompt that lost its beginning to truncate_prompt_tokens
         (_body(2, **_echo([" b", " c"], [None, -2.0], [0, 2])), PromptLogprobs(values=(-2.0,), offsets=(3,))),
         # a server that gives the first token one too
