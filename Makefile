@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-slow test-slurm lint calibrate bench bench-launch bench-embedded fuzz clean
+.PHONY: demo test test-slow test-peer test-peers test-gpu test-slurm lint calibrate bench bench-launch bench-embedded fuzz clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -15,12 +15,28 @@ test: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m "slow and not slurm"
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m "slow and not slurm and not peers and not gpu"
 
 # As root on Debian or Ubuntu: what is missing of SLURM is installed, and two nodes run on this machine for the tests.
 test-slurm: $(VENV)/.dev
 	$(BIN)/python tests/slurm/cluster.py install
 	$(BIN)/python -m pytest -q -m slurm tests/slurm
+
+# Servers that others wrote, with our weights, in an environment of their own that is built once (a quarter of an hour on
+# one core, cmake and a compiler) and needs no network after that. test-peer is the one that needs no compiler.
+PEERS = .venv-peers
+
+test-peers: $(VENV)/.dev
+	-sh tests/peers/build.sh $(PEERS) all
+	$(BIN)/python -m pytest -q tests/peers
+
+test-peer: $(VENV)/.dev
+	@sh tests/peers/build.sh $(PEERS) wheel
+	$(BIN)/python -m pytest -q tests/peers -k xllamacpp
+
+# On a machine with an NVIDIA GPU and the environment of test-peers; skipped elsewhere.
+test-gpu: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -s tests/gpu
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -77,4 +93,4 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-bench build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .venv-bench build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

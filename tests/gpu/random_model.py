@@ -1,0 +1,37 @@
+"""Writes a Llama with random weights in the layout of the hub: PYTHON random_model.py FOLDER TOKENIZER_FOLDER.
+
+About 1.1 billion parameters in bfloat16. Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+FILES = ("tokenizer.json", "tokenizer_config.json")
+
+if __name__ == "__main__":
+    folder, tokenizer = Path(sys.argv[1]), Path(sys.argv[2])
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=LlamaConfig.from_pretrained(tokenizer).vocab_size,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=22,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        eos_token_id=0,
+        pad_token_id=0,
+        bos_token_id=None,
+    )
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(folder)
+    for name in FILES:
+        shutil.copy(tokenizer / name, folder / name)

@@ -1,0 +1,45 @@
+#!/bin/sh
+# Servers that others wrote, into a folder: build.sh FOLDER wheel|all. What is there already is left alone, so that what
+# broke off goes on at the next call. `wheel` takes seconds and compiles nothing; `all` adds a quarter of an hour on one
+# core and 1.4 GB. With CUDA where pip's torch has it: set TORCH to another requirement for a smaller one.
+set -eu
+folder=$1 wanted=${2:-all} jobs=${PEERS_JOBS:-2} version=0.3.36
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+echo '*' > "$folder/.gitignore"
+[ -x "$folder/bin/python" ] || "${PYTHON:-python3}" -m venv "$folder"
+pip="$folder/bin/python -m pip --disable-pip-version-check"
+
+once() { # once NAME COMMAND...: runs it unless it went well before
+    name=$1
+    shift
+    [ -e "$folder/.$name" ] && return
+    echo "peers: $name"
+    "$@" > "$folder/$name.log" 2>&1 || { echo "peers: $name failed, see $folder/$name.log"; return 1; }
+    touch "$folder/.$name"
+}
+
+# Chained by hand: `set -e` does not hold in what `once` runs.
+llama_cpp() {
+    rm -rf "$folder/source" && mkdir -p "$folder/source" && cd "$folder/source" &&
+        $pip download --no-deps --no-binary llama-cpp-python "llama-cpp-python==$version" &&
+        tar xzf "llama_cpp_python-$version.tar.gz" &&
+        # For any processor of its kind: the folder may be cached and used elsewhere.
+        cmake -S "llama_cpp_python-$version/vendor/llama.cpp" -B "$folder/llama.cpp" -DCMAKE_BUILD_TYPE=Release \
+            -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DLLAMA_OPENSSL=OFF \
+            -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF &&
+        nice cmake --build "$folder/llama.cpp" --target llama-server -j "$jobs"
+}
+
+llama_cpp_python() { # with the libraries that were built above, which halves what is compiled
+    CMAKE_ARGS=-DLLAMA_BUILD=OFF $pip install \
+        "llama-cpp-python[server] @ file://$folder/source/llama_cpp_python-$version.tar.gz" &&
+        LLAMA_CPP_LIB_PATH="$folder/llama.cpp/bin" "$folder/bin/python" -c 'import llama_cpp.server.app'
+}
+
+once wheel $pip install xllamacpp==2026.10.11549 gguf==0.19.0 numpy
+[ "$wanted" = wheel ] && exit
+failed=0
+once transformers $pip install "${TORCH:-torch==2.13.0}" 'transformers[serving]==5.23.0' accelerate || failed=1
+once llama_cpp llama_cpp && once llama_cpp_python llama_cpp_python || failed=1
+exit $failed

@@ -1,0 +1,187 @@
+"""Evaluations of servers that others wrote, with the weights of the embedded model, against our own server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval import folders
+from serve_eval.evaluation import evaluate
+from serve_eval.registration import register
+from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec, TaskReport
+from tests.peers.peers import PYTHON, ROOT, WEIGHTS, Peer
+
+MODEL = "embedded"
+SAMPLES = 300
+CHOICES = 60
+MARGIN = 5.0
+"""Points by which no server may be worse than ours. A few answers do differ: each sums in an order of its own."""
+TABLE: list[str] = []
+"""A line for every evaluation, shown at the end."""
+
+TEXT = Spec(name="word_problems", options={"num_samples": SAMPLES})
+CHAT = Spec(name="word_problems", options={"num_samples": SAMPLES, "apply_chat_template": True})
+LIKELIHOOD = Spec(name="word_problems", options={"num_samples": CHOICES, "scoring": "loglikelihood"})
+BEGINNING = "BF16 with a beginning"
+QUANTISED = ("BF16", "Q8_0", "Q4_0")
+MANY = Spec(name="word_problems", options={"num_samples": 1000})
+PERPLEXITY = Spec(name="word_problems_perplexity", options={"num_samples": CHOICES})
+WIDE = Limits(concurrency=16)
+WAYS: dict[str, tuple[Spec, Limits]] = {
+    "text": (TEXT, WIDE),
+    "one at a time": (TEXT, Limits(concurrency=1)),
+    "streamed": (TEXT, Limits(concurrency=16, stream=True)),
+    "one stream at a time": (TEXT, Limits(concurrency=1, stream=True)),
+    "chat": (CHAT, WIDE),
+    "chat, streamed": (CHAT, Limits(concurrency=16, stream=True)),
+    "likelihood": (LIKELIHOOD, WIDE),
+    "perplexity": (PERPLEXITY, WIDE),
+}
+"""How the tasks are asked, by names of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """What our own server gave: its report, and the references that were made of it (None: perplexities have none)."""
+
+    report: TaskReport
+    references: Path | None
+
+
+@pytest.fixture(scope="session")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], Ours]:
+    """Our own server's answers to a task, as what others are compared with sample by sample."""
+    known: dict[str, Ours] = {}
+
+    def of(spec: Spec) -> Ours:
+        if (key := repr(spec)) not in known:
+            folder = tmp_path_factory.mktemp("ours")
+            launcher = Spec(name="embedded", options={"weights": str(WEIGHTS)})
+            plan = Plan(model=MODEL, launcher=launcher, tasks=(spec,), no_reference=True)
+            [report] = asyncio.run(evaluate(plan, folder / "run", environ={})).tasks
+            if spec is not PERPLEXITY:
+                register([folder / "run"], folder / "references", wanted=1)
+            known[key] = Ours(report, None if spec is PERPLEXITY else folder / "references")
+        return known[key]
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The GGUF file of a type, of damage of ours, or with a token before every text (BEGINNING); the folder for HF."""
+
+    @cache
+    def of(kind: str) -> Path:
+        if kind == "HF":
+            return WEIGHTS
+        file = tmp_path_factory.mktemp("gguf") / f"{kind}.gguf"
+        writer = Path(__file__).with_name("write_gguf.py")
+        others = {BEGINNING: ["--type", "BF16", "--beginning"], "int3": ["--type", "F32", "--damage", "int3"]}
+        how = others.get(kind, ["--type", kind])
+        subprocess.run([PYTHON, writer, WEIGHTS, file, *how], check=True)
+        return file
+
+    return of
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if TABLE:
+        terminalreporter.section("servers that others wrote")
+        terminalreporter.write_line(
+            "server | weights | way | asked | accuracy | ours | other answers (lost, won) | verdict | requests/s"
+        )
+        for line in TABLE:
+            terminalreporter.write_line(line)
+
+
+def evaluated(
+    peer: Peer,
+    row: str,
+    launcher: Spec,
+    mine: Ours,
+    spec: Spec,
+    folder: Path,
+    verdict: str = "noninferiority",
+    **more: Any,
+) -> TaskReport:
+    """One task on a server that the launcher starts or that runs already, compared with ours sample by sample. `row`
+    tells weights and way in the table."""
+    asked = replace(spec, options={**spec.options, "extra_body": peer.extra_body}) if peer.extra_body else spec
+    plan = Plan(
+        launcher=launcher,
+        tasks=(asked,),
+        allow_mismatch=("extra_body",) if peer.extra_body else (),
+        references_dir=None if mine.references is None else str(mine.references),
+        no_reference=mine.references is None,
+        verdict=Spec(name=verdict, options={"margin": MARGIN} if verdict == "noninferiority" else {}),
+        **{"model": MODEL, **more},
+    )
+    began = time.monotonic()
+    [report] = asyncio.run(evaluate(plan, folder, environ={})).tasks
+    result, told, theirs = report.result, report.verdict, mine.report.result
+    per_s = result.scored / (time.monotonic() - began)
+    paired = told.paired
+    differ = "-" if paired is None else f"{paired.down}, {paired.up}"
+    value, wanted = (f"{one.value:.2f}" if one.value is not None else "-" for one in (result, theirs))
+    judged = f"{told.rule} {told.outcome.value}"
+    TABLE.append(f"{peer.name} | {row} | {result.scored} | {value} | {wanted} | {differ} | {judged} | {per_s:.0f}")
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of a server: the report of every way of asking, and the rows of a smoke test that are no PASS."""
+
+    reports: Mapping[str, TaskReport]
+    smoke: Mapping[str, str]
+
+
+def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) -> Seen:
+    """Starts a server by its launcher, and asks it in every way."""
+    found: dict[str, TaskReport] = {}
+    smoke: dict[str, str] = {}
+    launch = folders.load("launchers", peer.launcher)
+
+    async def story() -> None:
+        context = LaunchContext(model=MODEL, log_dir=folder / "logs")
+        async with launch(context, **peer.spec(model).options) as endpoint:
+            running = Spec(name="external", options={"base_url": endpoint.base_url})
+            for name, (spec, limits) in WAYS.items():
+                found[name] = await asyncio.to_thread(
+                    evaluated,
+                    peer,
+                    f"{model.stem if peer.gguf else 'HF'} | {name}",
+                    running,
+                    ours(spec),
+                    spec,
+                    folder / name,
+                    limits=limits,
+                    limit=peer.limit,
+                    model=endpoint.model,
+                    reference_model=MODEL,
+                )
+            smoke.update(await asyncio.to_thread(_smoke, endpoint))
+
+    for spec, _ in WAYS.values():
+        ours(spec)
+    asyncio.run(story())
+    return Seen(found, smoke)
+
+
+def _smoke(endpoint: Endpoint) -> dict[str, str]:
+    command = [sys.executable, "-m", "serve_eval", "smoke", endpoint.base_url, "--model", str(endpoint.model), "--json"]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "OPENAI_API_KEY": ""})
+    rows = json.loads(said.stdout)["rows"]
+    return {row["name"]: row["outcome"] for row in rows if row["outcome"] != "PASS" and not row["model"]}

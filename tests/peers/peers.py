@@ -1,0 +1,145 @@
+"""Which servers there are, where they were built, and how our launchers start them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launchers import embedded
+from serve_eval.schema import Spec
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = Path(os.environ.get("SERVE_EVAL_PEERS", ROOT / ".venv-peers"))
+"""What `make test-peers` builds."""
+PYTHON = PEERS / "bin/python"
+LLAMA = PEERS / "llama.cpp/bin"
+# Those that ship, or others to try.
+WEIGHTS = Path(os.environ.get("SERVE_EVAL_WEIGHTS", embedded.WEIGHTS))
+CONTEXT_TOKENS = 512
+SLOTS = 16
+READY_S = 300.0
+"""The import of torch alone takes half a minute on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A server that is started by one of our launchers.
+
+    `import_` is the package that it needs. `gguf`: it reads files of that format, of which there are quantised ones;
+    else folders as the hub has them. `beginning`: it tells log-probabilities of prompts where a token stands before
+    every text. `extra_body` switches off what it does unasked. `limit`: so many samples are asked of a slow one (None:
+    all). `smoke` are the rows of `serve-eval smoke` that are no PASS; those that test the model are left out.
+    """
+
+    name: str
+    launcher: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    needs: Path = PYTHON
+    import_: str | None = None
+    gguf: bool = True
+    beginning: bool = False
+    limit: int | None = None
+    extra_body: Mapping[str, object] = field(default_factory=dict)
+    smoke: Mapping[str, str] = field(default_factory=dict)
+
+    def missing(self) -> str | None:
+        """Why it cannot be started; None where it can."""
+        if not (WEIGHTS / "config.json").exists():
+            return f"{WEIGHTS} has no model"
+        if not self.needs.exists():
+            return f"{self.name} was not built: {self.needs} is not there (make test-peers)"
+        if self.import_ is not None:
+            tried = subprocess.run([PYTHON, "-c", f"import {self.import_}"], env=self.env(), capture_output=True)
+            if tried.returncode:
+                return f"{self.name}: {PYTHON} has no {self.import_} that works (make test-peers)"
+        return None
+
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "LLAMA_CPP_LIB_PATH": str(LLAMA)}
+
+    def spec(self, model: Path) -> Spec:
+        """The launcher's entry of a plan."""
+        return Spec(name=self.launcher, options={"model": str(model), "ready_timeout_s": READY_S, **self.options})
+
+
+FAIL, LACKS = "FAIL", "UNSUPPORTED"
+NOT_OF_THIS_MODEL = {"version": LACKS, "tools": LACKS, "reasoning": LACKS, "special_tokens": LACKS}
+LLAMA_SERVER = {**NOT_OF_THIS_MODEL, "logprobs_completions": FAIL, "prompt_logprobs": LACKS, "json_portable": LACKS}
+LLAMA_CPP_PYTHON = {
+    **NOT_OF_THIS_MODEL,
+    "health": LACKS,
+    "stream_usage": LACKS,
+    "n": LACKS,
+    "json_schema": FAIL,
+    "json_portable": FAIL,
+    "token_ids": FAIL,
+    "batch": FAIL,
+}
+TRANSFORMERS = {
+    **NOT_OF_THIS_MODEL,
+    "models": FAIL,
+    "stream_chat": FAIL,
+    "stream_completions": FAIL,
+    "stop": FAIL,
+    "temperature": FAIL,
+    "seed": LACKS,
+    "n": LACKS,
+    "logprobs_chat": LACKS,
+    "logprobs_completions": LACKS,
+    "prompt_logprobs": LACKS,
+    "json": LACKS,
+    "json_schema": LACKS,
+    "json_portable": LACKS,
+    "token_ids": LACKS,
+    "batch": LACKS,
+}
+ONE_CORE = {"context_tokens": CONTEXT_TOKENS, "parallel": SLOTS, "threads": 1}
+PEERS_OF_OURS = (
+    Peer(
+        "llama-server",
+        "llama_cpp",
+        {**ONE_CORE, "command": [str(LLAMA / "llama-server")]},
+        LLAMA / "llama-server",
+        smoke=LLAMA_SERVER,
+    ),
+    Peer(
+        "llama-server of xllamacpp",
+        "llama_cpp",
+        {**ONE_CORE, "command": [str(PYTHON), str(Path(__file__).with_name("wheel_server.py"))]},
+        import_="xllamacpp",
+        smoke=LLAMA_SERVER,
+    ),
+    Peer(
+        "llama-cpp-python",
+        "llama_cpp",
+        {
+            "server": "python",
+            "command": [str(PYTHON), "-m", "llama_cpp.server"],
+            "context_tokens": CONTEXT_TOKENS,
+            "threads": 1,
+            "prompt_logprobs": True,
+            "env": {"LLAMA_CPP_LIB_PATH": str(LLAMA)},
+        },
+        import_="llama_cpp",
+        beginning=True,
+        extra_body={"repeat_penalty": 1.0},
+        smoke=LLAMA_CPP_PYTHON,
+    ),
+    Peer(
+        "transformers serve",
+        "transformers_serve",
+        {
+            "command": [str(PEERS / "bin/transformers")],
+            "device": "cpu",
+            "threads": 1,
+            "env": {"HF_HUB_OFFLINE": "1"},
+        },
+        PEERS / "bin/transformers",
+        gguf=False,
+        limit=100,
+        smoke=TRANSFORMERS,
+    ),
+)

@@ -1,0 +1,95 @@
+"""The client against servers that others wrote: the same weights score as on our own server, however it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from serve_eval.schema import Spec, VerdictOutcome
+from tests.peers.conftest import (
+    BEGINNING,
+    LIKELIHOOD,
+    MANY,
+    QUANTISED,
+    SAMPLES,
+    WAYS,
+    WIDE,
+    Ours,
+    Seen,
+    evaluated,
+    seen,
+)
+from tests.peers.peers import PEERS_OF_OURS, Peer
+
+WEIGHED = ("likelihood", "perplexity")
+pytestmark = [pytest.mark.slow, pytest.mark.peers]
+
+
+@pytest.fixture(scope="module", params=PEERS_OF_OURS, ids=lambda peer: peer.name)
+def peer(request: pytest.FixtureRequest) -> Peer:
+    found: Peer = request.param
+    if why := found.missing():
+        pytest.skip(why)
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(
+    peer: Peer,
+    ours: Callable[[Spec], Ours],
+    weights: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Seen:
+    return seen(peer, weights("BF16" if peer.gguf else "HF"), ours, tmp_path_factory.mktemp("peer"))
+
+
+@pytest.mark.parametrize("way", [name for name in WAYS if name not in WEIGHED])
+def test_it_scores_as_our_own_server_does(peer: Peer, server: Seen, way: str) -> None:
+    report = server.reports[way]
+    assert (report.result.scored, report.result.failed) == (peer.limit or SAMPLES, 0)
+    assert report.result.truncated == 0
+    assert report.verdict.outcome is VerdictOutcome.PASS, report.verdict
+
+
+def test_prompts_are_weighed_where_the_server_can(
+    peer: Peer,
+    server: Seen,
+    ours: Callable[[Spec], Ours],
+    weights: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    for way in WEIGHED:
+        verdict = server.reports[way].verdict
+        assert verdict.outcome is VerdictOutcome.UNSUPPORTED, verdict
+        assert "log-prob" in verdict.reasons[0]
+    if peer.beginning:
+        launcher = peer.spec(weights(BEGINNING))
+        report = evaluated(
+            peer, f"{BEGINNING} | likelihood", launcher, ours(LIKELIHOOD), LIKELIHOOD, tmp_path / "run", limits=WIDE
+        )
+        assert report.verdict.outcome is VerdictOutcome.PASS, report.verdict
+
+
+def test_a_smoke_test_shows_what_the_server_lacks(peer: Peer, server: Seen) -> None:
+    assert server.smoke == peer.smoke
+
+
+def test_rounded_weights_are_judged_against_the_sound_ones(
+    peer: Peer, weights: Callable[[str], Path], ours: Callable[[Spec], Ours], tmp_path: Path
+) -> None:
+    if not peer.gguf:
+        pytest.skip(f"{peer.name} gets no GGUF files")
+    verdicts, differ = {}, {}
+    for kind in (*QUANTISED, "int3"):
+        spec, folder = peer.spec(weights(kind)), tmp_path / kind
+        report = evaluated(peer, f"{kind} | text", spec, ours(MANY), MANY, folder, verdict="paired")
+        assert (report.result.scored, report.result.failed) == (1000, 0)
+        paired = report.verdict.paired
+        assert paired is not None
+        verdicts[kind], differ[kind] = report.verdict.outcome, (paired.down or 0) + (paired.up or 0)
+    assert verdicts["BF16"] is verdicts["Q8_0"] is VerdictOutcome.PASS
+    assert verdicts["int3"] is VerdictOutcome.FAIL
+    # Whether four bits cost more than the test can see depends on the weights; that they change answers does not.
+    assert differ["Q4_0"] > 5 * (differ["BF16"] + differ["Q8_0"] + 1) / 2
