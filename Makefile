@@ -22,8 +22,8 @@ test-slurm: $(VENV)/.dev
 	$(BIN)/python tests/slurm/cluster.py install
 	$(BIN)/python -m pytest -q -m slurm tests/slurm
 
-# Servers that others wrote, with our weights, in an environment of their own that is built once (a quarter of an hour on
-# one core, cmake and a compiler) and needs no network after that. test-peer is the one that needs no compiler.
+# Servers that others wrote, with our weights, in an environment of their own that is built once (ten minutes of CPU time,
+# cmake and a compiler) and needs no network after that. test-peer is the one that needs no compiler.
 PEERS = .venv-peers
 
 test-peers: $(VENV)/.dev

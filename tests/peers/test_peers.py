@@ -76,19 +76,22 @@ def test_a_smoke_test_shows_what_the_server_lacks(peer: Peer, server: Seen) -> N
     assert server.smoke == peer.smoke
 
 
-def test_rounded_weights_are_judged_against_the_sound_ones(
+def test_a_run_that_starts_the_server_judges_sound_and_rounded_weights(
     peer: Peer, weights: Callable[[str], Path], ours: Callable[[Spec], Ours], tmp_path: Path
 ) -> None:
-    if not peer.gguf:
-        pytest.skip(f"{peer.name} gets no GGUF files")
     verdicts, differ = {}, {}
-    for kind in (*QUANTISED, "int3"):
+    for kind in (*QUANTISED, "int3") if peer.gguf else ("HF",):
         spec, folder = peer.spec(weights(kind)), tmp_path / kind
-        report = evaluated(peer, f"{kind} | text", spec, ours(MANY), MANY, folder, verdict="paired")
-        assert (report.result.scored, report.result.failed) == (1000, 0)
+        report = evaluated(
+            peer, f"{kind} | launched", spec, ours(MANY), MANY, folder, verdict="paired", limit=peer.limit
+        )
+        assert (report.result.scored, report.result.failed) == (peer.limit or 1000, 0)
         paired = report.verdict.paired
         assert paired is not None
         verdicts[kind], differ[kind] = report.verdict.outcome, (paired.down or 0) + (paired.up or 0)
+    if not peer.gguf:
+        assert verdicts["HF"] is VerdictOutcome.PASS
+        return
     assert verdicts["BF16"] is verdicts["Q8_0"] is VerdictOutcome.PASS
     assert verdicts["int3"] is VerdictOutcome.FAIL
     # Whether four bits cost more than the test can see depends on the weights; that they change answers does not.
