@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -158,20 +158,36 @@ def agreement(a: Had, b: Had, *, a_run: int = 0, b_run: int = 0, among: Iterable
     for prompt in prompts:
         if a.said[a_run].get(prompt) == b.said[b_run].get(prompt):
             identical += 1
-        elif _same_answer(first[prompt], second[prompt]):
+        elif not another_answer(first[prompt], second[prompt]):
             same += 1
     return Agreement(
         prompts=len(prompts), identical=identical, same_answer=same, different=len(prompts) - identical - same
     )
 
 
-def _same_answer(one: Line, other: Line) -> bool:
+def another_score(one: Line, other: Line) -> bool:
+    """Whether two answers to a prompt are worth something else."""
+    return one.value != other.value
+
+
+def another_answer(one: Line, other: Line) -> bool:
+    """Whether two answers to a prompt say something else, right or wrong. Without an extracted answer their scores
+    tell."""
     if one.answer is None and other.answer is None:
-        return one.value == other.value
-    return one.answer == other.answer
+        return one.value != other.value
+    return one.answer != other.answer
 
 
-def self_flips(name: str, once: Had, again: Had, other: Had, *, again_run: int = 0) -> SelfFlips | None:
+def self_flips(
+    name: str,
+    once: Had,
+    again: Had,
+    other: Had,
+    *,
+    again_run: int = 0,
+    differ: Callable[[Line, Line], bool] = another_score,
+    alpha: float = FLIP_ALPHA,
+) -> SelfFlips | None:
     """Whether `other` differs from the first answers of `once` more than its own second ones do; None where no prompt
     was answered each time.
 
@@ -185,8 +201,8 @@ def self_flips(name: str, once: Had, again: Had, other: Had, *, again_run: int =
     prompts = [prompt for prompt in first if prompt in second and prompt in across]
     if not prompts:
         return None
-    own = {p for p in prompts if first[p].value != second[p].value}
-    between = {p for p in prompts if first[p].value != across[p].value}
+    own = {p for p in prompts if differ(first[p], second[p])}
+    between = {p for p in prompts if differ(first[p], across[p])}
     only_other, only_own = len(between - own), len(own - between)
     p = mcnemar(only_other, only_own).p_mid
     return SelfFlips(
@@ -197,8 +213,8 @@ def self_flips(name: str, once: Had, again: Had, other: Had, *, again_run: int =
         only_own=only_own,
         only_other=only_other,
         p=p,
-        alpha=FLIP_ALPHA,
-        more=p <= FLIP_ALPHA,
+        alpha=alpha,
+        more=p <= alpha,
         agreement=agreement(once, again, b_run=again_run, among=prompts),
     )
 

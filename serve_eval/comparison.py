@@ -293,7 +293,7 @@ async def _evaluated(run: _Run, endpoint: Endpoint, around: _Surroundings, seat:
     await evaluate(
         run.plan,
         run.folder,
-        progress=None if around.progress is None else _Labelled(around.progress, run.label),
+        progress=None if around.progress is None else Labelled(around.progress, run.label),
         environ=around.environ,
         launching=lambda *_: nullcontext(endpoint),
         told=lambda line: around.told(f"{run.label}: {line}"),
@@ -325,7 +325,7 @@ async def _look(
 
 
 @dataclass(frozen=True, slots=True)
-class _Labelled:
+class Labelled:
     """Progress under the name of a side."""
 
     shown: Progress

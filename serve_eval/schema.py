@@ -1261,9 +1261,10 @@ class SelfFlips:
     """Whether two endpoints differ more than one of them does from itself.
 
     The one that was asked twice is `endpoint`. Over the `prompts` with a score each time: `own` changed their score
-    between its two answers, `other` between its first one and the other endpoint's; `only_own` and `only_other` of them
-    in that way alone. `p` is that of "the other endpoint's answers are such as its own second ones" (one-sided, mid-p,
-    over those that changed in one way alone). `more` is that p being `alpha` at most.
+    (for an Invariant: their answer) between its two answers, `other` between its first one and the other endpoint's;
+    `only_own` and `only_other` of them in that way alone. `p` is that of "the other endpoint's answers are such as its
+    own second ones" (one-sided, mid-p, over those that changed in one way alone). `more` is that p being `alpha` at
+    most.
     """
 
     endpoint: str
@@ -1324,3 +1325,37 @@ class Comparison:
     started_at: str
     wall_s: float
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invariant:
+    """A change that should change no answer, for one task: `arm` names it and `what` tells it.
+
+    `changed` counts the prompts that it made answered otherwise, beside those that are answered otherwise when nothing
+    is changed; its `endpoint` is the arm. `p_holm` is its p after Holm's correction over all arms and tasks; `broken`:
+    that is the alpha of all together at most.
+    """
+
+    task: str
+    arm: str
+    what: str
+    changed: SelfFlips
+    agreement: Agreement
+    p_holm: float
+    broken: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invariants:
+    """What holds of one endpoint whatever the load, the order and the form of its requests: what invariants.json holds.
+    `skipped` says which arms were not tried, and why."""
+
+    schema_version: int
+    model: str | None
+    base_url: str
+    alpha: float
+    results: tuple[Invariant, ...]
+    skipped: Mapping[str, str]
+    exit_code: int
+    started_at: str
+    wall_s: float

@@ -103,9 +103,9 @@ def _task(
     name = a.task.result.task
     flips = answer_pairs.flips(a, b, [*worse, *better][:show])
     apart = answer_pairs.apart_s(a, b)
-    warnings = [
-        f"{which}: {line}" for which, had in zip("AB", sides, strict=True) for line in had.task.verdict.warnings
-    ]
+    said = [had.task.verdict.warnings for had in sides]
+    warnings = [f"{'A and B' if line in said[1] else 'A'}: {line}" for line in said[0]]
+    warnings += [f"B: {line}" for line in said[1] if line not in said[0]]
     if apart is not None and apart > APART_S:
         warnings.append(f"the two requests for a prompt lie {apart:.0f} s apart (median): not under the same load")
     itself = _itself(a, b, again)

@@ -71,6 +71,7 @@ LAYERS: list[tuple[str, ...]] = [
         "divergence",
         "twin_verdict",
         "comparison",
+        "invariants",
         "demo",
     ),
     ("suite",),

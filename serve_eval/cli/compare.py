@@ -20,7 +20,7 @@ _SIDE = "A running endpoint (host:port or URL), a plan file, or the folder of a 
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help=f"The reference. {_SIDE}")],
-    b: Annotated[str, typer.Argument(metavar="B", help="What is judged: one of the same.")],
+    b: Annotated[str | None, typer.Argument(metavar="B", help="What is judged: one of the same.")] = None,
     tasks: Annotated[str | None, typer.Option("--tasks", "-t", help="Tasks, separated by commas.")] = None,
     cases: Annotated[list[str] | None, typer.Option("--cases", help="Your own cases (YAML). Repeatable.")] = None,
     dataset_root: Annotated[str | None, typer.Option("--dataset-root", help="Folder that holds the data sets.")] = None,
@@ -45,6 +45,13 @@ def compare(
     show_flips: Annotated[
         int | None,
         typer.Option("--show-flips", metavar="N", help="Flips per task to list and look at closely (default 20)."),
+    ] = None,
+    invariants: Annotated[
+        bool,
+        typer.Option("--invariants", help="Without B: ask A the same under changes that should change no answer."),
+    ] = False,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", help="Folder with the chat template, for --invariants.")
     ] = None,
     one_after_the_other: Annotated[
         bool, typer.Option("--one-after-the-other", help="First all of A, then all of B.")
@@ -110,6 +117,13 @@ def compare(
         "headers": _headers(_lines(header, "SERVE_EVAL_HEADER")),
     }
     settings_given = {name: value for name, value in given.items() if value is not None}
+    if invariants is (b is not None):
+        raise PlanError("name A and B, or A alone with --invariants")
+    if b is None:
+        folder = str(Path(tokenizer).expanduser().absolute()) if tokenizer else None
+        raise typer.Exit(_invariants(a, settings_given, output_dir or _new_folder(), folder, as_json=as_json))
+    if tokenizer is not None:
+        raise PlanError("--tokenizer is for --invariants", hint="For both sides: --set TASK.tokenizer=DIR.")
     sides, rule = _sides(a, b, settings_given, model_b)
     rules = Rules(
         rule=rule,
@@ -174,6 +188,41 @@ def _with_plan(document: dict[str, Any], settings: dict[str, Any], line: Any = N
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
     inherited = {name: value for name, value in os.environ.items() if name not in replaced}
     return resolve(document, settings, inherited, *([] if line is None else [line]))
+
+
+def _invariants(a: str, settings: dict[str, Any], out_dir: Path, tokenizer: str | None, *, as_json: bool) -> int:
+    """Checks one endpoint against itself."""
+    import io
+    import sys
+
+    from rich.console import Console
+
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._streams import emit, say
+    from serve_eval.errors import PlanError
+    from serve_eval.invariants import RESULT_FILE, check
+    from serve_eval.report.exit_code import INTERRUPTED
+    from serve_eval.report.invariants import render
+
+    if Path(a).is_dir():
+        raise PlanError(f"{a} is a finished run, and --invariants asks an endpoint")
+    plan = (_with_plan({}, {**settings, "base_url": a}) if _is_endpoint(a) else _resolved(a, settings)[0]).plan
+    say(f"serve-eval compare --invariants: folder {out_dir}")
+    shown = progress(PatientConsole(stderr=True, highlight=False))
+    try:
+        found = run_async(check(plan, out_dir, tokenizer=tokenizer, progress=shown, told=say))
+    except Interrupted:
+        say(f"What was had is kept; the same command with -o {out_dir} goes on")
+        return INTERRUPTED
+    if as_json:
+        emit((out_dir / RESULT_FILE).read_text(encoding="utf-8"))
+    else:
+        buffer = io.StringIO()
+        terminal = sys.stdout.isatty()
+        render(found, out_dir, Console(file=buffer, force_terminal=terminal, width=Console().width, highlight=False))
+        emit(buffer.getvalue())
+    return found.exit_code
 
 
 def _new_folder() -> Path:
