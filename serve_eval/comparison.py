@@ -152,7 +152,7 @@ async def _prepared(a: Side, b: Side, around: _Surroundings) -> list[_Run]:
         if side.folder is not None:
             continue
         plan = replace(side.plan, no_reference=True, early_stop=None, verdict=Spec(name="classic"))
-        if name == "B":
+        if name == "B" and a.folder is None:
             plan = replace(plan, limits=a.plan.limits, seed=a.plan.seed, repeats=a.plan.repeats)
         if plan.limits.concurrency == "auto":
             raise PlanError("concurrency: a comparison needs a fixed number", hint="Such as --concurrency 64.")

@@ -145,6 +145,9 @@ def _itself(a: Had, b: Had, again: tuple[str, Had] | None) -> SelfFlips | None:
 def _verdict(plan: Plan, a: Had, b: Had, rule: Spec) -> Verdict:
     """The rule's verdict of B, with A's value, and its scores prompt by prompt, as the reference."""
     before, after = a.task.result, b.task.result
+    lacking = [had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED]
+    if lacking:
+        return replace(lacking[0], rule=rule.name)
     if before.value is None or after.value is None:
         side = "A" if before.value is None else "B"
         return Verdict(

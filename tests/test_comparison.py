@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from scipy.stats import binom
 
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from launchers.simulated import probability
@@ -362,3 +363,22 @@ def test_what_cannot_be_meant_is_refused(
     said = serve_eval("compare", out / "a", out / "b", "-o", tmp_path / "out", *arguments)
     assert said.returncode == code, said.stdout
     assert message in said.stderr
+
+
+@pytest.mark.slow
+def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(
+    plan: Plan, steady: SimulatorConfig, tmp_path: Path
+) -> None:
+    """200 rounds with 3 % of flips, of FAIL at .05 and of more flips than its own at .01."""
+    failed = more = 0
+    small = replace(plan, limit=60)
+    for seed in range(200):
+        a, b = (replace(steady, run=2 * seed + side, seed=seed) for side in (0, 1))
+        found, _ = _compare(small, a, b, tmp_path / str(seed), show_flips=0)
+        [task] = found.tasks
+        assert task.itself is not None
+        failed += task.verdict.outcome == "FAIL"
+        more += task.itself.more
+    print(f"of 200 healthy pairs {failed} FAIL, {more} with more flips")
+    assert failed <= binom.ppf(0.999, 200, 0.05)
+    assert more <= binom.ppf(0.999, 200, 0.01)

@@ -105,7 +105,7 @@ def _itself(told: SelfFlips) -> str:
     more = "more than" if told.more else "no more than by"
     return (
         f"{one} asked twice: another score to {told.own} of {told.prompts} prompts; {other} gives another one to "
-        f"{told.other} of them (p {told.p:.4f}, {more} its own nondeterminism); texts of {one} and {one}: "
+        f"{told.other} of them (p {told.p:.2g}, {more} its own nondeterminism); texts of {one} and {one}: "
         f"{_agreement(told.agreement)}"
     )
 
