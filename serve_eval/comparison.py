@@ -33,7 +33,7 @@ from serve_eval.fingerprint import fingerprint
 from serve_eval.meeting import Meeting, Seat
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.runner import Progress
-from serve_eval.schema import Comparison, Divergence, Endpoint, Plan, Spec
+from serve_eval.schema import HOLDOUT, Comparison, Divergence, Endpoint, Plan, Spec, lives
 from serve_eval.twin_verdict import SCHEMA_VERSION, check_rule, compared, same_fingerprints
 
 PLAN_FILE, RESULT_FILE, AGAIN, SERVERS = "compare.json", "comparison.json", "again", "servers"
@@ -116,7 +116,7 @@ async def compare(
         _bind(out_dir, a, b, rules)
         if (twice := _asked_twice(runs, rules, out_dir)) is not None:
             runs = [*runs, twice]
-        looked = _looked_at(out_dir)
+        looked, hidden = _looked_at(out_dir), _hidden(a, runs)
         (out_dir / RESULT_FILE).unlink(missing_ok=True)
 
         def result() -> Comparison:
@@ -127,6 +127,7 @@ async def compare(
                 again=None if twice is None else (twice.side, twice.folder),
                 show_flips=show_flips,
                 looked=looked,
+                hidden=hidden,
                 strict=strict,
             )
 
@@ -225,6 +226,14 @@ def _asked_twice(runs: Sequence[_Run], rules: Rules, out_dir: Path) -> _Run | No
     plan = replace(first.plan, limits=limits, seed=first.plan.seed + 1, limit=rules.again)
     label = f"{first.side} once more"
     return _Run(side=first.side, plan=plan, prepared=prepared, folder=out_dir / AGAIN, label=label)
+
+
+def _hidden(a: Side, runs: Sequence[_Run]) -> frozenset[tuple[str, str]]:
+    """The prompts whose texts are not to be shown: only one's own cases have such."""
+    if not any(lives(spec.name) for spec in a.plan.tasks):
+        return frozenset()
+    prepared = runs[0].prepared if runs else prepare(replace(a.plan, no_reference=True))
+    return frozenset((p.task.name, s.id) for p in prepared for s in p.dataset.samples if HOLDOUT in s.metadata)
 
 
 def _looked_at(out_dir: Path) -> dict[tuple[str, str], Divergence] | None:

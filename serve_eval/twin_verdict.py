@@ -31,8 +31,10 @@ SCHEMA_VERSION = 1
 VERDICTS = "serve_eval.verdicts"
 APART_S = 60.0
 """Requests for the same prompt that lie farther apart were not sent under the same load."""
-Looked = Mapping[tuple[str, str], Divergence]
-"""What the first different tokens told, by task and prompt."""
+Prompt = tuple[str, str]
+"""A prompt, by its task and id."""
+Looked = Mapping[Prompt, Divergence]
+"""What the first different tokens told."""
 
 
 def check_rule(rule: Spec) -> None:
@@ -56,10 +58,12 @@ def compared(
     again: tuple[str, Path] | None = None,
     show_flips: int = 0,
     looked: Looked | None = None,
+    hidden: frozenset[Prompt] = frozenset(),
     strict: bool = False,
 ) -> Comparison:
     """Compares two run folders. `again` names the side, A or B, that was asked some prompts twice, and the folder with
-    its second answers; without it, repeats within A's run or else B's serve. Raises RunFolderError.
+    its second answers; without it, repeats within A's run or else B's serve. Flips of `hidden` prompts are counted and
+    not listed. Raises RunFolderError.
     """
     reports = answer_pairs.read_report(a), answer_pairs.read_report(b)
     second = None if again is None else answer_pairs.read_report(again[1])
@@ -70,7 +74,7 @@ def compared(
         twice = None
         if again is not None and second is not None:
             twice = again[0], answer_pairs.read_task(again[1], second, name)
-        tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, looked or {}))
+        tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, looked or {}, hidden))
     shown = [_side(folder, report) for folder, report in zip((a, b), reports, strict=True)]
     return Comparison(
         schema_version=SCHEMA_VERSION,
@@ -96,16 +100,25 @@ def _side(folder: Path, report: Report) -> ComparedSide:
 
 
 def _task(
-    plan: Plan, sides: tuple[Had, Had], rule: Spec, again: tuple[str, Had] | None, show: int, looked: Looked
+    plan: Plan,
+    sides: tuple[Had, Had],
+    rule: Spec,
+    again: tuple[str, Had] | None,
+    show: int,
+    looked: Looked,
+    hidden: frozenset[Prompt],
 ) -> ComparedTask:
     a, b = sides
     worse, better = answer_pairs.changed(a, b)
     name = a.task.result.task
-    flips = answer_pairs.flips(a, b, [*worse, *better][:show])
+    shown = [prompt for prompt in (*worse, *better) if (name, prompt) not in hidden]
+    flips = answer_pairs.flips(a, b, shown[:show])
     apart = answer_pairs.apart_s(a, b)
     said = [had.task.verdict.warnings for had in sides]
     warnings = [f"{'A and B' if line in said[1] else 'A'}: {line}" for line in said[0]]
     warnings += [f"B: {line}" for line in said[1] if line not in said[0]]
+    if secret := len(worse) + len(better) - len(shown):
+        warnings.append(f"{secret} flips are of a hold-out set, and not listed")
     if apart is not None and apart > APART_S:
         warnings.append(f"the two requests for a prompt lie {apart:.0f} s apart (median): not under the same load")
     itself = _itself(a, b, again)

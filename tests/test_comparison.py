@@ -279,6 +279,16 @@ def test_noninferiority_says_what_the_prompts_leave_open(alike: tuple[Comparison
     assert compared(out / "a", out / "b", Spec(name="noninferiority", options={"margin": 30.0})).exit_code == PASS
 
 
+def test_flips_of_a_hold_out_set_are_counted_and_not_listed(damaged: tuple[Comparison, Path]) -> None:
+    comparison, out = damaged
+    [all_shown] = comparison.tasks
+    secret = frozenset(("gsm8k", flip.id) for flip in all_shown.flips[:3])
+    [task] = compared(out / "a", out / "b", Spec(name="paired"), show_flips=500, hidden=secret).tasks
+    assert (task.worse, task.better) == (all_shown.worse, all_shown.better)
+    assert [flip.id for flip in task.flips] == [flip.id for flip in all_shown.flips[3:]]
+    assert "3 flips are of a hold-out set, and not listed" in task.warnings
+
+
 def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
     plan: Plan, steady: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
