@@ -1302,12 +1302,13 @@ class ComparedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSide:
-    """A or B: the run folder with what it answered, where it was reached, and requests answered per second in the
-    session that asked last (None: not known)."""
+    """A or B: the run folder with what it answered, where it was reached, the version of the software that it told, and
+    requests answered per second in the session that asked last (None: not known)."""
 
     folder: str
     model: str | None
     base_url: str
+    version: str | None
     per_second: float | None
     warnings: tuple[str, ...] = ()
 

@@ -31,6 +31,8 @@ SCHEMA_VERSION = 1
 VERDICTS = "serve_eval.verdicts"
 APART_S = 60.0
 """Requests for the same prompt that lie farther apart were not sent under the same load."""
+FEW_TOKENS = 2
+"""Tokens up to which an answer is decided by its first one: a letter, and perhaps a space before it or a dot."""
 Prompt = tuple[str, str]
 """A prompt, by its task and id."""
 Looked = Mapping[Prompt, Divergence]
@@ -85,15 +87,29 @@ def compared(
         exit_code=exit_code([task.verdict for task in tasks], strict=strict),
         started_at=reports[1].started_at,
         wall_s=0.0,
+        warnings=_first_tokens(reports[0]),
+    )
+
+
+def _first_tokens(report: Report) -> tuple[str, ...]:
+    """A word of warning where no answer is longer than what a context server alone decides."""
+    tasks = [build_task(task.spec, f"tasks.{task.result.task}") for task in report.tasks]
+    if any(task.sampling.max_tokens > FEW_TOKENS for task in tasks):
+        return ()
+    return (
+        "the first token decides every answer here: behind a disaggregated front door that one comes from a context "
+        "server, and nothing is said of the generation servers. Add a task with long answers, such as gsm8k",
     )
 
 
 def _side(folder: Path, report: Report) -> ComparedSide:
     load = report.loads[-1] if report.loads else None
+    version = report.endpoint.info.get("version")
     return ComparedSide(
         folder=str(folder),
         model=report.plan.model,
         base_url=report.endpoint.base_url,
+        version=version if isinstance(version, str) else None,
         per_second=load.finished / load.wall_s if load is not None and load.wall_s else None,
         warnings=report.warnings,
     )

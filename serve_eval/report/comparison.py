@@ -46,7 +46,8 @@ def render(comparison: Comparison, out_dir: Path, console: Console) -> None:
 def _side(side: ComparedSide) -> str:
     where = side.base_url or "not asked"
     rate = "" if side.per_second is None else f", {side.per_second:.3g} answers per second"
-    return f"{side.model or 'model not known'} at {where}{rate}, run folder {side.folder}"
+    version = "" if side.version is None else f", version {side.version}"
+    return f"{side.model or 'model not known'} at {where}{version}{rate}, run folder {side.folder}"
 
 
 def _row(task: ComparedTask) -> list[str]:
