@@ -63,7 +63,7 @@ def _explain(task: ComparedTask, console: Console) -> None:
     name, verdict = task.task, task.verdict
     if verdict.paired is not None:
         told = verdict.paired
-        kept = " and none of the margin either way" if told.equivalent else ""
+        kept = ", and so is a rise by as much" if told.equivalent else ""
         no = "is" if told.noninferior else "is not"
         say(console, f"{name}: {paired_text(told).replace('1 reference run', 'A')}")
         say(console, f"{name}: a drop of the margin of {told.margin:.3f} points {no} excluded{kept}")
