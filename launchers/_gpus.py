@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from serve_eval.errors import LaunchError, PlanError
+from serve_eval.errors import LaunchError, NoRoomError, PlanError
 
 SMI_S = 30.0
 """How long nvidia-smi may take: it is slow on a machine whose driver starts with it."""
@@ -87,7 +87,7 @@ def check_there(gpus: Sequence[str], used: Iterable[Gpu] | None) -> list[str]:
     found = {name: [gpu.number for gpu in known if _is(gpu, name)] for name in gpus}
     of_nvidia = [name for name in found if name.isdecimal() or name.startswith(UUID)]
     if missing := [name for name in of_nvidia if not found[name]]:
-        raise LaunchError(
+        raise NoRoomError(
             f"this machine has {len(known)} GPUs, numbered {', '.join(gpu.number for gpu in known)}, and the plan "
             f"needs number {', '.join(missing)}",
             hint="Use fewer servers or less parallelism, or a machine with more GPUs.",
@@ -124,7 +124,8 @@ def locked(names: Iterable[str]) -> Iterator[tuple[int, ...]]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 owner = os.pread(file, 32, 0).decode().strip() or "unknown"
-                raise LaunchError(
+                kind = NoRoomError if name.startswith("GPU-") else LaunchError
+                raise kind(
                     f"{name.replace('-', ' ', 1)} is used by another launch of serve-eval (process {owner})",
                     hint="Wait until it has ended, or name other GPUs, another port or another folder.",
                 ) from error

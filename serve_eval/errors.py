@@ -1,4 +1,4 @@
-"""Errors that stop a run, one level deep. A bad sample is never raised: it is a `Failure`.
+"""Errors that stop a run, all but one of them one level deep. A bad sample is never raised: it is a `Failure`.
 
 ServeEvalError
 ├── PlanError          the plan, a flag or an option is wrong              exit 2
@@ -8,6 +8,7 @@ ServeEvalError
 ├── SandboxError       generated code must not or cannot be run here       exit 2
 ├── NotComparableError no reference, or one taken under another protocol   exit 3
 ├── LaunchError        a server could not be started or ended by itself    exit 4
+│   └── NoRoomError    its GPUs are not there or taken                     exit 4
 ├── EndpointError      the endpoint is unreachable or refuses everything   exit 4
 └── JournalError       records can no longer be written (disk full)        exit 4
 """
@@ -65,6 +66,10 @@ class LaunchError(ServeEvalError):
     """A server could not be started, or ended while it was needed."""
 
     exit_code = 4
+
+
+class NoRoomError(LaunchError):
+    """The GPUs that a server needs are not there, or another launch has them."""
 
 
 class EndpointError(ServeEvalError):

@@ -42,6 +42,7 @@ from serve_eval.hung import Hung
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT, Journal
 from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.judgements import Judgements, judges_of
+from serve_eval.meeting import Seat
 from serve_eval.order import arranged
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.probe import probe, reason
@@ -94,20 +95,24 @@ async def evaluate(
     launching: Launching | None = None,
     told: Callable[[str], None] = lambda line: None,
     rerun: Rerun = "failed",
+    prepared: Sequence[PreparedTask] | None = None,
+    seat: Seat | None = None,
 ) -> Report:
     """Runs a plan in a run folder, or goes on with what is there, and returns the report (also in report.json).
 
     Secrets are taken from `environ` when the connection is opened and kept in memory only. `strict` makes an undecided
     run fail. `moved` lets a run go on at another base URL. `launching` gives the endpoint when something is to be
     asked (None: `launch`, for this run alone). `told` gets a line now and then about what is waited for. `rerun` says
-    what of an earlier session is asked again. Raises ServeEvalError for what stops the run; what was had by then is in
-    the folder.
+    what of an earlier session is asked again. `prepared` are the plan's tasks where they are prepared already, or fewer
+    samples of them; with a `seat` each sample is sent when another run is about to send it too. Raises ServeEvalError
+    for what stops the run; what was had by then is in the folder.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
     origins.include(plan.include_path)
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
     plan = await with_model(plan, environ)
-    prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
+    if prepared is None:
+        prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
     _check_pairs(plan, prepared)
     _verdict_rule(plan.verdict)
     if launching is None and not (out_dir / run_folder.PLAN_FILE).exists():
@@ -151,7 +156,7 @@ async def evaluate(
                     if lives(w.p.task.name):
                         pending = [w.tally.samples[i] for i in w.pending_samples()]
                         note_asked(folder, w.p.task, pending, _version_of(endpoint.info))
-                await _ask(plan, able, client, folder, progress, hung)
+                await _ask(plan, able, client, folder, progress, hung, seat)
                 await _judge_answers(plan, work, folder, environ, progress, itself=client)
                 if before and (after := await client.hidden_retries()):
                     retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
@@ -422,7 +427,13 @@ def _broken_disk(out_dir: Path) -> Iterator[None]:
 
 
 async def _ask(
-    plan: Plan, work: Sequence[Work], client: Client, folder: Path, progress: Progress | None, hung: Hung | None
+    plan: Plan,
+    work: Sequence[Work],
+    client: Client,
+    folder: Path,
+    progress: Progress | None,
+    hung: Hung | None,
+    seat: Seat | None,
 ) -> None:
     """Asks what has no answer and, at the end, once more what failed in a way that may have passed.
 
@@ -443,7 +454,8 @@ async def _ask(
             order = arranged(w.tally.samples, w.pending_samples(), limits.order, f"{plan.seed}:order:{w.p.task.name}")
         else:
             order = array("q", (i for i in w.early.order if w.tally.score(i) is None))
-        return Lane(w.p.task.name, w.tally, w.journal, order, w.early)
+        meet = None if seat is None else partial(seat.meet, w.p.task.name)
+        return Lane(w.p.task.name, w.tally, w.journal, order, w.early, meet)
 
     def once_more(w: Work) -> Lane:
         name = f"{w.p.task.name}, the failed once more"
@@ -451,7 +463,10 @@ async def _ask(
         return Lane(name, w.tally, w.journal, array("q", again))
 
     try:
-        await ask(session, [lane(w) for w in work if w.unfinished], progress=progress, watch=watch)
+        lanes = [lane(w) for w in work if w.unfinished]
+        if seat is not None:
+            await seat.take((one.name, i) for one in lanes for i in one.positions)
+        await ask(session, lanes, progress=progress, watch=watch)
         await ask(session, [once_more(w) for w in work if not w.spared], progress=progress)
     except BaseException:
         with suppress(ServeEvalError, OSError):  # what ended the run is to be told, not this

@@ -13,14 +13,20 @@ def arranged(samples: Sequence[Sample], positions: Iterable[int], order: Order, 
     """The positions in the order in which their samples are to be started; ties stay as the protocol has them.
 
     `longest` goes by the length of the target: where targets are worked solutions, as in GSM8K, the answers will be
-    long where they are. `random` gives the same order for the same seed.
+    long where they are. `random` gives the same order for the same seed, and of some of the positions what remains of
+    that of all.
     """
     chosen = array("q", positions)
     if order == "random":
-        random.Random(seed).shuffle(chosen)
-    elif order == "prefix":
+        places = array("q", range(len(samples)))
+        random.Random(seed).shuffle(places)
+        wanted = bytearray(len(samples))
+        for i in chosen:
+            wanted[i] = 1
+        return array("q", (i for i in places if wanted[i]))
+    if order == "prefix":
         return array("q", sorted(chosen, key=lambda i: _text(samples[i].prompt)))
-    elif order == "longest":
+    if order == "longest":
         return array("q", sorted(chosen, key=lambda i: -len(samples[i].target)))
     return chosen
 

@@ -167,11 +167,11 @@ def open_folder(
 
 
 @contextmanager
-def held(path: Path, sign: str) -> Iterator[None]:
+def held(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
     """The folder, created or found again, locked until the end of the block (also when the process is killed).
 
-    `sign` is the file by which a folder is known as one of ours. Raises RunFolderError when another process has it, or
-    when it holds other files and no such sign.
+    `sign` is the file by which a folder is known as one of ours, of that `kind`. Raises RunFolderError when another
+    process has it, or when it holds other files and no such sign.
     """
     import fcntl
 
@@ -183,7 +183,6 @@ def held(path: Path, sign: str) -> Iterator[None]:
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be used as a run folder: {error.strerror}") from error
     if lock is None:
-        kind = sign.partition(".")[0].replace("plan", "run")
         raise RunFolderError(f"{path} is not empty and holds no {kind}", hint="Choose another folder with -o.")
     try:
         try:

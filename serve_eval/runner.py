@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -45,12 +45,18 @@ class Prefix(Protocol):
 
 class Lane:
     """One task of a run: the samples to ask, by position in the order of their starts, and where results go. With
-    `early` it ends as soon as that is decided."""
+    `early` it ends as soon as that is decided; `meet` is waited for before each of them is sent."""
 
     def __init__(
-        self, name: str, tally: Tally, journal: Journal, positions: Sequence[int], early: Prefix | None = None
+        self,
+        name: str,
+        tally: Tally,
+        journal: Journal,
+        positions: Sequence[int],
+        early: Prefix | None = None,
+        meet: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
-        self.name, self.tally, self.journal, self.early = name, tally, journal, early
+        self.name, self.tally, self.journal, self.early, self.meet = name, tally, journal, early, meet
         self.positions, self.begun, self.decided = positions, False, False
         self.left = self.waiting = len(positions)
         self.asking: set[asyncio.Task[None]] = set()
@@ -135,6 +141,8 @@ async def ask(
                 tally, sample = lane.tally, lane.tally.samples[i]
                 lane.asking.add(me)
                 try:
+                    if lane.meet is not None:
+                        await lane.meet(i)
                     result = await choices.send(client, tally.task, sample)
                 except asyncio.CancelledError:
                     if not lane.decided or me.uncancel():

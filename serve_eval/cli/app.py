@@ -10,7 +10,20 @@ import typer
 from typer.core import TyperGroup
 
 import serve_eval
-from serve_eval.cli import cases, datasets, demo, drift, export, power, references, rescore, run, serve, verdict
+from serve_eval.cli import (
+    cases,
+    compare,
+    datasets,
+    demo,
+    drift,
+    export,
+    power,
+    references,
+    rescore,
+    run,
+    serve,
+    verdict,
+)
 from serve_eval.cli import listing as listing_command
 from serve_eval.cli import smoke as smoke_command
 from serve_eval.cli import suite as suite_command
@@ -38,6 +51,7 @@ app = typer.Typer(
     },
 )
 app.command("run", short_help="Evaluate an endpoint: PASS, FAIL, INCONCLUSIVE.")(run.run)
+app.command("compare", short_help="Two endpoints beside each other: is B worse than A?")(compare.compare)
 app.command("smoke", short_help="Check an endpoint in seconds: what it does.")(smoke_command.smoke)
 app.command("suite", short_help="Run many plans in one folder, one verdict.")(suite_command.suite)
 app.command("serve", short_help="Start servers and hold them for other clients.")(serve.serve)

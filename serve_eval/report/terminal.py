@@ -56,19 +56,17 @@ _COLUMNS = (
 def render(report: Report, out_dir: Path, console: Console) -> None:
     """Prints the verdict table and what explains it. On a narrow terminal the table has a column per task."""
     spec = spec_text(report.plan.accuracy_spec)
-    _say(
-        console, f"model {report.plan.model}, specification {spec}, {report.endpoint.base_url or 'endpoint not asked'}"
-    )
+    say(console, f"model {report.plan.model}, specification {spec}, {report.endpoint.base_url or 'endpoint not asked'}")
     console.print(*_tables(report.tasks, console.width), sep="\n\n")
     for task in report.tasks:
         _explain(task, console)
     for load in report.loads[-1:]:
-        _say(console, _engine(load))
+        say(console, _engine(load))
     for warning in report.warnings:
-        _say(console, f"warning: {warning}")
+        say(console, f"warning: {warning}")
     if report.plan.integration_test:
-        _say(console, "INTEGRATION TEST: ONE SAMPLE PER TASK, NOTHING WAS JUDGED")
-    _say(console, f"run folder: {out_dir}")
+        say(console, "INTEGRATION TEST: ONE SAMPLE PER TASK, NOTHING WAS JUDGED")
+    say(console, f"run folder: {out_dir}")
 
 
 def _tables(tasks: Sequence[TaskReport], width: int) -> list[Table]:
@@ -134,7 +132,7 @@ def _explain(task: TaskReport, console: Console) -> None:
     result, verdict = task.result, task.verdict
     name = result.task
     if result.failed and result.value is not None:
-        _say(
+        say(
             console, f"{name}: {result.value:.3f} over the {result.scored} of {result.planned} samples that were scored"
         )
     if result.failures:
@@ -143,37 +141,37 @@ def _explain(task: TaskReport, console: Console) -> None:
         if lost and not result.spared:
             most = failure_rate_upper(lost, result.planned)
             bound = f"; at 95 % confidence at most {most:.2%} of such requests fail"
-        _say(console, f"{name}: failures: {kinds}{bound}")
-    _say(console, f"{name}: {_traffic(task)}")
+        say(console, f"{name}: failures: {kinds}{bound}")
+    say(console, f"{name}: {_traffic(task)}")
     if task.traffic.acceptance is not None:
-        _say(console, f"{name}: {_acceptance(task.traffic.acceptance, verdict.acceptance)}")
+        say(console, f"{name}: {_acceptance(task.traffic.acceptance, verdict.acceptance)}")
     if result.stability is not None:
-        _say(console, f"{name}: {_stability(result.stability)}")
+        say(console, f"{name}: {_stability(result.stability)}")
     if result.aggregation != MEAN.name:
-        _say(console, f"{name}: the value is the {result.aggregation}")
+        say(console, f"{name}: the value is the {result.aggregation}")
     if beside := {**result.parts, **result.secondary}:
-        _say(console, f"{name}: {', '.join(f'{part} {value:.3f}' for part, value in beside.items())}")
+        say(console, f"{name}: {', '.join(f'{part} {value:.3f}' for part, value in beside.items())}")
     if result.modes:
-        _say(console, f"{name}: without full marks: {', '.join(f'{mode} {n}' for mode, n in result.modes.items())}")
+        say(console, f"{name}: without full marks: {', '.join(f'{mode} {n}' for mode, n in result.modes.items())}")
     if verdict.num_samples is not None and verdict.threshold is not None and verdict.num_samples != result.planned:
-        _say(console, f"{name}: the test uses the registered n = {verdict.num_samples}; {result.planned} were asked")
+        say(console, f"{name}: the test uses the registered n = {verdict.num_samples}; {result.planned} were asked")
     if task.reference is not None:
         found = task.reference
         source = f", {found.source}" if found.source else ""
-        _say(console, f"{name}: reference: {Path(found.file).name}:{found.line}, {spec_text(found.spec)}{source}")
-        _say(console, f"{name}: protocol: {verdict.protocol}")
+        say(console, f"{name}: reference: {Path(found.file).name}:{found.line}, {spec_text(found.spec)}{source}")
+        say(console, f"{name}: protocol: {verdict.protocol}")
     for isolation in task.isolations:
-        _say(console, f"{name}: answers were run {_isolated(isolation)}")
+        say(console, f"{name}: answers were run {_isolated(isolation)}")
     for judge in task.judges:
-        _say(console, f"{name}: {_judged(judge)}")
+        say(console, f"{name}: {_judged(judge)}")
     if verdict.early is not None:
-        _say(console, f"{name}: early stop: {_early(verdict.early)}")
+        say(console, f"{name}: early stop: {_early(verdict.early)}")
     if verdict.paired is not None:
-        _say(console, f"{name}: paired: {_paired(verdict.paired)}")
+        say(console, f"{name}: paired: {paired_text(verdict.paired)}")
     for reason in verdict.reasons:
-        _say(console, f"{name}: {reason}")
+        say(console, f"{name}: {reason}")
     for warning in verdict.warnings:
-        _say(console, f"{name}: warning: {warning}")
+        say(console, f"{name}: warning: {warning}")
 
 
 def _acceptance(told: Acceptance, check: AcceptanceCheck | None) -> str:
@@ -229,7 +227,7 @@ def _early(early: EarlyStop) -> str:
     return "; ".join(said)
 
 
-def _paired(paired: PairedComparison) -> str:
+def paired_text(paired: PairedComparison) -> str:
     """The comparison in a line."""
     runs = f"{paired.reference_runs} reference run{'s' if paired.reference_runs > 1 else ''}"
     own = f" of {paired.candidate_runs} runs" if paired.candidate_runs > 1 else ""
@@ -260,11 +258,12 @@ def _traffic(task: TaskReport) -> str:
         ("per token", traffic.tpot_s),
     ):
         if times:
-            said.append(f"{label} " + ", ".join(f"{name} {_seconds(value)}" for name, value in times.items()))
+            said.append(f"{label} " + ", ".join(f"{name} {seconds(value)}" for name, value in times.items()))
     return "; ".join(said)
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """A time in the unit that suits it."""
     return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
@@ -288,5 +287,6 @@ def _engine(load: Load) -> str:
     return f"last session: {'; '.join(said)}"
 
 
-def _say(console: Console, text: str) -> None:
+def say(console: Console, text: str) -> None:
+    """Prints a line, safe for a terminal."""
     console.print(Text(clean(text)), soft_wrap=True)

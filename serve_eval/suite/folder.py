@@ -34,7 +34,7 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
     Names, waivers and attributes may differ from the last time: they change nothing that is asked. Raises
     RunFolderError when another process has the folder, or when it holds other files or other runs (it says which).
     """
-    with run_folder.held(path, SUITE_FILE):
+    with run_folder.held(path, SUITE_FILE, "suite"):
         if (path / SUITE_FILE).exists():
             _check_same(path, saved_suite(path), suite)
         (path / SUITE_REPORT_FILE).unlink(missing_ok=True)  # it tells of an earlier state

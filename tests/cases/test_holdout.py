@@ -95,3 +95,14 @@ def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(sealed: Pat
     written = [path for path in (tmp_path / "exported").rglob("*") if path.is_file()]
     assert len(written) == 2
     assert not [path for path in written if b"vault" in path.read_bytes().lower()]
+
+
+def test_a_comparison_counts_its_flips_and_shows_none(sealed: Path, tmp_path: Path) -> None:
+    for name, accuracy in (("right", 1), ("wrong", 0)):
+        endpoint = ["--launcher", "simulated", "--set", f"launcher.accuracy={accuracy}", "--no-reference"]
+        serve_eval("run", "--cases", sealed, *endpoint, "-o", tmp_path / name, SERVE_EVAL_HOLDOUT_KEY=KEY)
+    sides = [tmp_path / "right", tmp_path / "wrong"]
+    done = serve_eval("compare", *sides, "-o", tmp_path / "out", SERVE_EVAL_HOLDOUT_KEY=KEY)
+    written = (tmp_path / "out" / "comparison.json").read_text()
+    assert "1 flips are of a hold-out set, and not listed" in done.stdout, done.stderr
+    assert "vault" not in (done.stdout + written).lower()

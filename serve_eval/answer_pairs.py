@@ -1,0 +1,260 @@
+"""Two finished run folders beside each other, prompt by prompt: scores, changed answers, how far texts agree."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from serve_eval import journal, run_folder
+from serve_eval.errors import RunFolderError
+from serve_eval.rescoring import Line
+from serve_eval.schema import (
+    Agreement,
+    FirstDifference,
+    Flip,
+    Report,
+    Response,
+    SelfFlips,
+    TaskReport,
+    file_stem,
+)
+
+if TYPE_CHECKING:
+    from serve_eval.stats.pairs import Pairs
+
+FLIP_ALPHA = 0.01
+"""Chance of saying of two endpoints that are alike that they differ more than one of them does from itself."""
+_REPEAT = re.compile(r"(.*)#(\d+)", re.DOTALL)
+_BEFORE, _AFTER = 20, 60
+"""Characters that are quoted around a first difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Had:
+    """What a run folder holds of one task: by repeat the line of each prompt's score, and a hash of what was said;
+    when the first answer to each prompt was asked for, in seconds since 1970."""
+
+    task: TaskReport
+    folder: Path
+    lines: tuple[Mapping[str, Line], ...]
+    said: tuple[Mapping[str, bytes], ...]
+    started_s: Mapping[str, float]
+
+    @property
+    def planned(self) -> int:
+        """Prompts, however often each was asked."""
+        return self.task.result.planned // len(self.lines)
+
+
+def read_report(folder: Path) -> Report:
+    """The report of a finished run. Raises RunFolderError when there is none."""
+    file = folder / run_folder.REPORT_FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Report)
+    except FileNotFoundError as error:
+        raise RunFolderError(
+            f"{folder} holds no finished run: there is no {file.name}",
+            hint=f"Let it come to its end first: serve-eval run --resume {folder}",
+        ) from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunFolderError(
+            f"{file} cannot be read: {error}", hint=f"Write it anew: serve-eval run --resume {folder}"
+        ) from error
+
+
+def read_task(folder: Path, report: Report, name: str) -> Had:
+    """The scores and answers of one task. Raises RunFolderError for files that are missing or damaged."""
+    task = next(task for task in report.tasks if task.result.task == name)
+    repeats, stem = report.plan.repeats, file_stem(name)
+    lines: tuple[dict[str, Line], ...] = tuple({} for _ in range(repeats))
+    said: tuple[dict[str, bytes], ...] = tuple({} for _ in range(repeats))
+    started_s: dict[str, float] = {}
+    scores = folder / "scores" / f"{stem}.jsonl"
+    try:
+        for line in msgspec.json.Decoder(Line).decode_lines(scores.read_bytes()):
+            repeat, prompt = _place(line.id, repeats)
+            lines[repeat][prompt] = line
+        for record in journal.read(folder / "samples" / f"{stem}.jsonl"):
+            if record.response is not None:
+                repeat, prompt = _place(record.id, repeats)
+                if prompt in lines[repeat]:
+                    said[repeat].setdefault(prompt, _content(record.response))
+                if repeat == 0 and record.response.attempts:
+                    started_s.setdefault(prompt, record.response.attempts[0].start_s)
+    except (OSError, msgspec.MsgspecError, IndexError) as error:
+        raise RunFolderError(
+            f"{folder}: the scores of {name} cannot be read: {error}",
+            hint=f"Write them anew: serve-eval verdict {folder}",
+        ) from error
+    return Had(task, folder, lines, said, started_s)
+
+
+def _place(sample: str, repeats: int) -> tuple[int, str]:
+    """Which repeat of which prompt an id is of."""
+    found = _REPEAT.fullmatch(sample) if repeats > 1 else None
+    return (0, sample) if found is None else (int(found[2]) - 1, found[1])
+
+
+def _content(response: Response) -> bytes:
+    """What stands for all that was said."""
+    parts = (
+        response.reasoning,
+        response.text,
+        response.tool_calls,
+        response.prompt_logprobs and response.prompt_logprobs.values,
+        response.choice_logprobs,
+    )
+    return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
+
+
+# ------------------------------------------------------------------------------------------------- what they say
+
+
+def apart_s(a: Had, b: Had) -> float | None:
+    """The median time between the requests for the same prompt, in seconds; None where no prompt tells it."""
+    gaps = [abs(b.started_s[prompt] - start) for prompt, start in a.started_s.items() if prompt in b.started_s]
+    return statistics.median(gaps) if gaps else None
+
+
+def score_pairs(a: Had, b: Had) -> Pairs:
+    """The scores of all planned prompts, those without one as missing. Raises ServeEvalError when none has one on both
+    sides."""
+    from serve_eval.stats.pairs import pair
+
+    prompts = sorted({prompt for had in (a, b) for lines in had.lines for prompt in lines})
+    unknown = [math.nan] * max(0, max(a.planned, b.planned) - len(prompts))
+
+    def runs(had: Had) -> list[list[float]]:
+        nothing = math.nan
+        return [[*(run[p].value if p in run else nothing for p in prompts), *unknown] for run in had.lines]
+
+    metric = a.task.result.metric
+    lo = -math.inf if metric.lo is None else metric.lo
+    hi = math.inf if metric.hi is None else metric.hi
+    return pair(runs(a), runs(b), lo=lo, hi=hi, higher_is_better=metric.higher_is_better)
+
+
+def changed(a: Had, b: Had, *, a_run: int = 0, b_run: int = 0) -> tuple[list[str], list[str]]:
+    """The prompts whose score fell and those whose score rose from a run of A to one of B."""
+    sign = 1.0 if a.task.result.metric.higher_is_better else -1.0
+    before, after = a.lines[a_run], b.lines[b_run]
+    both = [(prompt, sign * (after[prompt].value - line.value)) for prompt, line in before.items() if prompt in after]
+    return [p for p, change in both if change < 0.0], [p for p, change in both if change > 0.0]
+
+
+def agreement(a: Had, b: Had, *, a_run: int = 0, b_run: int = 0, among: Iterable[str] | None = None) -> Agreement:
+    """How far the texts of two runs agree, among some prompts or all."""
+    first, second = a.lines[a_run], b.lines[b_run]
+    prompts = [p for p in (first if among is None else among) if p in first and p in second]
+    identical = same = 0
+    for prompt in prompts:
+        if a.said[a_run].get(prompt) == b.said[b_run].get(prompt):
+            identical += 1
+        elif not another_answer(first[prompt], second[prompt]):
+            same += 1
+    return Agreement(
+        prompts=len(prompts), identical=identical, same_answer=same, different=len(prompts) - identical - same
+    )
+
+
+def another_score(one: Line, other: Line) -> bool:
+    """Whether two answers to a prompt are worth something else."""
+    return one.value != other.value
+
+
+def another_answer(one: Line, other: Line) -> bool:
+    """Whether two answers to a prompt say something else, right or wrong. Without an extracted answer their scores
+    tell."""
+    if one.answer is None and other.answer is None:
+        return one.value != other.value
+    return one.answer != other.answer
+
+
+def self_flips(
+    name: str,
+    once: Had,
+    again: Had,
+    other: Had,
+    *,
+    again_run: int = 0,
+    differ: Callable[[Line, Line], bool] = another_score,
+    alpha: float = FLIP_ALPHA,
+) -> SelfFlips | None:
+    """Whether `other` differs from the first answers of `once` more than its own second ones do; None where no prompt
+    was answered each time.
+
+    Where both endpoints answer alike, a prompt that changed in one way alone is as likely to have changed in either:
+    the sign test of McNemar, exact however much the prompts differ from each other, since each is compared with itself
+    and both ways with the same first answer.
+    """
+    from serve_eval.stats.mcnemar import mcnemar
+
+    first, second, across = once.lines[0], again.lines[again_run], other.lines[0]
+    prompts = [prompt for prompt in first if prompt in second and prompt in across]
+    if not prompts:
+        return None
+    own = {p for p in prompts if differ(first[p], second[p])}
+    between = {p for p in prompts if differ(first[p], across[p])}
+    only_other, only_own = len(between - own), len(own - between)
+    p = mcnemar(only_other, only_own).p_mid
+    return SelfFlips(
+        endpoint=name,
+        prompts=len(prompts),
+        own=len(own),
+        other=len(between),
+        only_own=only_own,
+        only_other=only_other,
+        p=p,
+        alpha=alpha,
+        more=p <= alpha,
+        agreement=agreement(once, again, b_run=again_run, among=prompts),
+    )
+
+
+def flips(a: Had, b: Had, prompts: Sequence[str]) -> list[Flip]:
+    """These prompts with what A and B said to them."""
+    texts = _texts(a, prompts), _texts(b, prompts)
+    found = []
+    for prompt in prompts:
+        one, other = a.lines[0][prompt], b.lines[0][prompt]
+        said = texts[0].get(prompt, ""), texts[1].get(prompt, "")
+        found.append(
+            Flip(
+                id=prompt,
+                scores=(one.value, other.value),
+                answers=(one.answer, other.answer),
+                target=one.target,
+                texts=said,
+                first_difference=first_difference(*said),
+            )
+        )
+    return found
+
+
+def _texts(had: Had, prompts: Sequence[str]) -> dict[str, str]:
+    """What was said to these prompts, thoughts first."""
+    wanted, found = set(prompts), dict[str, str]()
+    for record in journal.read(had.folder / "samples" / f"{file_stem(had.task.result.task)}.jsonl"):
+        if record.response is not None and record.id in wanted:
+            response = record.response
+            calls = "".join(f"{call.name}({call.arguments})" for call in response.tool_calls)
+            found.setdefault(record.id, (response.reasoning or "") + response.text + calls)
+    return found
+
+
+def first_difference(a: str, b: str) -> FirstDifference | None:
+    """Where two texts begin to differ; None where they do not."""
+    if a == b:
+        return None
+    place = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    word = len(a[:place].split()) - (place > 0 and not a[place - 1].isspace())
+    start = max(0, place - _BEFORE)
+    return FirstDifference(character=place, word=word, a=a[start : place + _AFTER], b=b[start : place + _AFTER])

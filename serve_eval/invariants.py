@@ -1,0 +1,205 @@
+"""Checks of one endpoint that need no right answers: the same prompts under a change that should change nothing.
+
+Three passes come first: `cold`, which is an arm of its own where the server has just been started, then `base` and
+`again`, which find the prompts in the prefix cache. How these two differ is the endpoint's own nondeterminism; an arm
+that differs from `base` in more prompts is broken. OUT/<arm> are ordinary run folders, OUT/invariants.json is the
+result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from serve_eval import answer_pairs, origins, run_folder
+from serve_eval.comparison import Labelled
+from serve_eval.endpoint import check_launcher, launch, with_model
+from serve_eval.errors import PlanError
+from serve_eval.evaluation import evaluate
+from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.report.exit_code import FAIL, NOTHING_SCORED, PASS
+from serve_eval.runner import Progress
+from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Spec
+from serve_eval.stats.multiplicity import holm
+
+SCHEMA_VERSION = 1
+PLAN_FILE, RESULT_FILE = "invariants_plan.json", "invariants.json"
+LIMIT = 100
+"""Prompts per task, unless told otherwise: every arm asks all of them, and one of them does so one at a time."""
+ALPHA = 0.01
+"""Chance of accusing a sound endpoint of anything at all, over all arms and tasks."""
+BASE, AGAIN, COLD = "base", "again", "cold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arm:
+    """A pass over the prompts: what is otherwise than in `base`."""
+
+    name: str
+    what: str
+    plan: Plan
+
+
+async def check(
+    plan: Plan,
+    out_dir: Path,
+    *,
+    tokenizer: str | None = None,
+    progress: Progress | None = None,
+    environ: Mapping[str, str] = os.environ,
+    told: Callable[[str], None] = lambda line: None,
+) -> Invariants:
+    """Asks the prompts in every arm, one after the other, and tells which changes changed answers.
+
+    `tokenizer` is the folder of a chat template: what is asked by chat is then also rendered here and asked as a text.
+    Passes that are finished in the folder are not asked again. Raises ServeEvalError for what stops a run.
+    """
+    started_at, began = datetime.now(UTC), time.monotonic()
+    if plan.limits.concurrency == "auto":
+        raise PlanError("concurrency: these checks need a fixed number", hint="Such as --concurrency 64.")
+    plan = replace(plan, limit=plan.limit or LIMIT, repeats=1, no_reference=True, early_stop=None)
+    plan = replace(plan, verdict=Spec(name="classic"))
+    origins.include(plan.include_path)
+    plan = await with_model(plan, environ)
+    if not out_dir.exists():
+        check_launcher(plan)
+    prepared = await asyncio.to_thread(prepare, plan)
+    arms, skipped = _arms(plan, prepared, tokenizer)
+    with run_folder.held(out_dir, PLAN_FILE, "such checks"):
+        _bind(out_dir, plan)
+        (out_dir / RESULT_FILE).unlink(missing_ok=True)
+        logs = out_dir / "servers"
+        logs.mkdir(mode=0o700, exist_ok=True)
+        pending = [arm for arm in arms if not (out_dir / arm.name / run_folder.REPORT_FILE).exists()]
+        if pending:
+            async with launch(plan, prepared, logs, told=told) as endpoint:
+                for arm in pending:
+                    await _pass(arm, plan, prepared, out_dir, endpoint, progress, environ, told)
+        found = replace(
+            _judged(out_dir, plan, prepared, arms, skipped),
+            started_at=started_at.isoformat(timespec="seconds"),
+            wall_s=round(time.monotonic() - began, 3),
+        )
+        run_folder.write_private(out_dir / RESULT_FILE, run_folder.pretty_json(found))
+    return found
+
+
+def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -> tuple[list[_Arm], dict[str, str]]:
+    """The passes in their order, and why others are left out."""
+    limits = plan.limits
+    many = limits.concurrency
+    arms = [
+        _Arm(name=COLD, what="asked for the first time, against what stands in the prefix cache", plan=plan),
+        _Arm(name=BASE, what="", plan=plan),
+        _Arm(name=AGAIN, what="", plan=plan),
+        _Arm(
+            name="shuffled",
+            what="in another order, so that others share a batch",
+            plan=replace(plan, seed=plan.seed + 1, limits=replace(limits, order="random")),
+        ),
+        _Arm(
+            name="streamed" if not limits.stream else "whole",
+            what="as event streams" if not limits.stream else "not as event streams",
+            plan=replace(plan, limits=replace(limits, stream=not limits.stream)),
+        ),
+    ]
+    skipped = {}
+    if many != 1:
+        one = replace(plan, limits=replace(limits, concurrency=1))
+        arms.append(_Arm(name="alone", what=f"one at a time, against {many}", plan=one))
+    else:
+        skipped["alone"] = "the concurrency is 1 already"
+    if not all(p.chat for p in prepared):
+        skipped["rendered"] = "not every task is asked by chat"
+    elif any("tokenizer" in spec.options for spec in plan.tasks):
+        skipped["rendered"] = "the template is rendered on our side already"
+    elif tokenizer is None:
+        skipped["rendered"] = "--tokenizer names no chat template"
+    else:
+        tasks = tuple(Spec(name=s.name, options={**s.options, "tokenizer": tokenizer}) for s in plan.tasks)
+        what = "by the chat template rendered here, against the server's own"
+        arms.append(_Arm(name="rendered", what=what, plan=replace(plan, tasks=tasks)))
+    return arms, skipped
+
+
+def _bind(out_dir: Path, plan: Plan) -> None:
+    """Notes that the folder is ours; each pass is bound to its plan by its own run folder."""
+    if not (out_dir / PLAN_FILE).exists():
+        content = {"schema_version": SCHEMA_VERSION, "plan": plan}
+        run_folder.write_private(out_dir / PLAN_FILE, run_folder.pretty_json(content))
+
+
+async def _pass(
+    arm: _Arm,
+    plan: Plan,
+    prepared: Sequence[PreparedTask],
+    out_dir: Path,
+    endpoint: Endpoint,
+    progress: Progress | None,
+    environ: Mapping[str, str],
+    told: Callable[[str], None],
+) -> None:
+    await evaluate(
+        arm.plan,
+        out_dir / arm.name,
+        progress=None if progress is None else Labelled(progress, arm.name),
+        environ=environ,
+        launching=lambda *_: nullcontext(endpoint),
+        told=lambda line: told(f"{arm.name}: {line}"),
+        # The seed decides which prompts are asked too: the same in every arm.
+        prepared=prepared if arm.plan.tasks == plan.tasks else None,
+    )
+
+
+def _judged(
+    out_dir: Path, plan: Plan, prepared: Sequence[PreparedTask], arms: Sequence[_Arm], skipped: Mapping[str, str]
+) -> Invariants:
+    reports = {arm.name: answer_pairs.read_report(out_dir / arm.name) for arm in arms}
+    found = []
+    for p in prepared:
+        had = {arm.name: answer_pairs.read_task(out_dir / arm.name, reports[arm.name], p.task.name) for arm in arms}
+        for arm in arms:
+            if arm.name in (BASE, AGAIN):
+                continue
+            changed = answer_pairs.self_flips(
+                arm.name,
+                had[BASE],
+                had[AGAIN],
+                had[arm.name],
+                differ=answer_pairs.another_answer,
+                alpha=ALPHA,
+            )
+            if changed is not None:
+                agreed = answer_pairs.agreement(had[BASE], had[arm.name])
+                found.append((p.task.name, arm, changed, agreed))
+    corrected = holm([changed.p for _, _, changed, _ in found])
+    results = tuple(
+        Invariant(
+            task=task,
+            arm=arm.name,
+            what=arm.what,
+            changed=changed,
+            agreement=agreed,
+            p_holm=p,
+            broken=p <= ALPHA,
+        )
+        for (task, arm, changed, agreed), p in zip(found, corrected, strict=True)
+    )
+    broken = any(result.broken for result in results)
+    return Invariants(
+        schema_version=SCHEMA_VERSION,
+        model=plan.model,
+        base_url=reports[BASE].endpoint.base_url,
+        alpha=ALPHA,
+        results=results,
+        skipped=skipped,
+        exit_code=FAIL if broken else PASS if results else NOTHING_SCORED,
+        started_at=reports[BASE].started_at,
+        wall_s=0.0,
+    )

@@ -1,0 +1,129 @@
+"""A comparison for people: B beside A, the verdict, what changed both ways, and how close the tokens were."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from serve_eval.report.terminal import paired_text, say, seconds
+from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome
+
+SHOWN = 5
+"""Flips that are printed with their texts; comparison.json has more."""
+_COLUMNS = ("task", "n", "A", "B", "difference", "worse", "better", "identical", "verdict")
+_STYLES = {
+    VerdictOutcome.PASS: "bold green",
+    VerdictOutcome.FAIL: "bold red",
+    VerdictOutcome.ERROR: "bold red",
+}
+
+
+def render(comparison: Comparison, out_dir: Path, console: Console) -> None:
+    """Prints the table of verdicts and what explains it."""
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        say(console, f"{name}: {_side(side)}")
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
+    for i, column in enumerate(_COLUMNS):
+        table.add_column(column, justify="left" if i in (0, len(_COLUMNS) - 1) else "right", no_wrap=True)
+    for task in comparison.tasks:
+        style = _STYLES.get(task.verdict.outcome, "bold yellow")
+        table.add_row(*map(Text, _row(task)), Text(task.verdict.outcome.value, style=style))
+    console.print(table)
+    for task in comparison.tasks:
+        _explain(task, console)
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        for warning in side.warnings:
+            say(console, f"warning: {name}: {warning}")
+    for warning in comparison.warnings:
+        say(console, f"warning: {warning}")
+    say(console, f"comparison: {out_dir / 'comparison.json'}")
+
+
+def _side(side: ComparedSide) -> str:
+    where = side.base_url or "not asked"
+    rate = "" if side.per_second is None else f", {side.per_second:.3g} answers per second"
+    version = "" if side.version is None else f", version {side.version}"
+    return f"{side.model or 'model not known'} at {where}{version}{rate}, run folder {side.folder}"
+
+
+def _row(task: ComparedTask) -> list[str]:
+    agreed = task.agreement
+    share = f"{agreed.identical / agreed.prompts:.1%}" if agreed.prompts else "-"
+    paired = task.verdict.paired
+    difference = "-" if paired is None else f"{paired.difference:+.3f}"
+    values = ["-" if value is None else f"{value:.3f}" for value in (task.a.value, task.b.value)]
+    return [task.task, str(task.a.planned), *values, difference, str(task.worse), str(task.better), share]
+
+
+def _explain(task: ComparedTask, console: Console) -> None:
+    name, verdict = task.task, task.verdict
+    if verdict.paired is not None:
+        told = verdict.paired
+        kept = ", and so is a rise by as much" if told.equivalent else ""
+        no = "is" if told.noninferior else "is not"
+        say(console, f"{name}: {paired_text(told).replace('1 reference run', 'A')}")
+        say(console, f"{name}: a drop of the margin of {told.margin:.3f} points {no} excluded{kept}")
+    if task.agreement.prompts:
+        say(console, f"{name}: texts of A and B: {_agreement(task.agreement)}")
+    if task.itself is not None:
+        say(console, f"{name}: {_itself(task.itself)}")
+    for what, pick in (("latency", "latency_s"), ("first token", "ttft_s"), ("per token", "tpot_s")):
+        times = [getattr(traffic, pick) for traffic in task.traffic]
+        if all(times):
+            shown = " | ".join(", ".join(f"{key} {seconds(value)}" for key, value in one.items()) for one in times)
+            say(console, f"{name}: {what}, A | B: {shown}")
+    tokens = [traffic.completion_tokens for traffic in task.traffic]
+    if any(tokens):
+        say(console, f"{name}: tokens of the answers, A | B: {tokens[0]} | {tokens[1]}")
+    if kinds := Counter(flip.divergence.kind for flip in task.flips if flip.divergence is not None):
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        why = next((f.divergence.why for f in task.flips if f.divergence is not None and f.divergence.why), "")
+        say(console, f"{name}: first different tokens of {kinds.total()} flips: {counts}{f' ({why})' if why else ''}")
+    for flip in task.flips[:SHOWN]:
+        _flip(name, flip, console)
+    left = task.worse + task.better - min(SHOWN, len(task.flips))
+    if left > 0 and task.flips:
+        say(console, f"{name}: and {left} more flips; comparison.json has {len(task.flips)} with their texts")
+    for reason in verdict.reasons:
+        say(console, f"{name}: {reason}")
+    for warning in (*verdict.warnings, *task.warnings):
+        say(console, f"{name}: warning: {warning}")
+
+
+def _agreement(agreed: Agreement) -> str:
+    return (
+        f"{agreed.identical} of {agreed.prompts} identical, {agreed.same_answer} with the same answer, "
+        f"{agreed.different} different"
+    )
+
+
+def _itself(told: SelfFlips) -> str:
+    one, other = ("A", "B") if told.endpoint == "A" else ("B", "A")
+    more = "more than" if told.more else "no more than by"
+    return (
+        f"{one} asked twice: another score to {told.own} of {told.prompts} prompts; {other} gives another one to "
+        f"{told.other} of them (p {told.p:.2g}, {more} its own nondeterminism); texts of {one} and {one}: "
+        f"{_agreement(told.agreement)}"
+    )
+
+
+def _flip(task: str, flip: Flip, console: Console) -> None:
+    before, after = flip.scores
+    answers = " -> ".join("nothing extracted" if answer is None else repr(answer) for answer in flip.answers)
+    say(console, f"{task}: {flip.id}: {before:g} -> {after:g}, {answers}; target {_brief(flip.target)}")
+    if (place := flip.first_difference) is not None:
+        say(console, f"  from character {place.character} (word {place.word}) on, A: {place.a!r}")
+        say(console, f"  {' ' * len(f'from character {place.character} (word {place.word}) on')}  B: {place.b!r}")
+    looked = flip.divergence
+    if looked is not None and looked.tokens is not None and looked.gaps is not None:
+        (x, y), (at_a, at_b) = looked.tokens, looked.gaps
+        say(console, f"  token {looked.token}: {x!r} | {y!r}, preferred by {at_a:.3f} | {at_b:.3f} nats: {looked.kind}")
+
+
+def _brief(text: str) -> str:
+    flat = " ".join(text.split())
+    return repr(flat if len(flat) <= 40 else f"...{flat[-37:]}")

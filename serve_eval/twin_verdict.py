@@ -1,0 +1,222 @@
+"""What is said of two finished runs beside each other: B judged with A in the place of the reference."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from serve_eval import answer_pairs, folders
+from serve_eval.answer_pairs import Had
+from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.protocol import build_task
+from serve_eval.report.exit_code import exit_code
+from serve_eval.schema import (
+    MEAN,
+    ComparedSide,
+    ComparedTask,
+    Comparison,
+    Divergence,
+    Plan,
+    Reference,
+    Report,
+    SelfFlips,
+    Spec,
+    Verdict,
+    VerdictOutcome,
+)
+
+SCHEMA_VERSION = 1
+VERDICTS = "serve_eval.verdicts"
+APART_S = 60.0
+"""Requests for the same prompt that lie farther apart were not sent under the same load."""
+FEW_TOKENS = 2
+"""Tokens up to which an answer is decided by its first one: a letter, and perhaps a space before it or a dot."""
+Prompt = tuple[str, str]
+"""A prompt, by its task and id."""
+Looked = Mapping[Prompt, Divergence]
+"""What the first different tokens told."""
+
+
+def check_rule(rule: Spec) -> None:
+    """Raises PlanError for a rule that does not compare pairs, or with options that cannot be meant."""
+    make = folders.load(VERDICTS, rule.name)
+    module = sys.modules[make.__module__]
+    if not getattr(module, "NEEDS_PAIRS", False):
+        raise PlanError(f"--verdict: {rule.name} does not compare pairs", hint="paired or noninferiority.")
+    options = folders.check_options(make, rule.options, f"verdict.{rule.name}")
+    try:
+        module.check(**options)
+    except PlanError as error:
+        raise PlanError([f"verdict{problem}" for problem in error.problems]) from error
+
+
+def compared(
+    a: Path,
+    b: Path,
+    rule: Spec,
+    *,
+    again: tuple[str, Path] | None = None,
+    show_flips: int = 0,
+    looked: Looked | None = None,
+    hidden: frozenset[Prompt] = frozenset(),
+    strict: bool = False,
+) -> Comparison:
+    """Compares two run folders. `again` names the side, A or B, that was asked some prompts twice, and the folder with
+    its second answers; without it, repeats within A's run or else B's serve. Flips of `hidden` prompts are counted and
+    not listed. Raises RunFolderError.
+    """
+    reports = answer_pairs.read_report(a), answer_pairs.read_report(b)
+    second = None if again is None else answer_pairs.read_report(again[1])
+    tasks = []
+    for task in reports[0].tasks:
+        name = task.result.task
+        sides = answer_pairs.read_task(a, reports[0], name), answer_pairs.read_task(b, reports[1], name)
+        twice = None
+        if again is not None and second is not None:
+            twice = again[0], answer_pairs.read_task(again[1], second, name)
+        tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, looked or {}, hidden))
+    shown = [_side(folder, report) for folder, report in zip((a, b), reports, strict=True)]
+    return Comparison(
+        schema_version=SCHEMA_VERSION,
+        a=shown[0],
+        b=shown[1],
+        rule=rule,
+        tasks=tuple(tasks),
+        exit_code=exit_code([task.verdict for task in tasks], strict=strict),
+        started_at=reports[1].started_at,
+        wall_s=0.0,
+        warnings=_first_tokens(reports[0]),
+    )
+
+
+def _first_tokens(report: Report) -> tuple[str, ...]:
+    """A word of warning where no answer is longer than what a context server alone decides."""
+    tasks = [build_task(task.spec, f"tasks.{task.result.task}") for task in report.tasks]
+    if any(task.sampling.max_tokens > FEW_TOKENS for task in tasks):
+        return ()
+    return (
+        "the first token decides every answer here: behind a disaggregated front door that one comes from a context "
+        "server, and nothing is said of the generation servers. Add a task with long answers, such as gsm8k",
+    )
+
+
+def _side(folder: Path, report: Report) -> ComparedSide:
+    load = report.loads[-1] if report.loads else None
+    version = report.endpoint.info.get("version")
+    return ComparedSide(
+        folder=str(folder),
+        model=report.plan.model,
+        base_url=report.endpoint.base_url,
+        version=version if isinstance(version, str) else None,
+        per_second=load.finished / load.wall_s if load is not None and load.wall_s else None,
+        warnings=report.warnings,
+    )
+
+
+def _task(
+    plan: Plan,
+    sides: tuple[Had, Had],
+    rule: Spec,
+    again: tuple[str, Had] | None,
+    show: int,
+    looked: Looked,
+    hidden: frozenset[Prompt],
+) -> ComparedTask:
+    a, b = sides
+    worse, better = answer_pairs.changed(a, b)
+    name = a.task.result.task
+    shown = [prompt for prompt in (*worse, *better) if (name, prompt) not in hidden]
+    flips = answer_pairs.flips(a, b, shown[:show])
+    apart = answer_pairs.apart_s(a, b)
+    said = [had.task.verdict.warnings for had in sides]
+    warnings = [f"{'A and B' if line in said[1] else 'A'}: {line}" for line in said[0]]
+    warnings += [f"B: {line}" for line in said[1] if line not in said[0]]
+    if secret := len(worse) + len(better) - len(shown):
+        warnings.append(f"{secret} flips are of a hold-out set, and not listed")
+    if apart is not None and apart > APART_S:
+        warnings.append(f"the two requests for a prompt lie {apart:.0f} s apart (median): not under the same load")
+    itself = _itself(a, b, again)
+    if itself is not None and itself.more:
+        one, other = ("B", "A") if itself.endpoint == "A" else ("A", "B")
+        warnings.append(
+            f"more_flips: {one} and {other} give another score to {itself.other} of {itself.prompts} prompts, where "
+            f"{other} with itself does so to {itself.own} (p = {itself.p:.2g}): more than its own nondeterminism"
+        )
+    return ComparedTask(
+        task=name,
+        a=a.task.result,
+        b=b.task.result,
+        traffic=(a.task.traffic, b.task.traffic),
+        verdict=_verdict(plan, a, b, rule),
+        worse=len(worse),
+        better=len(better),
+        agreement=answer_pairs.agreement(a, b),
+        apart_s=apart,
+        itself=itself,
+        flips=tuple(replace(flip, divergence=looked.get((name, flip.id))) for flip in flips),
+        warnings=tuple(warnings),
+    )
+
+
+def _itself(a: Had, b: Had, again: tuple[str, Had] | None) -> SelfFlips | None:
+    """How often one endpoint disagrees with itself, beside how often both disagree."""
+    if again is not None:
+        once, other = (a, b) if again[0] == "A" else (b, a)
+        return answer_pairs.self_flips(again[0], once, again[1], other)
+    for name, once, other in (("A", a, b), ("B", b, a)):
+        if len(once.lines) > 1:
+            return answer_pairs.self_flips(name, once, once, other, again_run=1)
+    return None
+
+
+def _verdict(plan: Plan, a: Had, b: Had, rule: Spec) -> Verdict:
+    """The rule's verdict of B, with A's value, and its scores prompt by prompt, as the reference."""
+    before, after = a.task.result, b.task.result
+    lacking = [had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED]
+    if lacking:
+        return replace(lacking[0], rule=rule.name)
+    if before.value is None or after.value is None:
+        side = "A" if before.value is None else "B"
+        return Verdict(
+            task=after.task,
+            outcome=VerdictOutcome.ERROR,
+            rule=rule.name,
+            evaluated=after.value,
+            reasons=(f"nothing_scored: {side} has no answer that could be scored",),
+        )
+    hypothesis = replace(build_task(a.task.spec, f"tasks.{after.task}").hypothesis, num_samples=a.planned)
+    reference = Reference(
+        task=after.task, model=plan.model or "A", spec=plan.accuracy_spec, value=before.value, num_samples=a.planned
+    )
+    make: Callable[..., Verdict] = folders.load(VERDICTS, rule.name)
+    pairs, why = None, ""
+    if before.aggregation != MEAN.name:
+        why = f"the value is the {before.aggregation} of the scores, which pairs do not tell about"
+    else:
+        try:
+            pairs = answer_pairs.score_pairs(a, b)
+        except ServeEvalError as error:
+            why = str(error)
+    options = folders.check_options(make, rule.options, f"verdict.{rule.name}")
+    verdict = make(after, reference, hypothesis, pairs, **options)
+    # The others are of the classic test, which does not judge here.
+    verdict = replace(verdict, warnings=tuple(line for line in verdict.warnings if line.startswith("small_drop")))
+    return replace(verdict, reasons=(*verdict.reasons, why)) if why else verdict
+
+
+def same_fingerprints(
+    a: Mapping[str, Mapping[str, str]], b: Mapping[str, Mapping[str, str]], allowed: Sequence[str]
+) -> list[str]:
+    """Where two runs do not ask or score the same, as lines."""
+    lines = [f"{name}: only A has this task" for name in a if name not in b]
+    lines += [f"{name}: only B has this task" for name in b if name not in a]
+    for name in (name for name in a if name in b):
+        fields = dict.fromkeys((*a[name], *b[name]))
+        lines += [
+            f"{name}: {field} is {a[name].get(field)} for A and {b[name].get(field)} for B"
+            for field in fields
+            if field not in allowed and a[name].get(field) != b[name].get(field)
+        ]
+    return lines

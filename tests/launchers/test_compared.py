@@ -1,0 +1,46 @@
+"""An aggregated beside a disaggregated deployment, both launched: a sound pair, and one with a bad worker of two."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.comparison import Rules, Side, compare
+from serve_eval.schema import Limits, Plan, Spec
+from tests.launchers.test_with_standin import _answers
+
+BAD = [{"corrupt_after": 0, "when": {"command": "serve", "gpus": "2"}}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("faults", "outcome"), [(None, "PASS"), (BAD, "FAIL")], ids=["sound", "one-bad-worker"])
+def test_a_deployment_beside_the_one_that_it_replaces(
+    data_root: Path, tmp_path: Path, standin: Callable[..., None], faults: Any, outcome: str
+) -> None:
+    plan = Plan(
+        model="my-org/my-model",
+        launcher=Spec(name="trtllm", options={"gpus": [3]}),
+        tasks=(Spec(name="gsm8k", options={"num_samples": 80}),),
+        dataset_roots=(str(data_root),),
+        no_reference=True,
+        limits=Limits(concurrency=8),
+    )
+    standin("v12", faults, STANDIN_ANSWERS=str(_answers(plan, tmp_path / "answers.jsonl")))
+    workers = {"gpus": [0, 1, 2], "generation_servers": {"num_instances": 2}}
+    split = replace(plan, launcher=Spec(name="trtllm_disaggregated", options=workers))
+    rules = Rules(rule=Spec(name="paired"), again=80)
+    found = asyncio.run(compare(Side(plan=plan), Side(plan=split), rules, tmp_path / "out"))
+    [task] = found.tasks
+    assert task.verdict.outcome == outcome
+    assert task.a.value == 75.0
+    assert task.itself is not None
+    assert task.itself.own == 0
+    assert task.itself.more is (outcome == "FAIL")
+    if outcome == "FAIL":  # every second request went to it
+        assert 15 <= task.worse <= 45
+        assert task.better == 0

@@ -1,0 +1,404 @@
+"""Two endpoints beside each other: what is alike is not accused, what is worse is proven, with its flips."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from scipy.stats import binom
+
+from launchers._simulator import STATS, SimulatorConfig, create_app, serve
+from launchers.simulated import probability
+from serve_eval import comparison as story
+from serve_eval import run_folder
+from serve_eval.answer_pairs import read_report
+from serve_eval.comparison import Rules, Side, compare
+from serve_eval.endpoint import _write_answers
+from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
+from serve_eval.preparation import prepare
+from serve_eval.report.exit_code import FAIL, PASS, UNDECIDED
+from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec
+from serve_eval.twin_verdict import compared
+from tests.cli.command import serve_eval
+
+N = 150
+PAIRED = Rules(rule=Spec(name="paired"), again=60)
+
+
+@pytest.fixture(scope="module")
+def plan(data_root: Path) -> Plan:
+    return Plan(
+        model="simulated",
+        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        tasks=(Spec(name="gsm8k"),),
+        dataset_roots=(str(data_root),),
+        limit=N,
+        limits=Limits(concurrency=8),
+    )
+
+
+@pytest.fixture(scope="module")
+def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Callable[[float | None], Path]:
+    """A file of answers that are right in 80 %, given how many prompts two runs judge differently."""
+    prepared = prepare(replace(plan, no_reference=True))
+
+    def of(flip_rate: float | None) -> Path:
+        path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
+        _write_answers(path, prepared, probability(0.8, flip_rate, 0))
+        return path
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def steady(answers: Callable[[float | None], Path]) -> SimulatorConfig:
+    """An endpoint that judges 3 % of the prompts differently each time."""
+    return SimulatorConfig(answers=answers(0.03), varied=True)
+
+
+def _compare(
+    plan: Plan, a: SimulatorConfig, b: SimulatorConfig, out: Path, rules: Rules = PAIRED, **more: Any
+) -> tuple[Comparison, list[int]]:
+    """The comparison of two simulated endpoints, and how many requests each of them got."""
+    apps = [create_app(config) for config in (a, b)]
+
+    async def both() -> Comparison:
+        async with AsyncExitStack() as stack:
+            urls = [await stack.enter_async_context(serve(app)) for app in apps]
+            sides = [Side(plan=_at(plan, url)) for url in urls]
+            return await compare(sides[0], sides[1], rules, out, environ={}, **more)
+
+    return asyncio.run(both()), [_asked(app) for app in apps]
+
+
+def _at(plan: Plan, url: str) -> Plan:
+    return replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+
+
+def _asked(app: web.Application) -> int:
+    return sum(app[STATS].requests.values())
+
+
+@pytest.fixture(scope="module")
+def alike(plan: Plan, steady: SimulatorConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+    out = tmp_path_factory.mktemp("alike") / "out"
+    found, asked = _compare(plan, replace(steady, run=1), replace(steady, run=2), out)
+    assert asked[1] >= N
+    assert asked[0] >= N + PAIRED.again
+    return found, out
+
+
+@pytest.fixture(scope="module")
+def damaged(plan: Plan, steady: SimulatorConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+    out = tmp_path_factory.mktemp("damaged") / "out"
+    found, _ = _compare(plan, replace(steady, run=1), replace(steady, run=2, damage=0.2), out, show_flips=500)
+    return found, out
+
+
+def test_what_is_alike_is_not_accused(alike: tuple[Comparison, Path]) -> None:
+    comparison, _ = alike
+    [task] = comparison.tasks
+    assert (comparison.exit_code, task.verdict.outcome) == (PASS, "PASS")
+    assert task.verdict.paired is not None
+    assert task.verdict.paired.finding == "PASS"
+    assert task.itself is not None
+    assert (task.itself.endpoint, task.itself.prompts, task.itself.more) == ("A", PAIRED.again, False)
+    assert task.agreement.prompts == N
+    assert task.apart_s is not None
+
+
+def test_a_worse_one_is_proven_and_its_flips_are_listed(damaged: tuple[Comparison, Path]) -> None:
+    comparison, out = damaged
+    [task] = comparison.tasks
+    assert (comparison.exit_code, task.verdict.outcome) == (FAIL, "FAIL")
+    assert task.itself is not None
+    assert task.itself.more
+    assert any(warning.startswith("more_flips: ") for warning in task.warnings)
+    values = [_values(out / side) for side in ("a", "b")]
+    worse = {i for i in values[0] if values[0][i] > values[1][i]}
+    better = {i for i in values[0] if values[0][i] < values[1][i]}
+    assert (task.worse, task.better) == (len(worse), len(better))
+    assert [flip.id in worse for flip in task.flips] == [True] * len(worse) + [False] * len(better)
+    assert {flip.id for flip in task.flips} == worse | better
+    flip = task.flips[0]
+    assert "not sure" in flip.texts[1]
+    assert flip.first_difference is not None
+    place = flip.first_difference.character
+    assert flip.texts[0][:place] == flip.texts[1][:place]
+    assert flip.texts[0][place] != flip.texts[1][place]
+    assert flip.divergence is not None
+    assert (flip.divergence.kind, flip.divergence.why) == ("unknown", "the answer has no log-probabilities")
+
+
+def _values(folder: Path) -> dict[str, float]:
+    lines = (folder / "scores" / "gsm8k.jsonl").read_text().splitlines()
+    return {line["id"]: line["value"] for line in map(json.loads, lines)}
+
+
+def test_more_flips_both_ways_are_no_drop(plan: Plan, answers: Callable[[float | None], Path], tmp_path: Path) -> None:
+    """A says the same each time, B something else to an eighth of the prompts, better as often as worse."""
+    settled = SimulatorConfig(answers=answers(0.13))
+    found, _ = _compare(
+        plan, replace(settled, run=1), replace(settled, run=2), tmp_path / "out", replace(PAIRED, again=N)
+    )
+    [task] = found.tasks
+    assert task.verdict.outcome != "FAIL"
+    assert task.itself is not None
+    assert (task.itself.own, task.itself.more) == (0, True)
+    assert min(task.worse, task.better) > N // 30
+
+
+def test_a_finished_comparison_asks_nothing_and_says_the_same(
+    plan: Plan, steady: SimulatorConfig, alike: tuple[Comparison, Path]
+) -> None:
+    before, out = alike
+    urls = [side.base_url for side in (before.a, before.b)]
+    sides = [Side(plan=_at(plan, url)) for url in urls]  # where nobody listens any more
+    after = asyncio.run(compare(sides[0], sides[1], PAIRED, out, environ={}))
+    assert replace(after, started_at="", wall_s=0.0) == replace(before, started_at="", wall_s=0.0)
+
+
+def test_another_margin_is_refused_when_the_answers_are_known(plan: Plan, alike: tuple[Comparison, Path]) -> None:
+    before, out = alike
+    sides = [Side(plan=_at(plan, side.base_url)) for side in (before.a, before.b)]
+    wider = replace(PAIRED, rule=Spec(name="paired", options={"margin": 20.0}))
+    with pytest.raises(RunFolderError, match="margin"):
+        asyncio.run(compare(sides[0], sides[1], wider, out, environ={}))
+
+
+def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
+    plan: Plan, steady: SimulatorConfig, tmp_path: Path
+) -> None:
+    """Each prompt has one answer at each endpoint, so that the end does not depend on how often it was asked."""
+    a, b = (replace(steady, varied=False, run=run, damage=damage) for run, damage in ((1, 0.0), (2, 0.2)))
+    whole, _ = _compare(plan, a, b, tmp_path / "whole")
+
+    apps = [create_app(config) for config in (a, b)]
+
+    async def twice() -> Comparison:
+        async with AsyncExitStack() as stack:
+            urls = [await stack.enter_async_context(serve(app)) for app in apps]
+            sides = [Side(plan=_at(plan, url)) for url in urls]
+            stops = _Stops(lambda: running.cancel())
+            running = asyncio.create_task(
+                compare(sides[0], sides[1], PAIRED, tmp_path / "out", environ={}, progress=stops)
+            )
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            had = [len(list((tmp_path / "out" / side / "samples").glob("*"))) for side in ("a", "b")]
+            assert had == [1, 1]
+            assert not (tmp_path / "out" / "a" / "report.json").exists()
+            return await compare(sides[0], sides[1], PAIRED, tmp_path / "out", environ={})
+
+    resumed = asyncio.run(twice())
+    [one], [other] = whole.tasks, resumed.tasks
+    assert (one.verdict, one.flips, one.agreement) == (other.verdict, other.flips, other.agreement)
+    assert one.itself == other.itself
+    assert max(_asked(app) for app in apps) < 2 * N + PAIRED.again
+
+
+class _Stops:
+    """Progress that calls `stop` at the hundredth answer."""
+
+    def __init__(self, stop: Callable[[], object]) -> None:
+        self._stop, self._seen = stop, 0
+
+    def begin(self, task: str, planned: int, had: int) -> None: ...
+
+    def end(self, task: str) -> None: ...
+
+    def update(self, task: str, done: int, failed: int, value: float | None) -> None:
+        self._seen += 1
+        if self._seen == 100:
+            self._stop()
+
+
+def test_sides_that_ask_otherwise_are_refused_before_anything_is_sent(
+    plan: Plan, steady: SimulatorConfig, tmp_path: Path
+) -> None:
+    app = create_app(steady)
+
+    async def both() -> None:
+        async with serve(app) as url:
+            other = replace(plan, tasks=(Spec(name="gsm8k", options={"num_fewshot": 2}),))
+            sides = Side(plan=_at(plan, url)), Side(plan=_at(other, url))
+            await compare(*sides, PAIRED, tmp_path / "out", environ={})
+
+    with pytest.raises(NotComparableError, match=r"gsm8k: num_fewshot is 5 for A and 2 for B"):
+        asyncio.run(both())
+    assert _asked(app) == 0
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("finished", ["A", "B"])
+def test_a_finished_run_is_asked_nothing_and_the_other_side_is(
+    plan: Plan, steady: SimulatorConfig, alike: tuple[Comparison, Path], tmp_path: Path, finished: str
+) -> None:
+    before, out = alike
+    app = create_app(replace(steady, run=3))
+
+    async def one() -> Comparison:
+        async with serve(app) as url:
+            live = Side(plan=_at(plan, url))
+            done = Side(plan=run_folder.saved_plan(out / "a"), folder=out / "a")
+            sides = (done, live) if finished == "A" else (live, done)
+            return await compare(*sides, PAIRED, tmp_path / "out", environ={})
+
+    [task] = asyncio.run(one()).tasks
+    assert _asked(app) >= N + PAIRED.again
+    assert (task.a if finished == "A" else task.b) == before.tasks[0].a
+    assert task.itself is not None
+    assert task.itself.endpoint == {"A": "B", "B": "A"}[finished]
+    assert task.verdict.outcome == "PASS"
+    assert not (tmp_path / "out" / finished.lower()).exists()
+
+
+def test_repeats_tell_what_second_answers_would(plan: Plan, steady: SimulatorConfig, tmp_path: Path) -> None:
+    twice = replace(plan, limit=40, repeats=2)
+    found, asked = _compare(twice, replace(steady, run=1), replace(steady, run=2), tmp_path / "out")
+    [task] = found.tasks
+    assert not (tmp_path / "out" / "again").exists()
+    assert task.itself is not None
+    assert task.itself.prompts == 40
+    assert task.verdict.paired is not None
+    assert (task.verdict.paired.reference_runs, task.verdict.paired.candidate_runs) == (2, 2)
+    assert min(asked) >= 80
+
+
+def test_tasks_that_a_context_server_answers_alone_are_told(
+    plan: Plan, steady: SimulatorConfig, alike: tuple[Comparison, Path], tmp_path: Path
+) -> None:
+    assert alike[0].warnings == ()
+    short = replace(plan, limit=10, tasks=(Spec(name="gsm8k", options={"max_tokens": 2}),))
+    found, _ = _compare(short, replace(steady, run=1), replace(steady, run=2), tmp_path / "out")
+    assert ["nothing is said of the generation servers" in line for line in found.warnings] == [True]
+
+
+def test_noninferiority_says_what_the_prompts_leave_open(alike: tuple[Comparison, Path]) -> None:
+    _, out = alike
+    found = compared(out / "a", out / "b", Spec(name="noninferiority", options={"margin": 0.5}))
+    assert (found.exit_code, found.tasks[0].verdict.outcome) == (UNDECIDED, "INCONCLUSIVE")
+    assert compared(out / "a", out / "b", Spec(name="noninferiority", options={"margin": 30.0})).exit_code == PASS
+
+
+def test_flips_of_a_hold_out_set_are_counted_and_not_listed(damaged: tuple[Comparison, Path]) -> None:
+    comparison, out = damaged
+    [all_shown] = comparison.tasks
+    secret = frozenset(("gsm8k", flip.id) for flip in all_shown.flips[:3])
+    [task] = compared(out / "a", out / "b", Spec(name="paired"), show_flips=500, hidden=secret).tasks
+    assert (task.worse, task.better) == (all_shown.worse, all_shown.better)
+    assert [flip.id for flip in task.flips] == [flip.id for flip in all_shown.flips[3:]]
+    assert "3 flips are of a hold-out set, and not listed" in task.warnings
+
+
+def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
+    plan: Plan, steady: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One GPU for two servers: the second one is refused while the first has it."""
+    up: list[str] = []
+    history: list[str] = []
+    said: list[str] = []
+
+    @asynccontextmanager
+    async def launch(plan: Plan, prepared: object, folder: Path, told: object) -> AsyncIterator[Endpoint]:
+        if up:
+            raise NoRoomError("GPU 0 is used by another launch")
+        up.append(folder.name)
+        history.append(folder.name)
+        try:
+            async with serve(replace(steady, run=len(history))) as url:
+                yield Endpoint(base_url=url, model=plan.model)
+        finally:
+            up.remove(folder.name)
+
+    monkeypatch.setattr(story, "launch", launch)
+    sides = Side(plan=_at(plan, "http://127.0.0.1:1/v1")), Side(plan=_at(plan, "http://127.0.0.1:2/v1"))
+    found = asyncio.run(compare(*sides, PAIRED, tmp_path / "out", environ={}, told=said.append))
+    assert history == ["a", "a", "b"]
+    assert [task.result.scored for task in map(_only_task, (tmp_path / "out" / "a", tmp_path / "out" / "b"))] == [N, N]
+    assert any(line.startswith("one after the other, since both do not fit: GPU 0") for line in said)
+    assert found.tasks[0].itself is not None
+
+
+def _only_task(folder: Path) -> Any:
+    return read_report(folder).tasks[0]
+
+
+def test_the_command_compares_finished_runs(damaged: tuple[Comparison, Path], tmp_path: Path) -> None:
+    _, out = damaged
+    said = serve_eval("compare", out / "a", out / "b", "-o", tmp_path / "again", "--margin", "2")
+    assert said.returncode == FAIL, said.stderr
+    assert "a drop of the margin of 2.000 points is not excluded" in said.stdout
+    assert "turned wrong" in said.stdout
+    assert "only drops of" not in said.stdout
+    told = json.loads((tmp_path / "again" / "comparison.json").read_text())
+    assert told["rule"] == {"name": "paired", "options": {"margin": 2.0}}
+    swapped = serve_eval("compare", out / "b", out / "a", "-o", tmp_path / "swapped", "--json")
+    assert swapped.returncode == PASS, swapped.stderr
+    assert json.loads(swapped.stdout)["tasks"][0]["worse"] == told["tasks"][0]["better"]
+
+
+def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
+    damaged: tuple[Comparison, Path], tmp_path: Path
+) -> None:
+    """A plan file that starts its endpoint, against a run."""
+    _, out = damaged
+    saved = run_folder.saved_plan(out / "a")
+    (tmp_path / "plan.yaml").write_text(
+        json.dumps(
+            {
+                "model": "simulated",
+                "launcher": {"name": "simulated", "accuracy": 0.1},
+                "tasks": ["gsm8k"],
+                "dataset_root": list(saved.dataset_roots),
+                "limit": N,
+            }
+        )
+    )
+    said = serve_eval("compare", out / "a", tmp_path / "plan.yaml", "-o", tmp_path / "out", "--self", "0")
+    assert said.returncode == FAIL, said.stderr
+    assert (tmp_path / "out" / "b" / "report.json").exists()
+    assert not (tmp_path / "out" / "again").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--verdict", "classic"], 2, "does not compare pairs"),
+        (["--margin", "-1"], 2, "above 0"),
+        (["--self", "-1"], 2, "--self must be 0 or more"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    alike: tuple[Comparison, Path], tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    _, out = alike
+    said = serve_eval("compare", out / "a", out / "b", "-o", tmp_path / "out", *arguments)
+    assert said.returncode == code, said.stdout
+    assert message in said.stderr
+
+
+@pytest.mark.slow
+def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(
+    plan: Plan, steady: SimulatorConfig, tmp_path: Path
+) -> None:
+    """200 rounds with 3 % of flips, of FAIL at .05 and of more flips than its own at .01."""
+    failed = more = 0
+    small = replace(plan, limit=60)
+    for seed in range(200):
+        a, b = (replace(steady, run=2 * seed + side, seed=seed) for side in (0, 1))
+        found, _ = _compare(small, a, b, tmp_path / str(seed), show_flips=0)
+        [task] = found.tasks
+        assert task.itself is not None
+        failed += task.verdict.outcome == "FAIL"
+        more += task.itself.more
+    print(f"of 200 healthy pairs {failed} FAIL, {more} with more flips")
+    assert failed <= binom.ppf(0.999, 200, 0.05)
+    assert more <= binom.ppf(0.999, 200, 0.01)
