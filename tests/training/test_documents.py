@@ -1,0 +1,69 @@
+"""What the embedded model reads: forms of prompts, and which of their tokens count."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from serve_eval.datasets.word_problems import Problem, split_of
+from serve_eval.tasks._word_problems import asked
+from training.documents import END, GIVEN, Source, bare, chat, documents, drill, plain
+
+PROBLEM = Problem("Ivo has 12 nuts. Ivo finds 30 more. Ivo sells 4 of them.", "12+30=42\n42-4=38\n#### 38", 38)
+
+
+def test_a_chat_is_what_the_template_renders_and_only_its_answer_counts() -> None:
+    assert chat("2+3", "2+3=5", "Add.") == [
+        ("<|system|>\nAdd.<|end|>\n<|user|>\n2+3<|end|>\n<|assistant|>\n", GIVEN),
+        ("2+3=5<|end|>", 1.0),
+    ]
+
+
+def test_examples_count_like_answers_and_end_in_a_blank_line() -> None:
+    pieces = plain([PROBLEM], "2+3", "2+3=5")
+    assert [weight for _, weight in pieces] == [GIVEN, 1.0, GIVEN, 1.0]
+    assert pieces[1][0] == PROBLEM.solution + "\n\n"
+    assert pieces[-1][0] == "2+3=5" + END
+
+
+def test_the_plain_form_is_the_one_of_the_task() -> None:
+    assert plain([], PROBLEM.question, "")[0][0] == asked(PROBLEM)
+
+
+def test_a_sum_without_its_story() -> None:
+    assert bare(PROBLEM) == "12+30-4"
+
+
+def test_in_a_drill_counts_only_what_follows_from_what_stands_before() -> None:
+    pieces = drill([PROBLEM])
+    assert "".join(text for text, _ in pieces) == "12+30=42\n42-4=38\n"
+    assert [text for text, weight in pieces if weight == 1.0] == ["42\n", "42", "38\n"]
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
+def test_nothing_of_the_test_is_read(progress: float) -> None:
+    source = Source(0)
+    for _ in range(300):
+        text = "".join(part for part, _ in source.document(progress))
+        for solution in re.findall(r"(?:\d+[+-]\d+=\d+\n)+#### \d+", text):
+            lines = re.findall(r"(\d+)([+-]\d+)=", solution)
+            assert split_of((int(lines[0][0]), *(int(change) for _, change in lines))) == "train"
+
+
+def test_stories_come_after_drills() -> None:
+    source = Source(0)
+    early = [source.document(0.0) for _ in range(200)]
+    late = list(itertools.islice(documents(0), 200))
+
+    def stories(found: list[list[tuple[str, float]]]) -> int:
+        return sum("How many" in pieces[0][0] for pieces in found)
+
+    assert stories(early) == 0
+    assert stories(late) > 100
+
+
+def test_the_source_is_seeded() -> None:
+    assert next(documents(3)) == next(documents(3))
+    assert next(documents(3)) != next(documents(4))
