@@ -1,46 +1,53 @@
-"""The demo: the main job on generated data against the simulated endpoint, once sound and once damaged.
+"""The demo: the main job on a real model, sound and with its weights rounded to fewer and fewer bits.
 
-Nothing but the model is simulated: prompts, HTTP, scoring, references and verdicts are the ones of a real run.
+The model is the embedded one, a toy that solves word problems. Its reference ships with serve-eval; none of the runs
+declares that anything was done to the weights, as a deployment that went wrong would not.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from serve_eval.datasets.generated import write_gsm8k, write_mmlu
+from serve_eval.report.exit_code import FAIL, PASS
 from serve_eval.schema import Plan, Spec
-from serve_eval.tasks._mmlu_subjects import SUBJECTS
 
-MODEL = "simulated"
-ACCURACY = {"mmlu": 0.682, "gsm8k": 0.742}
-"""Probability of a right answer per task, which is also the registered reference (times 100)."""
-DAMAGE = 0.08
-"""Share of the right answers that the damaged endpoint loses."""
-LATENCY_S = 0.02
+MODEL, TASK = "embedded", "word_problems"
 
 
-def write_inputs(folder: Path) -> None:
-    """Writes the data sets and the references of the simulated model below `folder`."""
-    write_gsm8k(folder / "data" / "gsm8k")
-    write_mmlu(folder / "data" / "mmlu", SUBJECTS)
-    (folder / "references").mkdir(parents=True, exist_ok=True)
-    for task, accuracy in ACCURACY.items():
-        text = (
-            "# The simulated endpoint of the demo: the value is the probability that it is told to be right with.\n"
-            f"{MODEL}:\n  - accuracy: {100 * accuracy:.1f}\n    source: declared by the demo\n"
-        )
-        (folder / "references" / f"{task}.yaml").write_text(text, encoding="utf-8")
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A run of the demo: the name of its folder, what it shows, and the exit code that is expected."""
+
+    name: str
+    title: str
+    plan: Plan
+    expected: int
 
 
-def plans(folder: Path) -> dict[str, Plan]:
-    """The two runs by the name of their run folder."""
-    sound = Plan(
-        model=MODEL,
-        launcher=Spec(name="simulated", options={"accuracy": ACCURACY, "latency_s": LATENCY_S}),
-        tasks=(Spec(name="mmlu"), Spec(name="gsm8k")),
-        dataset_roots=(str((folder / "data").absolute()),),
-        references_dir=str((folder / "references").absolute()),
+def acts() -> Iterator[Act]:
+    """The runs, in the order in which they are shown."""
+    yield Act("bf16", "The model as it was trained. Expected: PASS.", _plan("none"), PASS)
+    yield Act("int8", "Its weights rounded to 8 bits, which costs nothing. Expected: PASS.", _plan("int8"), PASS)
+    yield Act("int3", "Rounded to 3 bits, which ruins it. Expected: FAIL.", _plan("int3"), FAIL)
+    yield Act(
+        "int4-g32",
+        "Rounded to 4 bits in groups of 32: a few points, too few for the classic test of 500 answers. Expected: PASS.",
+        _plan("int4-g32"),
+        PASS,
     )
-    damaged = Spec(name="simulated", options={**sound.launcher.options, "damage": DAMAGE})
-    return {"sound": sound, "damaged": replace(sound, launcher=damaged)}
+    yield Act(
+        "int4-g32-paired",
+        "The same, compared with the reference answer by answer. Expected: FAIL.",
+        _plan("int4-g32", verdict="paired"),
+        FAIL,
+    )
+
+
+def _plan(damage: str, verdict: str = "classic") -> Plan:
+    return Plan(
+        model=MODEL,
+        launcher=Spec(name="embedded", options={"damage": damage}),
+        tasks=(Spec(name=TASK),),
+        verdict=Spec(name=verdict),
+    )

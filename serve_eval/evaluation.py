@@ -443,9 +443,13 @@ async def _ask(
     if client.retry_budget is None:
         missing = sum(len(w.tally.samples) - w.tally.scored for w in work)
         client.retry_budget = max(LEAST_RETRY_BUDGET, missing // 4)
-    report = folder / run_folder.REPORT_FILE
-    # From the first new result on, an earlier report would tell of an earlier state.
-    session = Session(client, order_seed=plan.seed, at_first=lambda: report.unlink(missing_ok=True), hung=hung)
+
+    def outdate() -> None:
+        """From the first new result on, an earlier report would tell of an earlier state."""
+        for name in (run_folder.REPORT_FILE, run_folder.PAGE_FILE):
+            (folder / name).unlink(missing_ok=True)
+
+    session = Session(client, order_seed=plan.seed, at_first=outdate, hung=hung)
     answered = sum(w.tally.scored for w in work)
     watch = Watch(answered=answered, max_error_rate=limits.max_error_rate)
 

@@ -7,7 +7,8 @@ executions/<task>.jsonl what running its answers gave, for a task that runs them
 judgements/<task>.jsonl what judges said of its answers, for a task that asks them
 cases/<task>.jsonl   under what a user's own cases were asked
 archive/<time>/      records that do not count any more
-report.json          the report                        logs/                of launched servers
+report.json          the report                        report.html          the same to look at
+logs/                of launched servers
 order.json           the seed of the order of a run that may stop early
 """
 
@@ -29,7 +30,7 @@ from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.schema import Ability, Endpoint, Load, Plan, lives
 
 PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
-ORDER_FILE = "order.json"
+ORDER_FILE, PAGE_FILE = "order.json", "report.html"
 
 FREE_FIELDS = (
     "limits",

@@ -27,17 +27,32 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_both_packages_the_references_and_the_licences(dist: Path) -> None:
     names = set(zipfile.ZipFile(next(dist.glob("*.whl"))).namelist())
     shipped = {f"serve_eval/references/{file.name}" for file in (ROOT / "references").glob("*.yaml")}
-    assert len(shipped) == 21
+    assert len(shipped) == 22
     assert shipped <= names
     assert {"serve_eval/py.typed", "serve_eval/cases/example.yaml", "launchers/external.py"} <= names
     assert {name.rsplit("/", 1)[-1] for name in names if "/licenses/" in name} == {"LICENSE", "NOTICE"}
-    assert not [name for name in names if name.startswith(("tests/", "bench/"))]
+    for file in (
+        "model.safetensors",
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ):
+        assert f"launchers/_embedded/model/{file}" in names
+    assert not [name for name in names if name.startswith(("tests/", "bench/", "training/"))]
 
 
 def test_the_sdist_holds_what_the_readme_commands_need(dist: Path) -> None:
     with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"Makefile", "constraints.txt", "README.md", "references/gsm8k.yaml", "tests/test_packaging.py"} <= names
+    assert {
+        "Makefile",
+        "constraints.txt",
+        "README.md",
+        "references/gsm8k.yaml",
+        "training/train.py",
+        "tests/test_packaging.py",
+    } <= names
 
 
 def test_the_installed_wheel_finds_its_references_far_from_the_checkout(dist: Path, tmp_path: Path) -> None:

@@ -427,6 +427,7 @@ def execute(
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation import evaluate
     from serve_eval.report.exit_code import INFRASTRUCTURE, INTERRUPTED
+    from serve_eval.report.page import write_page
     from serve_eval.report.terminal import render
     from serve_eval.run_folder import PLAN_FILE, REPORT_FILE
 
@@ -450,6 +451,7 @@ def execute(
         if isinstance(ending, ServeEvalError):
             raise
         return INTERRUPTED
+    write_page(report, out_dir)
     if as_json:
         emit((out_dir / REPORT_FILE).read_text(encoding="utf-8"))
     else:

@@ -1,0 +1,44 @@
+"""The report as a page: what the terminal shows, in a file that a browser opens and that can be sent around."""
+
+from __future__ import annotations
+
+import html
+import io
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import DIMMED_MONOKAI
+
+from serve_eval.report.terminal import render
+from serve_eval.run_folder import PAGE_FILE, write_private
+from serve_eval.schema import Report
+
+WIDTH = 160
+_FORM = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+body {{ color: {foreground}; background: {background}; margin: 2em; }}
+pre {{ font: 14px/1.4 ui-monospace, Menlo, Consolas, monospace; white-space: pre-wrap; }}
+{stylesheet}
+</style>
+</head>
+<body>
+<pre>{code}</pre>
+</body>
+</html>
+"""
+
+
+def write_page(report: Report, out_dir: Path) -> Path:
+    """Writes the page into the run folder and tells where it is. Raises RunFolderError when it cannot be written."""
+    console = Console(record=True, file=io.StringIO(), width=WIDTH, force_terminal=True, color_system="standard")
+    render(report, out_dir, console)
+    outcomes = ", ".join(f"{task.result.task}: {task.verdict.outcome}" for task in report.tasks)
+    form = _FORM.replace("{title}", html.escape(outcomes).replace("{", "{{").replace("}", "}}"))
+    path = out_dir / PAGE_FILE
+    write_private(path, console.export_html(theme=DIMMED_MONOKAI, code_format=form).encode())
+    return path

@@ -1,0 +1,25 @@
+"""The demo on the real model: what each act is said to show is what comes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from serve_eval.demo import acts
+from tests.cli.command import serve_eval
+
+
+@pytest.mark.slow
+def test_every_act_of_the_demo_ends_as_expected_and_leaves_a_page(tmp_path: Path) -> None:
+    done = serve_eval("demo", "-o", tmp_path / "demo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for act in acts():
+        folder = tmp_path / "demo" / act.name
+        (task,) = json.loads((folder / "report.json").read_text())["tasks"]
+        assert task["result"]["scored"] == 500
+        assert f"word_problems: {task['verdict']['outcome']}" in (folder / "report.html").read_text()
+    (power,) = json.loads((tmp_path / "demo/int4-g32/report.json").read_text())["tasks"]
+    assert power["verdict"]["outcome"] == "PASS"
+    assert power["verdict"]["paired"]["finding"] != "PASS"
