@@ -135,7 +135,7 @@ def _register(
         raise DatasetError(f"{task.name}: scores without bounds cannot be stored per sample")
     n, runs = len(p.dataset.samples), tuple(scores for scores, _ in scored)
     values = [value for _, value in scored]
-    value = round(math.fsum(values) / len(values), 6)
+    value = math.fsum(values) / len(values)
     means = [metric.scale * (math.fsum(run) / n) for run in runs]
     variance = math.fsum((metric.scale * v - m) ** 2 for run, m in zip(runs, means, strict=True) for v in run)
     today = datetime.now(UTC).date().isoformat()
