@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
-import sys
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
 
-import serve_eval
-from serve_eval import folders, judging, origins, pairing, run_folder
+from serve_eval import judging, origins, run_folder
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
 from serve_eval.connection import connect
-from serve_eval.degradation import degradations
-from serve_eval.degradation import told as told_of
 from serve_eval.descriptors import ensure_descriptors
 from serve_eval.endpoint import (
-    LAUNCHERS,
     RETRIES,
     Launching,
     about_endpoint,
@@ -36,52 +28,26 @@ from serve_eval.endpoint import (
     watch_for_hung,
     with_model,
 )
-from serve_eval.errors import JournalError, NotComparableError, ServeEvalError
-from serve_eval.executions import FOLDER, Executions, permitted
+from serve_eval.errors import JournalError, ServeEvalError
+from serve_eval.executions import permitted
 from serve_eval.hung import Hung
-from serve_eval.journal import FULL_DISK, NO_ROOM_HINT, Journal
-from serve_eval.judgements import FOLDER as JUDGED
+from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.judgements import Judgements, judges_of
 from serve_eval.meeting import Seat
 from serve_eval.order import arranged
 from serve_eval.preparation import PreparedTask, prepare
-from serve_eval.probe import probe, reason
-from serve_eval.protocol import TASKS
+from serve_eval.probe import probe
 from serve_eval.quirks import quirks
-from serve_eval.report.exit_code import exit_code
-from serve_eval.rerunning import Rerun, archived, note_asked, set_aside
+from serve_eval.reporting import check_pairs, environment, report_on, verdict_rule
+from serve_eval.rerunning import Rerun, note_asked, set_aside
 from serve_eval.runner import Lane, Progress, Session, ask
 from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import (
-    MEAN,
-    Ability,
-    Endpoint,
-    Isolation,
-    Judge,
-    Plan,
-    Program,
-    Question,
-    Report,
-    Spec,
-    TaskReport,
-    TaskResult,
-    Verdict,
-    VerdictOutcome,
-    lives,
-)
-from serve_eval.tally import Tally, replay, take
-from serve_eval.validity import MAX_MISSING, remarks
-from serve_eval.verdicts import _acceptance
-from serve_eval.verdicts._classic import decided_early
+from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Report, lives
 from serve_eval.watch import Watch
+from serve_eval.work import Work, may_stop_early, open_task, opened, score_again
 
-if TYPE_CHECKING:
-    from serve_eval.early import Prefix
-
-SCHEMA_VERSION = 2
 LEAST_RETRY_BUDGET = 100
 """Retries that a run may spend however few samples it has."""
-VERDICTS = "serve_eval.verdicts"
 
 
 async def evaluate(
@@ -113,8 +79,8 @@ async def evaluate(
     plan = await with_model(plan, environ)
     if prepared is None:
         prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
-    _check_pairs(plan, prepared)
-    _verdict_rule(plan.verdict)
+    check_pairs(plan, prepared)
+    verdict_rule(plan.verdict)
     if launching is None and not (out_dir / run_folder.PLAN_FILE).exists():
         check_launcher(plan)
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
@@ -125,11 +91,11 @@ async def evaluate(
         ExitStack() as stack,
     ):
         set_aside(folder, plan, prepared, rerun)
-        work = _opened(plan, prepared, folder, stack, warnings, rerun)
+        work = opened(plan, prepared, folder, stack, warnings, rerun)
         endpoint = last_endpoint(plan, folder)
         sandbox = await _sandbox(plan, work, told)
         await judging.check(plan, _judges(work), environ)
-        _watch(plan, work, folder, draw=True)
+        may_stop_early(plan, work, folder, draw=True)
         asks = any(w.unfinished or w.unjudged(itself=True) for w in work)
         if asks or (rerun == "version" and any(lives(w.p.task.name) for w in work)):
             async with (
@@ -139,9 +105,9 @@ async def evaluate(
                 if rerun == "version":  # which one the server is of, is known only now
                     stack.close()
                     set_aside(folder, plan, prepared, rerun, server=_version_of(await client.describe()))
-                    work = _opened(plan, prepared, folder, stack, warnings, rerun)
+                    work = opened(plan, prepared, folder, stack, warnings, rerun)
                     sandbox = sandbox or await _sandbox(plan, work, told)
-                    _watch(plan, work, folder, draw=True)
+                    may_stop_early(plan, work, folder, draw=True)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
                 endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
                 for line in quirks(plan, endpoint, [w.p.task for w in work]):
@@ -166,12 +132,12 @@ async def evaluate(
             raise JournalError(f"{folder} was removed during the run; its answers are lost")
         await _run_answers(plan, work, sandbox, progress)
         await _judge_answers(plan, work, folder, environ, progress)
-        _score_again(plan, work, folder, stack)
+        score_again(plan, work, folder, stack)
         warnings += about_endpoint(plan, endpoint, folder, [w.p.task for w in work])
         tallies = [w.tally for w in work if not w.p.task.prompt_logprobs]  # those are never streamed
         if plan.limits.stream and any(t.scored for t in tallies) and not any(t.traffic.ttft_s for t in tallies):
             warnings.append("streams were asked for and none came: there are no times to the first token")
-        report = _report(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
+        report = report_on(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
         run_folder.write_private(folder / run_folder.REPORT_FILE, run_folder.pretty_json(report))
     return report
 
@@ -187,160 +153,23 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     saved = run_folder.saved_plan(out_dir)
     origins.include(plan.include_path)
     prepared = prepare(plan)
-    _check_pairs(plan, prepared)
+    check_pairs(plan, prepared)
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     warnings: list[str] = []
     with _broken_disk(out_dir), run_folder.open_folder(out_dir, saved, fingerprints) as folder, ExitStack() as stack:
-        work = [_open(p, folder, stack, warnings, repeats=plan.repeats, failures_stand=True) for p in prepared]
+        work = [open_task(p, folder, stack, warnings, repeats=plan.repeats, failures_stand=True) for p in prepared]
         if any(w.executions is not None for w in work):
             asyncio.run(_run_answers(plan, work, None, None))
-        _score_again(plan, work, folder, stack)
-        _watch(plan, work, folder, draw=False)
+        score_again(plan, work, folder, stack)
+        may_stop_early(plan, work, folder, draw=False)
         endpoint = last_endpoint(saved, folder)
         warnings += about_endpoint(saved, endpoint, folder, [w.p.task for w in work])
-        return _report(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
-
-
-def _report(
-    plan: Plan,
-    work: Sequence[Work],
-    endpoint: Endpoint,
-    folder: Path,
-    warnings: Sequence[str],
-    started_at: datetime,
-    wall_s: float,
-    *,
-    strict: bool,
-) -> Report:
-    judge = _verdict_rule(plan.verdict)
-    more = (*_other_versions(work, endpoint), *_other_code(plan, folder), *archived(folder, [w.p.task for w in work]))
-    unsupported = run_folder.unsupported(folder)
-    loads = run_folder.loads(folder)
-    in_random_order = plan.early_stop is not None or all(load.limits.order == "random" for load in loads)
-    tasks = tuple(
-        _report_task(w, plan, judge, unsupported.get(w.p.task.name), in_random_order=in_random_order) for w in work
-    )
-    return Report(
-        schema_version=SCHEMA_VERSION,
-        plan=plan,
-        endpoint=endpoint,
-        environment=environment(),
-        tasks=tasks,
-        loads=loads,
-        exit_code=exit_code([t.verdict for t in tasks], strict=strict),
-        started_at=started_at.isoformat(timespec="seconds"),
-        wall_s=round(wall_s, 3),
-        warnings=(*warnings, *more),
-    )
-
-
-@dataclass(slots=True)
-class Work:
-    """A task under way. `early` looks at it when it may stop early; `note` is why it may not. `executions` are there
-    for a task that runs its answers, `judgements` for one that has them judged. `standing` are the positions of
-    failures that are not asked again, and with `failures_stand` no judge is either."""
-
-    p: PreparedTask
-    journal: Journal
-    tally: Tally
-    executions: Executions | None = None
-    judgements: Judgements | None = None
-    early: Prefix | None = None
-    note: str | None = None
-    standing: frozenset[int] = frozenset()
-    failures_stand: bool = False
-
-    @property
-    def spared(self) -> bool:
-        """Whether an early stop left something unasked."""
-        return self.early is not None and self.early.result().stopped
-
-    def pending(self) -> dict[str, Program]:
-        """The programs of its answers that are still to be run."""
-        if self.executions is None:
-            return {}
-        return self.executions.pending(self.p.task, self.tally.samples, self.journal.records())
-
-    def unjudged(self, *, itself: bool) -> dict[str, Question]:
-        """What is still to be asked about its answers: of the endpoint `itself`, or of judges elsewhere."""
-        if self.judgements is None:
-            return {}
-        records = self.journal.records()
-        pending = self.judgements.pending(self.p.task, self.tally.samples, records, again=not self.failures_stand)
-        return {name: q for name, q in pending.items() if (q.judge.base_url is None) is itself}
-
-    @property
-    def unfinished(self) -> bool:
-        decided = self.early is not None and self.early.decision is not None
-        return self.tally.scored + len(self.standing) < len(self.tally.samples) and not decided
-
-    def pending_samples(self) -> Iterator[int]:
-        """Positions of the samples that are to be asked."""
-        return (i for i in self.tally.unanswered() if i not in self.standing)
-
-
-def _watch(plan: Plan, work: Sequence[Work], folder: Path, *, draw: bool) -> None:
-    """Lets the tasks stop early that can, in an order that is drawn for the run and kept when it goes on."""
-    if plan.early_stop is None or plan.integration_test:
-        return
-    from serve_eval.early import watch  # needs scipy, which a run loads while it waits for its first answers
-
-    seed = run_folder.order_seed(folder, draw=draw)
-    if seed is None:
-        return
-    for w in work:
-        if w.executions is not None or w.judgements is not None:
-            how = "run" if w.judgements is None else "judged"
-            w.note = f"no early stop: the answers are {how}, and so scored, after the last one came"
-            continue
-        limit = float(plan.verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
-        w.early, w.note = watch(w.p, w.tally, eps=plan.early_stop, seed=seed, max_missing=limit)
-        if w.early is not None:
-            w.early.look()
-
-
-def _open(
-    p: PreparedTask,
-    folder: Path,
-    stack: ExitStack,
-    warnings: list[str],
-    *,
-    repeats: int,
-    failures_stand: bool = False,
-) -> Work:
-    """The journal of a task with what was had, scored again."""
-    journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.file_stem}.jsonl"))
-    if journal.dropped_bytes:
-        torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
-        warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
-    file = f"{p.task.file_stem}.jsonl"
-    executions = Executions(folder / FOLDER / file, keep=True) if p.task.program is not None else None
-    judgements = Judgements(folder / JUDGED / file) if p.task.questions is not None else None
-    at_once = executions is None and judgements is None
-    tally = Tally(p.task, p.dataset.samples, _scores(p, folder, stack) if at_once else None, repeats=repeats)
-    replay(journal, tally, failures_stand=failures_stand)
-    return Work(p, journal, tally, executions, judgements)
-
-
-def _opened(
-    plan: Plan, prepared: Sequence[PreparedTask], folder: Path, stack: ExitStack, warnings: list[str], rerun: Rerun
-) -> list[Work]:
-    """The tasks of a session with what was had. Under `never`, what failed before stays so."""
-    stand = rerun == "never"
-    work = [_open(p, folder, stack, warnings, repeats=plan.repeats, failures_stand=stand) for p in prepared]
-    for w in work:
-        w.standing = frozenset(i for i in w.tally.unanswered() if w.tally.score(i) is not None)
-        w.failures_stand = stand
-    return work
+        return report_on(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
 
 
 def _version_of(info: Mapping[str, object]) -> str | None:
     version = info.get("version")
     return version if isinstance(version, str) else None
-
-
-def _scores(p: PreparedTask, folder: Path, stack: ExitStack) -> BinaryIO:
-    return stack.enter_context(run_folder.private_file(folder / "scores" / f"{p.task.file_stem}.jsonl"))
 
 
 async def _sandbox(plan: Plan, work: Sequence[Work], told: Callable[[str], None]) -> tuple[Sandbox, Isolation] | None:
@@ -397,22 +226,6 @@ async def _judge_answers(
             at_first=lambda: report.unlink(missing_ok=True),
         )
         w.judgements = Judgements(w.judgements.path)
-
-
-def _score_again(plan: Plan, work: Sequence[Work], folder: Path, stack: ExitStack) -> None:
-    """Scores the answers that were only counted as they came, with all that is known of them now."""
-    for w in work:
-        if w.executions is None and w.judgements is None:
-            continue
-        w.tally = Tally(
-            w.p.task,
-            w.p.dataset.samples,
-            _scores(w.p, folder, stack),
-            repeats=plan.repeats,
-            executions=w.executions,
-            judgements=w.judgements,
-        )
-        take(w.journal.records(), w.tally, failures_stand=True)
 
 
 @contextmanager
@@ -477,147 +290,6 @@ async def _ask(
             run_folder.note_load(folder, session.load())
         raise
     run_folder.note_load(folder, session.load())
-
-
-def _other_versions(work: Sequence[Work], endpoint: Endpoint) -> list[str]:
-    """Where a reference of one's own was taken from another version of the software than answers now."""
-    now, found = endpoint.info.get("version"), []
-    for w in work:
-        runs = None if w.p.reference is None else w.p.reference.runs
-        if runs is not None and runs.endpoint is not None and isinstance(now, str) and runs.endpoint != now:
-            found.append(
-                f"{w.p.task.name}: the reference was taken at version {runs.endpoint}; this endpoint says {now}"
-            )
-    return found
-
-
-def _other_code(plan: Plan, folder: Path) -> list[str]:
-    """What code of others made the numbers, and where it has changed since answers were had."""
-    named = [*((TASKS, task) for task in plan.tasks), (LAUNCHERS, plan.launcher), (VERDICTS, plan.verdict)]
-    used = {
-        f"{origins.KINDS[folder]}.{name}" for folder, spec in named for name in (spec.name, spec.name.partition(":")[0])
-    }
-    told = []
-    for name, now in origins.loaded().items():
-        if name not in used and not name.startswith("scorers."):
-            continue
-        before = [session.get("extensions", {}).get(name, {}).get("sha256") for session in run_folder.sessions(folder)]
-        changed = sorted({digest[:12] for digest in before if digest is not None} - {now.sha256[:12]})
-        line = f"{name} is that of {now.origin} (sha256 {now.sha256[:12]})"
-        told.append(f"{line}; answers were had when it was {', '.join(changed)}" if changed else line)
-    return told
-
-
-# ------------------------------------------------------------------------------------------- verdict and report
-
-
-def _verdict_rule(spec: Spec) -> Callable[..., Verdict]:
-    rule = folders.load(VERDICTS, spec.name)
-    options = folders.check_options(rule, spec.options, f"verdict.{spec.name}")
-    return lambda *arguments: rule(*arguments, **options)
-
-
-def _check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
-    """Raises NotComparableError when the rule compares sample by sample and there is nothing to compare so: the
-    reference has no scores per sample, or the value is no mean of them."""
-    rule = sys.modules[folders.load(VERDICTS, plan.verdict.name).__module__]
-    if not getattr(rule, "NEEDS_PAIRS", False):
-        return
-    for p in prepared:
-        if p.reference is not None and p.task.aggregation is not MEAN:
-            raise NotComparableError(
-                f"{p.task.name}: the verdict {plan.verdict.name!r} compares the means of scores, and the value is the "
-                f"{p.task.aggregation.name}",
-                hint="Judge this task by --verdict classic, in a run of its own.",
-            )
-        if p.reference is not None and p.reference.runs is None:
-            raise NotComparableError(
-                f"{p.task.name}: the verdict {plan.verdict.name!r} compares sample by sample, and the reference "
-                f"({Path(p.reference.file).name}:{p.reference.line}) has no scores per sample",
-                hint="Register runs of your own: serve-eval references register RUN... --references-dir DIR.",
-            )
-
-
-def _report_task(
-    w: Work, plan: Plan, judge: Callable[..., Verdict], lacks: Ability | None, *, in_random_order: bool
-) -> TaskReport:
-    """`lacks` is what the endpoint cannot do; a task that was answered to its end before stays judged."""
-    p, tally = w.p, w.tally
-    early = None if w.early is None else w.early.result()
-    unasked = lacks is not None and w.unfinished
-    result = tally.result(spared=unasked or (early is not None and early.stopped))
-    if lacks is not None and unasked:
-        verdict = _unjudged(p, result, VerdictOutcome.UNSUPPORTED, reason(lacks))
-    elif plan.integration_test:
-        verdict = _unjudged(p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict")
-    elif p.reference is None:
-        verdict = _unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
-    elif early is not None and early.stopped:
-        verdict = decided_early(result, p.reference, p.hypothesis, early)
-    else:
-        pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.runs())
-        verdict = judge(result, p.reference, p.hypothesis, pairs)
-        if note:
-            verdict = replace(verdict, warnings=(*verdict.warnings, note))
-        verdict = replace(verdict, early=early)
-    if w.note and w.note not in verdict.warnings:
-        verdict = replace(verdict, warnings=(*verdict.warnings, w.note))
-    traffic = tally.traffic
-    if p.task.acceptance_length is not None and p.acceptance is not None:
-        verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
-    judges = () if w.judgements is None else w.judgements.figures(p.task, tally.samples, w.journal.records())
-    one_token = p.task.sampling.max_tokens <= 2
-    worse = () if not in_random_order else degradations(tally.course(), p.task.metric)
-    said = remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop)
-    extra = (*p.notes, *judging.remarks(plan, judges), *map(told_of, worse), *said)
-    return TaskReport(
-        spec=p.spec,
-        version=p.task.version,
-        dataset={"files": p.dataset.files, "total": p.dataset.total},
-        fingerprint=p.fingerprint,
-        result=result,
-        traffic=traffic,
-        reference=p.reference,
-        verdict=replace(verdict, protocol=p.protocol, warnings=(*verdict.warnings, *extra)),
-        isolations=() if w.executions is None else tuple(w.executions.isolations),
-        degradations=worse,
-        judges=judges,
-    )
-
-
-def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why: str) -> Verdict:
-    if result.scored == 0 and outcome is not VerdictOutcome.UNSUPPORTED:
-        outcome = VerdictOutcome.ERROR
-        why = f"nothing_scored: none of {result.planned} samples has an answer; {why}"
-    return Verdict(
-        task=result.task,
-        outcome=outcome,
-        rule="none",
-        evaluated=None if outcome is VerdictOutcome.UNSUPPORTED else result.value,
-        bounds=result.bounds,
-        num_samples=p.hypothesis.num_samples,
-        reasons=(why,),
-    )
-
-
-def environment() -> dict[str, object]:
-    """Versions of what made the numbers; an optional package counts when it is installed, and is not imported."""
-    packages = ("httptools", "lm-eval", "msgspec", "numpy", "scipy", "tensorrt-llm", "uvloop")
-    versions = {name: version for name in packages if (version := _version(name))}
-    return {
-        "serve_eval": serve_eval.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": versions,
-        **({"extensions": extensions} if (extensions := origins.loaded()) else {}),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _session(plan: Plan, endpoint: Endpoint, started_at: datetime) -> dict[str, object]:

@@ -15,11 +15,11 @@ from serve_eval import pairing
 from serve_eval.aggregations import mean_of_means, ratio_of_sums
 from serve_eval.early import watch
 from serve_eval.errors import NotComparableError, RunFolderError, ServeEvalError
-from serve_eval.evaluation import _check_pairs
 from serve_eval.fingerprint import fingerprint
 from serve_eval.history import _unfit
 from serve_eval.measured import measured
 from serve_eval.preparation import PreparedTask
+from serve_eval.reporting import check_pairs
 from serve_eval.schema import (
     MEAN,
     AccuracySpec,
@@ -222,7 +222,7 @@ def test_an_early_stop_is_refused_with_its_reason() -> None:
 def test_rules_that_compare_sample_by_sample_are_refused_before_anything_is_sent(rule: str) -> None:
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),), verdict=Spec(name=rule))
     with pytest.raises(NotComparableError, match="mean of the means per set") as refused:
-        _check_pairs(plan, [_prepared(_task(aggregation=BY_SET))])
+        check_pairs(plan, [_prepared(_task(aggregation=BY_SET))])
     assert "classic" in refused.value.hint
 
 

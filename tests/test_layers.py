@@ -60,6 +60,8 @@ LAYERS: list[tuple[str, ...]] = [
         "quirks",
         "endpoint",
         "judging",
+        "work",
+        "reporting",
         "evaluation",
         "holding",
         "attaching",

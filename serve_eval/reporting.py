@@ -1,0 +1,213 @@
+"""What is said of the tasks of a run: each judged against its reference, and the report of all."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+
+import serve_eval
+from serve_eval import folders, judging, origins, pairing, run_folder
+from serve_eval.degradation import degradations
+from serve_eval.degradation import told as told_of
+from serve_eval.endpoint import LAUNCHERS
+from serve_eval.errors import NotComparableError
+from serve_eval.preparation import PreparedTask
+from serve_eval.probe import reason
+from serve_eval.protocol import TASKS
+from serve_eval.report.exit_code import exit_code
+from serve_eval.rerunning import archived
+from serve_eval.schema import (
+    MEAN,
+    Ability,
+    Endpoint,
+    Plan,
+    Report,
+    Spec,
+    TaskReport,
+    TaskResult,
+    Verdict,
+    VerdictOutcome,
+)
+from serve_eval.validity import remarks
+from serve_eval.verdicts import _acceptance
+from serve_eval.verdicts._classic import decided_early
+from serve_eval.work import Work
+
+SCHEMA_VERSION = 2
+VERDICTS = "serve_eval.verdicts"
+
+
+def report_on(
+    plan: Plan,
+    work: Sequence[Work],
+    endpoint: Endpoint,
+    folder: Path,
+    warnings: Sequence[str],
+    started_at: datetime,
+    wall_s: float,
+    *,
+    strict: bool,
+) -> Report:
+    judge = verdict_rule(plan.verdict)
+    more = (*_other_versions(work, endpoint), *_other_code(plan, folder), *archived(folder, [w.p.task for w in work]))
+    unsupported = run_folder.unsupported(folder)
+    loads = run_folder.loads(folder)
+    in_random_order = plan.early_stop is not None or all(load.limits.order == "random" for load in loads)
+    tasks = tuple(
+        _report_task(w, plan, judge, unsupported.get(w.p.task.name), in_random_order=in_random_order) for w in work
+    )
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        plan=plan,
+        endpoint=endpoint,
+        environment=environment(),
+        tasks=tasks,
+        loads=loads,
+        exit_code=exit_code([t.verdict for t in tasks], strict=strict),
+        started_at=started_at.isoformat(timespec="seconds"),
+        wall_s=round(wall_s, 3),
+        warnings=(*warnings, *more),
+    )
+
+
+def _report_task(
+    w: Work, plan: Plan, judge: Callable[..., Verdict], lacks: Ability | None, *, in_random_order: bool
+) -> TaskReport:
+    """`lacks` is what the endpoint cannot do; a task that was answered to its end before stays judged."""
+    p, tally = w.p, w.tally
+    early = None if w.early is None else w.early.result()
+    unasked = lacks is not None and w.unfinished
+    result = tally.result(spared=unasked or (early is not None and early.stopped))
+    if lacks is not None and unasked:
+        verdict = _unjudged(p, result, VerdictOutcome.UNSUPPORTED, reason(lacks))
+    elif plan.integration_test:
+        verdict = _unjudged(p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict")
+    elif p.reference is None:
+        verdict = _unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
+    elif early is not None and early.stopped:
+        verdict = decided_early(result, p.reference, p.hypothesis, early)
+    else:
+        pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.runs())
+        verdict = judge(result, p.reference, p.hypothesis, pairs)
+        if note:
+            verdict = replace(verdict, warnings=(*verdict.warnings, note))
+        verdict = replace(verdict, early=early)
+    if w.note and w.note not in verdict.warnings:
+        verdict = replace(verdict, warnings=(*verdict.warnings, w.note))
+    traffic = tally.traffic
+    if p.task.acceptance_length is not None and p.acceptance is not None:
+        verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
+    judges = () if w.judgements is None else w.judgements.figures(p.task, tally.samples, w.journal.records())
+    one_token = p.task.sampling.max_tokens <= 2
+    worse = () if not in_random_order else degradations(tally.course(), p.task.metric)
+    said = remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop)
+    extra = (*p.notes, *judging.remarks(plan, judges), *map(told_of, worse), *said)
+    return TaskReport(
+        spec=p.spec,
+        version=p.task.version,
+        dataset={"files": p.dataset.files, "total": p.dataset.total},
+        fingerprint=p.fingerprint,
+        result=result,
+        traffic=traffic,
+        reference=p.reference,
+        verdict=replace(verdict, protocol=p.protocol, warnings=(*verdict.warnings, *extra)),
+        isolations=() if w.executions is None else tuple(w.executions.isolations),
+        degradations=worse,
+        judges=judges,
+    )
+
+
+def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why: str) -> Verdict:
+    if result.scored == 0 and outcome is not VerdictOutcome.UNSUPPORTED:
+        outcome = VerdictOutcome.ERROR
+        why = f"nothing_scored: none of {result.planned} samples has an answer; {why}"
+    return Verdict(
+        task=result.task,
+        outcome=outcome,
+        rule="none",
+        evaluated=None if outcome is VerdictOutcome.UNSUPPORTED else result.value,
+        bounds=result.bounds,
+        num_samples=p.hypothesis.num_samples,
+        reasons=(why,),
+    )
+
+
+def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
+    rule = folders.load(VERDICTS, spec.name)
+    options = folders.check_options(rule, spec.options, f"verdict.{spec.name}")
+    return lambda *arguments: rule(*arguments, **options)
+
+
+def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
+    """Raises NotComparableError when the rule compares sample by sample and there is nothing to compare so: the
+    reference has no scores per sample, or the value is no mean of them."""
+    rule = sys.modules[folders.load(VERDICTS, plan.verdict.name).__module__]
+    if not getattr(rule, "NEEDS_PAIRS", False):
+        return
+    for p in prepared:
+        if p.reference is not None and p.task.aggregation is not MEAN:
+            raise NotComparableError(
+                f"{p.task.name}: the verdict {plan.verdict.name!r} compares the means of scores, and the value is the "
+                f"{p.task.aggregation.name}",
+                hint="Judge this task by --verdict classic, in a run of its own.",
+            )
+        if p.reference is not None and p.reference.runs is None:
+            raise NotComparableError(
+                f"{p.task.name}: the verdict {plan.verdict.name!r} compares sample by sample, and the reference "
+                f"({Path(p.reference.file).name}:{p.reference.line}) has no scores per sample",
+                hint="Register runs of your own: serve-eval references register RUN... --references-dir DIR.",
+            )
+
+
+def _other_versions(work: Sequence[Work], endpoint: Endpoint) -> list[str]:
+    """Where a reference of one's own was taken from another version of the software than answers now."""
+    now, found = endpoint.info.get("version"), []
+    for w in work:
+        runs = None if w.p.reference is None else w.p.reference.runs
+        if runs is not None and runs.endpoint is not None and isinstance(now, str) and runs.endpoint != now:
+            found.append(
+                f"{w.p.task.name}: the reference was taken at version {runs.endpoint}; this endpoint says {now}"
+            )
+    return found
+
+
+def _other_code(plan: Plan, folder: Path) -> list[str]:
+    """What code of others made the numbers, and where it has changed since answers were had."""
+    named = [*((TASKS, task) for task in plan.tasks), (LAUNCHERS, plan.launcher), (VERDICTS, plan.verdict)]
+    used = {
+        f"{origins.KINDS[folder]}.{name}" for folder, spec in named for name in (spec.name, spec.name.partition(":")[0])
+    }
+    told = []
+    for name, now in origins.loaded().items():
+        if name not in used and not name.startswith("scorers."):
+            continue
+        before = [session.get("extensions", {}).get(name, {}).get("sha256") for session in run_folder.sessions(folder)]
+        changed = sorted({digest[:12] for digest in before if digest is not None} - {now.sha256[:12]})
+        line = f"{name} is that of {now.origin} (sha256 {now.sha256[:12]})"
+        told.append(f"{line}; answers were had when it was {', '.join(changed)}" if changed else line)
+    return told
+
+
+def environment() -> dict[str, object]:
+    """Versions of what made the numbers; an optional package counts when it is installed, and is not imported."""
+    packages = ("httptools", "lm-eval", "msgspec", "numpy", "scipy", "tensorrt-llm", "uvloop")
+    versions = {name: version for name in packages if (version := _version(name))}
+    return {
+        "serve_eval": serve_eval.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+        **({"extensions": extensions} if (extensions := origins.loaded()) else {}),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

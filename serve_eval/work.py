@@ -1,0 +1,143 @@
+"""The tasks of a run under way: their journals, what was had, and what is still to be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from serve_eval import run_folder
+from serve_eval.executions import FOLDER, Executions
+from serve_eval.journal import Journal
+from serve_eval.judgements import FOLDER as JUDGED
+from serve_eval.judgements import Judgements
+from serve_eval.preparation import PreparedTask
+from serve_eval.rerunning import Rerun
+from serve_eval.schema import Plan, Program, Question
+from serve_eval.tally import Tally, replay, take
+from serve_eval.validity import MAX_MISSING
+
+if TYPE_CHECKING:
+    from serve_eval.early import Prefix
+
+
+@dataclass(slots=True)
+class Work:
+    """A task under way. `early` looks at it when it may stop early; `note` is why it may not. `executions` are there
+    for a task that runs its answers, `judgements` for one that has them judged. `standing` are the positions of
+    failures that are not asked again, and with `failures_stand` no judge is either."""
+
+    p: PreparedTask
+    journal: Journal
+    tally: Tally
+    executions: Executions | None = None
+    judgements: Judgements | None = None
+    early: Prefix | None = None
+    note: str | None = None
+    standing: frozenset[int] = frozenset()
+    failures_stand: bool = False
+
+    @property
+    def spared(self) -> bool:
+        """Whether an early stop left something unasked."""
+        return self.early is not None and self.early.result().stopped
+
+    def pending(self) -> dict[str, Program]:
+        """The programs of its answers that are still to be run."""
+        if self.executions is None:
+            return {}
+        return self.executions.pending(self.p.task, self.tally.samples, self.journal.records())
+
+    def unjudged(self, *, itself: bool) -> dict[str, Question]:
+        """What is still to be asked about its answers: of the endpoint `itself`, or of judges elsewhere."""
+        if self.judgements is None:
+            return {}
+        records = self.journal.records()
+        pending = self.judgements.pending(self.p.task, self.tally.samples, records, again=not self.failures_stand)
+        return {name: q for name, q in pending.items() if (q.judge.base_url is None) is itself}
+
+    @property
+    def unfinished(self) -> bool:
+        decided = self.early is not None and self.early.decision is not None
+        return self.tally.scored + len(self.standing) < len(self.tally.samples) and not decided
+
+    def pending_samples(self) -> Iterator[int]:
+        """Positions of the samples that are to be asked."""
+        return (i for i in self.tally.unanswered() if i not in self.standing)
+
+
+def opened(
+    plan: Plan, prepared: Sequence[PreparedTask], folder: Path, stack: ExitStack, warnings: list[str], rerun: Rerun
+) -> list[Work]:
+    """The tasks of a session with what was had. Under `never`, what failed before stays so."""
+    stand = rerun == "never"
+    work = [open_task(p, folder, stack, warnings, repeats=plan.repeats, failures_stand=stand) for p in prepared]
+    for w in work:
+        w.standing = frozenset(i for i in w.tally.unanswered() if w.tally.score(i) is not None)
+        w.failures_stand = stand
+    return work
+
+
+def open_task(
+    p: PreparedTask,
+    folder: Path,
+    stack: ExitStack,
+    warnings: list[str],
+    *,
+    repeats: int,
+    failures_stand: bool = False,
+) -> Work:
+    """The journal of a task with what was had, scored again."""
+    journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.file_stem}.jsonl"))
+    if journal.dropped_bytes:
+        torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
+        warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
+    file = f"{p.task.file_stem}.jsonl"
+    executions = Executions(folder / FOLDER / file, keep=True) if p.task.program is not None else None
+    judgements = Judgements(folder / JUDGED / file) if p.task.questions is not None else None
+    at_once = executions is None and judgements is None
+    tally = Tally(p.task, p.dataset.samples, _scores(p, folder, stack) if at_once else None, repeats=repeats)
+    replay(journal, tally, failures_stand=failures_stand)
+    return Work(p, journal, tally, executions, judgements)
+
+
+def _scores(p: PreparedTask, folder: Path, stack: ExitStack) -> BinaryIO:
+    return stack.enter_context(run_folder.private_file(folder / "scores" / f"{p.task.file_stem}.jsonl"))
+
+
+def may_stop_early(plan: Plan, work: Sequence[Work], folder: Path, *, draw: bool) -> None:
+    """Lets the tasks stop early that can, in an order that is drawn for the run and kept when it goes on."""
+    if plan.early_stop is None or plan.integration_test:
+        return
+    from serve_eval.early import watch  # needs scipy, which a run loads while it waits for its first answers
+
+    seed = run_folder.order_seed(folder, draw=draw)
+    if seed is None:
+        return
+    for w in work:
+        if w.executions is not None or w.judgements is not None:
+            how = "run" if w.judgements is None else "judged"
+            w.note = f"no early stop: the answers are {how}, and so scored, after the last one came"
+            continue
+        limit = float(plan.verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
+        w.early, w.note = watch(w.p, w.tally, eps=plan.early_stop, seed=seed, max_missing=limit)
+        if w.early is not None:
+            w.early.look()
+
+
+def score_again(plan: Plan, work: Sequence[Work], folder: Path, stack: ExitStack) -> None:
+    """Scores the answers that were only counted as they came, with all that is known of them now."""
+    for w in work:
+        if w.executions is None and w.judgements is None:
+            continue
+        w.tally = Tally(
+            w.p.task,
+            w.p.dataset.samples,
+            _scores(w.p, folder, stack),
+            repeats=plan.repeats,
+            executions=w.executions,
+            judgements=w.judgements,
+        )
+        take(w.journal.records(), w.tally, failures_stand=True)
