@@ -845,6 +845,42 @@ class Degradation:
     started_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerShare:
+    """What came of the answers that one worker had a hand in, beside those of all others of its role.
+
+    `role` is context, generation, pair (of both) or server; `measure` what is counted as bad: wrong answers, empty
+    answers, failures. `p` is that of Fisher's one-sided test that this worker is no worse than the others, `p_holm`
+    the same corrected over all rows of the task. `accused`: it is, beyond the level that stands in the attribution.
+    """
+
+    worker: str
+    role: str
+    measure: str
+    answers: int
+    bad: int
+    others: int
+    others_bad: int
+    p: float
+    p_holm: float
+    accused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """Which of the workers behind one door had a hand in which answers, and who is to blame.
+
+    `how` says how that is known: ids (of responses), times (of arrival) or asked (each worker, or pair, was asked by
+    itself). `joined` of `planned` samples are known. `alpha` is the probability of accusing anybody of healthy workers.
+    """
+
+    how: str
+    joined: int
+    planned: int
+    alpha: float
+    rows: tuple[WorkerShare, ...]
+
+
 class VerdictOutcome(StrEnum):
     """What is said of a task in the end."""
 
@@ -1042,7 +1078,7 @@ class JudgeReport:
 class TaskReport:
     """One task of a report: what was asked, what came back, what is said of it. `isolations` are those in which answers
     were run, in the order of their first use; `degradations` tell from when on the run turned worse, `judges` who was
-    asked about the answers."""
+    asked about the answers, `attribution` which worker had a hand in them (None: not known)."""
 
     spec: Spec
     version: int
@@ -1055,6 +1091,7 @@ class TaskReport:
     isolations: tuple[Isolation, ...] = ()
     degradations: tuple[Degradation, ...] = ()
     judges: tuple[JudgeReport, ...] = ()
+    attribution: Attribution | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
