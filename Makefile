@@ -43,10 +43,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Error rates of every rule by simulation, in a few minutes; docs/method.md holds what it printed.
+# Error rates of every rule by simulation, in a few minutes; docs/method.md and docs/watch.md hold what it printed.
 calibrate: $(VENV)/.runtime
 	@$(BIN)/python -m tests.stats.calibrate
 	@$(BIN)/python -m tests.stats.calibrate_onset
+	@$(BIN)/python -m tests.stats.calibrate_watch
 
 # Coverage-guided, for two minutes; new inputs that it finds stay in a folder of its own.
 fuzz: $(VENV)/.dev

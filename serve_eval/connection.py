@@ -115,6 +115,11 @@ def _filled_in(connection: Connection, environ: Mapping[str, str]) -> tuple[str,
     return api_key, headers, proxy, hidden
 
 
+def expanded(value: str, environ: Mapping[str, str], where: str) -> str:
+    """`value` with its `${VARIABLE}` filled in. Raises PlanError for one that is missing."""
+    return _expand(value, environ, where, [], secret=True)
+
+
 def _check_header(value: str, what: str) -> None:
     if not value.isascii() or not value.isprintable():
         raise PlanError(f"{what} has a character that cannot be sent in a header")

@@ -70,6 +70,7 @@ LAYERS: list[tuple[str, ...]] = [
         "rescoring",
         "exporting",
         "smoke",
+        "canary",
         "answer_pairs",
         "divergence",
         "twin_verdict",

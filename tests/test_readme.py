@@ -39,6 +39,7 @@ def test_every_flag_that_is_named_exists() -> None:
             ["serve"],
             ["suite"],
             ["smoke"],
+            ["watch"],
             ["compare"],
             ["power"],
             ["rescore"],

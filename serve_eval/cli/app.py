@@ -27,6 +27,7 @@ from serve_eval.cli import (
 from serve_eval.cli import listing as listing_command
 from serve_eval.cli import smoke as smoke_command
 from serve_eval.cli import suite as suite_command
+from serve_eval.cli import watch as watch_command
 from serve_eval.cli._streams import prepare_streams, say
 from serve_eval.errors import ServeEvalError
 
@@ -53,6 +54,7 @@ app = typer.Typer(
 app.command("run", short_help="Evaluate an endpoint: PASS, FAIL, INCONCLUSIVE.")(run.run)
 app.command("compare", short_help="Two endpoints beside each other: is B worse than A?")(compare.compare)
 app.command("smoke", short_help="Check an endpoint in seconds: what it does.")(smoke_command.smoke)
+app.command("watch", short_help="Watch an endpoint in production, and alarm.")(watch_command.watch)
 app.command("suite", short_help="Run many plans in one folder, one verdict.")(suite_command.suite)
 app.command("serve", short_help="Start servers and hold them for other clients.")(serve.serve)
 app.command("verdict", short_help="Judge a finished run by another rule.")(verdict.verdict)

@@ -31,11 +31,11 @@ class Question(NamedTuple):
     wanted: str
 
 
-def questions(seed: int = 0) -> list[Question]:
+def questions(seed: int = 0, count: int = QUESTIONS) -> list[Question]:
     """Half of them sums of two numbers of two digits, half of them made-up words to copy; always the same."""
     rng = random.Random(f"smoke:{seed}")
     asked = []
-    for _ in range(QUESTIONS // 2):
+    for _ in range(count // 2):
         a, b = rng.randint(11, 89), rng.randint(11, 89)
         asked.append(Question(f"What is {a} + {b}?", str(a + b)))
         word = "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
@@ -48,12 +48,12 @@ async def arithmetic_and_copying(s: Session) -> Found:
     right, cut, missed = 0, 0, None
     asked = questions()
     stop: dict[str, Any] = {} if s.chat else {"stop": ["\n"]}
-    bodies = [s.body(_question(one.text, chat=s.chat), max_tokens=QUESTION_TOKENS, **stop) for one in asked]
+    bodies = [s.body(wording(one.text, chat=s.chat), max_tokens=QUESTION_TOKENS, **stop) for one in asked]
     for question, answer in zip(asked, await asyncio.gather(*map(s.post, bodies)), strict=True):
         said = _said(answered(answer).first)
         if said is None:
             cut += 1
-        elif _is_right(question, said):
+        elif is_right(question, said):
             right += 1
         elif missed is None:
             missed = answer.sent, f"{question.text!r} got {short(said, 40)!r}"
@@ -66,7 +66,7 @@ async def arithmetic_and_copying(s: Session) -> Found:
     return failed(f"{told}; {why}", sent)
 
 
-def _question(text: str, *, chat: bool) -> str:
+def wording(text: str, *, chat: bool) -> str:
     """A chat model is told what it is to say, a completing one is shown it."""
     return f"{text}\nReply with the answer only." if chat else f"{_SHOTS}Question: {text}\nAnswer:"
 
@@ -77,7 +77,7 @@ def _said(choice: Choice) -> str | None:
     return None if not rest.strip() and choice.finish == "length" else rest
 
 
-def _is_right(question: Question, said: str) -> bool:
+def is_right(question: Question, said: str) -> bool:
     if question.wanted.isdigit():
         return _NUMBER.findall(said)[-1:] == [question.wanted]
     return question.wanted.lower() in " ".join(said.lower().split())

@@ -1,0 +1,110 @@
+"""An alarm on its way: to a command, and to a webhook. Neither can stop the watch, or hear a key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from serve_eval.connection import expanded
+from serve_eval.errors import PlanError
+from serve_eval.schema import Connection
+
+COMMAND_S, WEBHOOK_S = 60.0, 10.0
+"""How long a command, and each attempt at a webhook, may take."""
+ATTEMPTS, PAUSE_S = 3, 1.0
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """Where alarms go. `webhook` may hold `${VARIABLE}`, which is filled in when it is called."""
+
+    command: tuple[str, ...] = ()
+    webhook: str | None = None
+
+
+def delivery(command: str | None, webhook: str | None, environ: Mapping[str, str]) -> Delivery:
+    """Raises PlanError for a command that cannot be split, and a webhook that is no address."""
+    try:
+        words = tuple(shlex.split(command or ""))
+    except ValueError as error:
+        raise PlanError(f"--on-alarm-command: {error}") from error
+    if webhook is not None and not expanded(webhook, environ, "--webhook").startswith(("http://", "https://")):
+        raise PlanError("--webhook: expected http://... or https://...")
+    return Delivery(command=words, webhook=webhook)
+
+
+async def deliver(
+    to: Delivery,
+    alarm: Mapping[str, object],
+    connection: Connection,
+    environ: Mapping[str, str],
+    told: Callable[[str], None],
+) -> dict[str, bool]:
+    """Gives an alarm to all of them at the same time; whether each took it. `told` hears what went wrong."""
+    body = msgspec.json.encode(alarm)
+    ways = {}
+    if to.command:
+        ways["command"] = _run(to.command, body, _without_keys(environ, connection))
+    if to.webhook is not None:
+        ways["webhook"] = _post(expanded(to.webhook, environ, "--webhook"), body)
+    results = await asyncio.gather(*ways.values())
+    for way, problem in zip(ways, results, strict=True):
+        if problem:
+            told(f"warning: the alarm's {way} failed: {problem}")
+    return {way: not problem for way, problem in zip(ways, results, strict=True)}
+
+
+def _without_keys(environ: Mapping[str, str], connection: Connection) -> dict[str, str]:
+    """The environment without what the endpoint is reached with."""
+    texts = [*connection.headers.values(), connection.proxy or ""]
+    hidden = {"OPENAI_API_KEY", connection.api_key_env, *(name for text in texts for name in _VARIABLE.findall(text))}
+    return {name: value for name, value in environ.items() if name not in hidden}
+
+
+async def _run(command: tuple[str, ...], body: bytes, environ: Mapping[str, str]) -> str:
+    """Runs the command with the alarm on its standard input; what went wrong."""
+    try:
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, env=dict(environ))
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}"
+    try:
+        await asyncio.wait_for(process.communicate(body + b"\n"), COMMAND_S)
+    except TimeoutError:
+        return f"{command[0]} did not end within {COMMAND_S:g} s"
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    return f"{command[0]} ended with {process.returncode}" if process.returncode else ""
+
+
+async def _post(url: str, body: bytes) -> str:
+    """Sends the alarm, several times where it is not taken; what went wrong. Never names the address, which may be
+    secret."""
+    import httpx
+
+    problem = ""
+    async with httpx.AsyncClient(timeout=WEBHOOK_S) as client:
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(PAUSE_S * attempt)
+            try:
+                async with asyncio.timeout(WEBHOOK_S):
+                    reply = await client.post(url, content=body, headers={"Content-Type": "application/json"})
+            except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+                problem = type(error).__name__
+                continue
+            if reply.is_success:
+                return ""
+            problem = f"HTTP {reply.status_code}"
+            if reply.is_client_error and reply.status_code != 429:
+                break
+    return problem

@@ -1,0 +1,146 @@
+"""What a watch asks: one task's prompts, and what each answer is worth between 0 and 1."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from serve_eval import choices, origins
+from serve_eval.canary import questions
+from serve_eval.client.client import Client
+from serve_eval.client.preflight import refuse, trial
+from serve_eval.errors import EndpointError, PlanError
+from serve_eval.fingerprint import fingerprint
+from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.probe import probe
+from serve_eval.schema import (
+    MEAN,
+    DataRoots,
+    Failure,
+    Message,
+    Metric,
+    Outcome,
+    Plan,
+    Response,
+    Sample,
+    SamplingParams,
+    Task,
+)
+from serve_eval.tally import score_response
+
+PROMPTS = 200
+"""Prompts of a pool, unless told otherwise."""
+IN_FLIGHT = 8
+"""Requests at the same time: a canary is a small guest."""
+_UNUSABLE = frozenset({Outcome.EMPTY, Outcome.REASONING_ONLY, Outcome.REFUSED, Outcome.UNPARSED})
+_BYTES_PER_TOKEN, _TEMPLATE_TOKENS = 2, 32
+"""Of a prompt whose tokens no server has counted yet; texts in most tokenizers have four bytes per token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """`prepared` is there for a task that has to be probed. `fingerprint` says what is asked and how it is scored."""
+
+    task: Task
+    samples: Sequence[Sample]
+    fingerprint: Mapping[str, str]
+    prepared: PreparedTask | None = None
+
+    @property
+    def answer_tokens(self) -> int:
+        """The most tokens that an answer to any of the prompts has."""
+        own = [one.override.max_tokens for one in self.samples if one.override is not None]
+        return max([self.task.sampling.max_tokens, *(tokens for tokens in own if tokens is not None)])
+
+    def prompt_tokens(self) -> list[int]:
+        """An upper estimate of each prompt's tokens, from its length."""
+        return [_estimate(one) for one in self.samples]
+
+
+def of_plan(plan: Plan) -> Pool:
+    """The one task of a plan, and `limit` of its prompts. Raises PlanError for a task that cannot be watched, and what
+    its preparation raises."""
+    if len(plan.tasks) != 1:
+        raise PlanError(f"a watch asks one task, not {len(plan.tasks)}", hint="Start one for each, with its own -o.")
+    origins.include(plan.include_path)
+    prepared = prepare(replace(plan, limit=plan.limit or PROMPTS, no_reference=True))
+    if len(prepared) != 1:
+        raise PlanError(f"{plan.tasks[0].name} is {len(prepared)} tasks; a watch asks one")
+    one = prepared[0]
+    task = one.task
+    why = None
+    if task.metric.lo is None or task.metric.hi is None:
+        why = f"its scores ({task.metric.name}) have no lower or no upper end"
+    elif task.aggregation is not MEAN:
+        why = "its value is no mean of scores"
+    elif task.program is not None or task.questions is not None or task.unsafe:
+        why = "its answers are run or judged by others"
+    elif one.dataset.samples[0].choices:
+        why = "it needs several requests for an answer"
+    elif any(turn.images for sample in one.dataset.samples for turn in _turns(sample)):
+        why = "how many tokens its images take is not known beforehand"
+    if why is not None:
+        raise PlanError(f"{task.name} cannot be watched: {why}", hint="Such as gsm8k, mmlu, or your own cases.")
+    return Pool(task=task, samples=one.dataset.samples, fingerprint=one.fingerprint, prepared=one)
+
+
+def generated(count: int, *, chat: bool) -> Pool:
+    """Questions that are made here, of which any instructed model answers nearly all."""
+    task = questions.task(chat=chat)
+    dataset = task.load(DataRoots(), count)
+    return Pool(task=task, samples=dataset.samples, fingerprint=fingerprint(task, dataset))
+
+
+async def answers_chat(client: Client) -> bool:
+    """Whether questions go by chat; else they go as texts. Raises EndpointError where neither is answered."""
+    sampling = SamplingParams(max_tokens=2)
+    failure = await trial(client, chat=True, sampling=sampling, extra={})
+    if failure is None:
+        return True
+    if await trial(client, chat=False, sampling=sampling, extra={}) is not None:
+        await refuse(client, failure, chat=True, extra={})
+    return False
+
+
+async def check_able(client: Client, pool: Pool) -> None:
+    """Raises EndpointError for an endpoint that lacks what the task needs."""
+    if pool.prepared is None:
+        return
+    _, lacking = await probe(client, [pool.prepared])
+    for ability in lacking.values():
+        raise EndpointError(f"{pool.task.name}: {ability.need}: {ability.seen}", hint=ability.help or "")
+
+
+async def ask(client: Client, pool: Pool, positions: Sequence[int]) -> list[Response | Failure]:
+    """What came for each of the prompts, each of them asked once, in their order."""
+    places = asyncio.Semaphore(IN_FLIGHT)
+
+    async def one(position: int) -> Response | Failure:
+        async with places:
+            return await choices.send(client, pool.task, pool.samples[position])
+
+    return list(await asyncio.gather(*map(one, positions)))
+
+
+def worth(pool: Pool, position: int, response: Response) -> tuple[float, bool]:
+    """What an answer is worth, 1 the best and 0 the worst, and whether there was anything to score in it."""
+    score = score_response(pool.task, pool.samples[position], response)
+    return _unit(pool.task.metric, score.value), score.outcome not in _UNUSABLE
+
+
+def _unit(metric: Metric, value: float) -> float:
+    assert metric.lo is not None
+    assert metric.hi is not None
+    share = min(1.0, max(0.0, (value - metric.lo) / (metric.hi - metric.lo)))
+    return share if metric.higher_is_better else 1.0 - share
+
+
+def _turns(sample: Sample) -> tuple[Message, ...]:
+    return () if isinstance(sample.prompt, str) else sample.prompt
+
+
+def _estimate(sample: Sample) -> int:
+    turns = _turns(sample)
+    text = sample.prompt if isinstance(sample.prompt, str) else "".join(turn.text for turn in turns)
+    return len(text.encode()) // _BYTES_PER_TOKEN + _TEMPLATE_TOKENS * max(1, len(turns))

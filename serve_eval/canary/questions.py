@@ -1,0 +1,58 @@
+"""The questions of a watch without a data set: sums, and made-up words to copy, as a task like any other."""
+
+from __future__ import annotations
+
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Message,
+    Metric,
+    Outcome,
+    Prompt,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Task,
+)
+from serve_eval.smoke.checks.quality import QUESTION_TOKENS, Question, is_right, questions, wording
+
+NAME = "questions"
+SEED = 1
+"""Other questions than those of serve-eval smoke."""
+
+
+def task(*, chat: bool) -> Task:
+    """The task; by `chat`, or as texts with two examples."""
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        samples = [
+            Sample(id=f"question-{i}", prompt=_prompt(one.text, chat=chat), target=one.wanted)
+            for i, one in enumerate(questions(SEED, wanted))
+        ]
+        return Dataset(samples=samples, files=(), total=wanted)
+
+    return Task(
+        name=NAME,
+        version=1,
+        reference_file=NAME,
+        metric=Metric(),
+        hypothesis=Hypothesis(),
+        sampling=SamplingParams(max_tokens=QUESTION_TOKENS, stop=() if chat else ("\n",)),
+        protocol={},
+        load=load,
+        score=_score,
+        answers=lambda sample: (sample.target, ""),
+        chat=chat,
+    )
+
+
+def _prompt(text: str, *, chat: bool) -> Prompt:
+    worded = wording(text, chat=chat)
+    return (Message(role="user", content=worded),) if chat else worded
+
+
+def _score(sample: Sample, response: Response) -> Score:
+    right = is_right(Question("", sample.target), response.text)
+    return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG)

@@ -1,0 +1,70 @@
+"""Alarms on their way: what is said where they are not taken, and that nothing of it is secret."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+
+import pytest
+
+from launchers._openai_server import serve_app
+from serve_eval.canary import alarming
+from serve_eval.canary.alarming import Delivery, deliver, delivery
+from serve_eval.schema import Connection
+from tests.canary.server import Endpoint
+
+ALARM = {"kind": "accuracy", "round": 3}
+
+
+def _deliver(to: Delivery, environ: Mapping[str, str] | None = None) -> tuple[dict[str, bool], list[str]]:
+    told: list[str] = []
+    headers = {"X-Team": "${TEAM_TOKEN}"}
+    connection = Connection(api_key_env="MY_KEY", headers=headers, proxy="http://${USER_OF}:x@proxy:1")
+    return asyncio.run(deliver(to, ALARM, connection, environ or {}, told.append)), told
+
+
+def test_a_command_hears_no_secret_of_the_endpoint_and_no_shell_reads_it() -> None:
+    secret = {"MY_KEY": "a", "OPENAI_API_KEY": "b", "TEAM_TOKEN": "c", "USER_OF": "d"}
+    wanted = "import os, sys; sys.exit(os.environ != dict(os.environ, PAGER='1') or bool({'MY_KEY', 'OPENAI_API_KEY', "
+    script = wanted + "'TEAM_TOKEN', 'USER_OF'} & set(os.environ)) or sys.argv[1] != '$PAGER;')"
+    to = delivery(f'{sys.executable} -c "{script}" $PAGER;', None, {})
+    assert _deliver(to, {**secret, "PAGER": "1"}) == ({"command": True}, [])
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("/no/such/pager",), "/no/such/pager: No such file or directory"),
+        ((sys.executable, "-c", "raise SystemExit(3)"), "ended with 3"),
+        ((sys.executable, "-c", "import time; time.sleep(60)"), "did not end within 0.5 s"),
+    ],
+)
+def test_a_command_that_fails_is_told(command: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alarming, "COMMAND_S", 0.5 if "60" in command[-1] else 60.0)
+    took, told = _deliver(Delivery(command=command))
+    assert took == {"command": False}
+    assert said in told[0]
+
+
+def test_a_webhook_is_tried_again_where_that_may_help_and_its_address_is_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(alarming, "PAUSE_S", 0.0)
+    endpoint = Endpoint(refusals=[503, 429, 503, 404, 500])
+    told: list[str] = []
+
+    async def main() -> list[dict[str, bool]]:
+        async with serve_app(endpoint.app()) as url:
+            to = Delivery(webhook=url.removesuffix("/v1") + "/${PLACE}")
+            return [await deliver(to, ALARM, Connection(), {"PLACE": "hook"}, told.append) for _ in range(3)]
+
+    assert asyncio.run(main()) == [{"webhook": False}, {"webhook": False}, {"webhook": True}]
+    assert endpoint.alarms == [ALARM]
+    assert told == [
+        "warning: the alarm's webhook failed: HTTP 503",
+        "warning: the alarm's webhook failed: HTTP 404",
+    ]
+    took, said = _deliver(Delivery(webhook="http://127.0.0.1:9/secret"))
+    assert took == {"webhook": False}
+    assert "secret" not in said[0]

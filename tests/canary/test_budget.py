@@ -1,0 +1,44 @@
+"""How a round's tokens are spent."""
+
+from __future__ import annotations
+
+import pytest
+
+from serve_eval.canary.budget import Budget, budget, checks_of, smoke_tokens, told
+from serve_eval.errors import PlanError
+from serve_eval.smoke import story
+
+
+def _budget(tokens: int, smoke: int = 4000) -> Budget:
+    return budget(tokens, smoke=smoke, prompt_tokens=[30, 72], answer_tokens=128)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "every", "with_smoke", "without"),
+    [(16_000, 1, 60, 80), (8000, 1, 20, 40), (6000, 2, 10, 30), (3000, 0, 15, 15)],
+)
+def test_questions_get_what_the_smoke_test_leaves(tokens: int, every: int, with_smoke: int, without: int) -> None:
+    one = _budget(tokens)
+    assert (one.smoke_every, one.questions(smoke=True), one.questions(smoke=False)) == (every, with_smoke, without)
+
+
+def test_too_few_tokens_are_refused_with_how_many_it_takes() -> None:
+    with pytest.raises(PlanError) as caught:
+        _budget(1999)
+    assert "Give at least 2000" in caught.value.hint
+
+
+def test_what_it_costs_is_told() -> None:
+    lines = list(told(_budget(6000), every_s=600.0, prompts=200, passes=8))
+    assert lines == [
+        "a round: 10 or 30 questions (of at most 200 tokens) and every 2 rounds a smoke test; at most 6000 tokens",
+        "a day: 144 rounds, at most 864,000 tokens",
+        "the baseline: 8 times 200 prompts, about 80 rounds, 13.3 hours; the watch begins after it",
+    ]
+
+
+def test_a_watch_sends_no_bursts() -> None:
+    names = {check.name for check in checks_of(story.chosen("quick"))}
+    assert {"chat", "stream_chat", "openai_chat"} <= names
+    assert not names & {"concurrency", "questions", "cancel"}
+    assert smoke_tokens(checks_of(story.chosen("quick"))) < 8000

@@ -1,0 +1,200 @@
+"""What rounds say, without any endpoint: made-up answers, one round after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from serve_eval.canary import judging
+from serve_eval.canary.judging import ACCURACY, CHECK, DOWN, FAILING, FAILURES, LEARNT, MISSES, USABLE, Rules
+from serve_eval.canary.record import Alarm, Seen, State
+
+PROMPTS, MOST = 40, 10
+RULES = Rules(passes=3, tolerance=0.01, max_error_rate=0.05)
+Value = Callable[[int], float | None]
+
+
+def _state() -> State:
+    rows = [[] for _ in range(PROMPTS)], [[] for _ in range(PROMPTS)]
+    return State(
+        bound={},
+        seed=5,
+        model="m",
+        chat=True,
+        answers=rows[0],
+        usable=rows[1],
+        misses=[0] * PROMPTS,
+        prompt_tokens=[50] * PROMPTS,
+    )
+
+
+def _play(
+    state: State,
+    value: Value,
+    rounds: int = 1,
+    *,
+    rules: Rules = RULES,
+    usable: Callable[[int], bool] = lambda i: True,
+    checks: dict[str, str] | None = None,
+    tokens: int = 20,
+) -> list[Alarm]:
+    """The alarms of so many rounds, in which each prompt is worth what `value` says (None: no answer)."""
+    found = []
+    for _ in range(rounds):
+        asked = judging.questions_of(state, rules, MOST)
+        values = [value(i) for i in asked]
+        failed = values.count(None)
+        seen = Seen(
+            round=state.rounds + 1,
+            started_at="2026-01-01T00:00:00+00:00",
+            seconds=1.0,
+            asked=asked,
+            values=values,
+            usable="".join("1" if v is not None and usable(i) else "0" for i, v in zip(asked, values, strict=True)),
+            prompt_tokens=[0 if v is None else tokens for v in values],
+            failures={"timeout": failed} if failed else {},
+            checks=checks,
+        )
+        found += judging.judge(state, seen, rules)
+    return found
+
+
+def _learnt(value: Value, rules: Rules = RULES) -> State:
+    state = _state()
+    while state.accuracy is None:
+        assert not _play(state, value, rules=rules)
+    return state
+
+
+def _half_right(i: int) -> float:
+    return float(i % 2)
+
+
+def test_the_baseline_asks_every_prompt_as_often_as_it_says() -> None:
+    state = _learnt(_half_right)
+    assert {len(scores) for scores in state.answers} == {RULES.passes}
+    assert state.rounds == PROMPTS * RULES.passes // MOST
+    assert state.accuracy is not None
+    assert state.accuracy.mean == 0.5
+    assert 0.35 < state.accuracy.floor < 0.5
+    assert not state.bets.get(ACCURACY)
+
+
+def test_prompts_that_are_always_wrong_say_nothing_and_those_that_turn_wrong_do() -> None:
+    state = _learnt(_half_right)
+    assert not _play(state, _half_right, 300)
+    assert judging.evidence(state, ACCURACY) < 0.0
+    (alarm,) = _play(state, lambda i: 0.0, 10)
+    assert alarm.kind == ACCURACY
+    assert alarm.figures["evidence_nats"] >= alarm.figures["limit_nats"] == pytest.approx(math.log(200))
+    assert "where it was 50.0%" in alarm.told
+    assert alarm.told.endswith(" 0.0%")
+
+
+def test_prompts_may_change_places() -> None:
+    state = _learnt(_half_right)
+    assert not _play(state, lambda i: 1.0 - i % 2, 300)
+
+
+def test_a_missing_answer_counts_as_a_right_one_in_every_bet_but_that_on_failures() -> None:
+    kept, missing = _learnt(_half_right), _learnt(_half_right)
+    _play(kept, lambda i: 1.0)
+    alarms = _play(missing, lambda i: 1.0 if i % 4 else None)
+    for kind in (ACCURACY, USABLE):
+        assert judging.evidence(missing, kind) == pytest.approx(judging.evidence(kept, kind))
+    assert judging.evidence(missing, FAILURES) > judging.evidence(kept, FAILURES)
+    assert not alarms
+
+
+def test_rounds_without_any_answer_are_no_rounds_of_the_bets() -> None:
+    state = _learnt(_half_right)
+    _play(state, _half_right)
+    before = state.bets[ACCURACY].rounds, state.bets[ACCURACY].logs
+    alarms = _play(state, lambda i: None, 30)
+    assert [alarm.kind for alarm in alarms] == [DOWN, FAILURES]
+    assert (state.bets[ACCURACY].rounds, state.bets[ACCURACY].logs) == before
+    assert not _play(state, _half_right)
+    assert [alarm.kind for alarm in state.standing] == [FAILURES]
+    assert [alarm.kind for alarm in _play(state, lambda i: None, 5)] == [DOWN]
+
+
+def test_some_failures_are_allowed() -> None:
+    state = _learnt(_half_right)
+    failing = iter(range(10**6))
+    assert not _play(state, lambda i: None if next(failing) % 50 == 0 else _half_right(i), 400)
+
+
+def test_answers_that_hold_nothing_are_an_alarm_of_their_own_also_where_few_are_right() -> None:
+    state = _learnt(lambda i: 0.0)
+    assert judging.blind(state, RULES)
+    assert {alarm.kind for alarm in _play(state, lambda i: 0.0, 20, usable=lambda i: i % 2 == 0)} == {USABLE}
+
+
+def test_a_reference_notices_what_was_wrong_from_the_start() -> None:
+    rules = replace(RULES, passes=2, reference=0.9)
+    state = _learnt(_half_right, rules)
+    (alarm,) = _play(state, _half_right, 5, rules=rules)
+    assert (alarm.kind, alarm.figures["floor"]) == (ACCURACY, 0.9)
+
+
+def test_a_prompt_that_never_gets_an_answer_is_given_up() -> None:
+    state = _learnt(lambda i: None if i == 7 else 1.0)
+    assert state.dropped == [7]
+    assert state.misses[7] == MISSES
+    assert all(7 not in judging.questions_of(state, RULES, MOST) for state.rounds in range(50))
+
+
+def test_tokens_are_those_that_were_counted_last_and_more_where_the_estimate_was_too_low() -> None:
+    state = _state()
+    _play(state, _half_right, tokens=70)
+    assert state.prompt_tokens == [70] * PROMPTS
+    _play(state, _half_right, tokens=60)
+    assert sorted(set(state.prompt_tokens)) == [60, 70]
+
+
+def test_only_checks_that_always_passed_at_first_are_watched() -> None:
+    state = _state()
+    for n in range(LEARNT + 2):
+        assert not _play(state, _half_right, checks={"chat": "PASS", "seed": "PASS" if n else "FAIL"})
+    bad = {"chat": "FAIL", "seed": "FAIL"}
+    for _ in range(FAILING - 1):
+        assert not _play(state, _half_right, checks=bad)
+        assert judging.asked_again(state)
+    (alarm,) = _play(state, _half_right, checks=bad)
+    assert (alarm.kind, alarm.subject, alarm.name) == (CHECK, "chat", "check chat")
+    assert not judging.asked_again(state)
+    assert not _play(state, _half_right, checks=bad)
+    assert not _play(state, _half_right, checks={"chat": "PASS"})
+    assert not state.standing
+    assert len(_play(state, _half_right, FAILING, checks=bad)) == 1
+
+
+def test_a_smoke_test_that_had_to_stop_says_nothing_of_checks() -> None:
+    state = _state()
+    for checks, stopped in [({"chat": "PASS"}, "")] * LEARNT + [({"chat": "FAIL"}, "gone")] * 5:
+        seen = Seen(
+            round=state.rounds + 1,
+            started_at="",
+            seconds=0.0,
+            asked=[],
+            values=[],
+            usable="",
+            prompt_tokens=[],
+            failures={},
+            checks=checks,
+            stopped=stopped,
+        )
+        assert not judging.judge(state, seen, RULES)
+    assert not state.rows["chat"].failing
+
+
+def test_what_is_asked_follows_from_seed_and_round_alone() -> None:
+    asked: list[Sequence[int]] = []
+    for value in (_half_right, lambda i: 0.0):
+        state = _learnt(_half_right)
+        _play(state, value, 3)
+        asked.append(judging.questions_of(state, RULES, MOST))
+    assert asked[0] == asked[1]

@@ -1,0 +1,301 @@
+"""Watches of endpoints that stay well, turn bad, go away and come back, by real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from aiohttp import web
+
+from launchers._openai_server import serve_app
+from serve_eval.canary import judging, record
+from serve_eval.canary.alarming import Delivery
+from serve_eval.canary.judging import Rules
+from serve_eval.canary.metrics import Metrics, served
+from serve_eval.canary.story import Watch, watch
+from serve_eval.errors import EndpointError, RunFolderError
+from serve_eval.plan import resolve_address
+from serve_eval.smoke import story as smoking
+from tests.canary.server import Endpoint
+from tests.smoke.server import Quirks, create
+from tests.smoke.trying import FIRST
+
+CHECKS = smoking.chosen("quick")
+RULES = Rules(passes=2, tolerance=0.01, max_error_rate=0.05)
+
+
+def _job(url: str, **more: Any) -> Watch:
+    given: dict[str, Any] = {
+        "plan": resolve_address({"base_url": url}, {}),
+        "pool": None,
+        "prompts": 60,
+        "rules": RULES,
+        "tokens": 8000,
+        "smoke": False,
+        "every_s": 0.0,
+        "rounds": 1,
+        "timeout_s": 10.0,
+        "seed": 1,
+        "ends": False,
+        "delivery": Delivery(),
+    }
+    return Watch(**{**given, **more})
+
+
+def _with(app: web.Application, then: Callable[[str], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        async with serve_app(app) as url:
+            return await then(url)
+
+    return asyncio.run(main())
+
+
+def _state(folder: Path) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads((folder / record.STATE_FILE).read_bytes())
+    return found
+
+
+def _rounds(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / record.ROUNDS_FILE).read_text().splitlines()]
+
+
+def test_a_healthy_endpoint_is_watched_within_the_budget_and_not_accused(tmp_path: Path) -> None:
+    endpoint, lines = Endpoint(), list[str]()
+
+    async def run(url: str) -> int:
+        return await watch(_job(url, rounds=12, ends=True), tmp_path, environ={}, told=lines.append)
+
+    assert _with(endpoint.app(), run) == 0
+    rounds = _rounds(tmp_path)
+    assert [one["round"] for one in rounds] == list(range(1, 13))
+    assert all(one["tokens"] <= 8000 for one in rounds)
+    assert all(len(set(one["asked"])) == len(one["asked"]) for one in rounds)
+    assert len({tuple(one["asked"]) for one in rounds[6:]}) == 6
+    state = _state(tmp_path)
+    assert state["accuracy"]["mean"] == 1.0
+    assert state["accuracy"]["floor"] < 1.0
+    assert state["alarms"] == []
+    assert "baseline complete: 100.0%" in "".join(lines)
+    assert "evidence accuracy" in lines[-1]
+    assert all(body["temperature"] == 0.0 for body in endpoint.seen[2:])
+
+
+def test_an_endpoint_that_turns_bad_is_noticed_also_over_restarts_and_told_once(tmp_path: Path) -> None:
+    endpoint, lines, out = Endpoint(), list[str](), tmp_path / "told.jsonl"
+    script = "import sys, os; open(sys.argv[1], 'a').write(sys.stdin.read() + os.environ.get('OPENAI_API_KEY', 'none'))"
+    environ = {"OPENAI_API_KEY": "sesame-12345"}
+
+    async def run(url: str) -> list[int]:
+        command = (sys.executable, "-c", script, str(out))
+        to = Delivery(command=command, webhook=url.removesuffix("/v1") + "/${PLACE}")
+        job = _job(url, delivery=to)
+        environ["PLACE"] = "hook"
+        endpoint.refusals.append(503)
+        codes = [await watch(replace(job, rounds=5), tmp_path / "o", environ=environ, told=lines.append)]
+        endpoint.wrong = 3
+        while not endpoint.alarms and len(codes) < 20:
+            codes.append(await watch(job, tmp_path / "o", environ=environ, told=lines.append))
+        codes.append(await watch(replace(job, rounds=3), tmp_path / "o", environ=environ, told=lines.append))
+        return codes
+
+    codes = _with(endpoint.app(), run)
+    assert codes[0] == 0
+    assert set(codes[1:-2]) <= {0}
+    assert codes[-2:] == [1, 1]
+    assert len(codes) < 14
+    (alarm,) = endpoint.alarms
+    assert (alarm["kind"], alarm["model"], alarm["task"]) == ("accuracy", "m", "questions")
+    assert alarm["figures"]["evidence_nats"] >= alarm["figures"]["limit_nats"]
+    told = out.read_text()
+    assert json.loads(told.removesuffix("none")) == alarm
+    assert "sesame" not in told
+    assert sum(line.startswith("ALARM accuracy") for line in lines) == 1
+
+
+def test_an_alarm_ends_the_watch_and_stands_until_it_is_forgotten(tmp_path: Path) -> None:
+    endpoint, lines = Endpoint(), list[str]()
+
+    async def run(url: str) -> list[int]:
+        job = _job(url, rounds=5, ends=True)
+        codes = [await watch(job, tmp_path, environ={})]
+        endpoint.wrong = 2
+        codes.append(await watch(replace(job, rounds=30), tmp_path, environ={}))
+        asked = len(endpoint.seen)
+        codes.append(await watch(job, tmp_path, environ={}, told=lines.append))
+        assert len(endpoint.seen) == asked
+        endpoint.wrong = 0
+        codes.append(await watch(job, tmp_path, environ={}, forget=True))
+        return codes
+
+    assert _with(endpoint.app(), run) == [0, 1, 1, 0]
+    assert "stands" in lines[0]
+    assert len(_rounds(tmp_path)) < 20
+    state = _state(tmp_path)
+    assert state["accuracy"]["mean"] == 1.0
+    assert state["bets"]["accuracy"]["rounds"] == 5
+
+
+def test_answers_that_turn_empty_are_told_apart(tmp_path: Path) -> None:
+    endpoint = Endpoint(chat=False)
+
+    async def run(url: str) -> None:
+        await watch(_job(url, rounds=5), tmp_path, environ={})
+        endpoint.empty = True
+        await watch(_job(url, rounds=3), tmp_path, environ={})
+
+    _with(endpoint.app(), run)
+    assert {alarm["kind"] for alarm in _state(tmp_path)["alarms"]} == {"accuracy", "usable"}
+    assert endpoint.seen[-1]["prompt"].endswith("Answer:")
+
+
+def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> None:
+    endpoint, lines = Endpoint(), list[str]()
+    job = _job("http://127.0.0.1:9/v1")
+
+    async def first(url: str) -> int:
+        nonlocal job
+        job = _job(url, rounds=5)
+        return await watch(job, tmp_path, environ={}, told=lines.append)
+
+    assert _with(endpoint.app(), first) == 0
+    before = _state(tmp_path)["bets"]["accuracy"]
+    assert asyncio.run(watch(replace(job, rounds=8), tmp_path, environ={}, told=lines.append)) == 1
+    state = _state(tmp_path)
+    assert state["bets"]["accuracy"] == before
+    assert sorted(alarm["kind"] for alarm in state["alarms"]) == ["down", "failures"]
+    first_alarm = next(line for line in lines if line.startswith("ALARM"))
+    assert first_alarm.startswith("ALARM down: no answer at all in 3 rounds")
+    seen = _rounds(tmp_path)[-1]
+    assert set(seen["failures"]) == {"disconnected"}
+    port = int(job.base_url.rpartition(":")[2].partition("/")[0])
+
+    async def again() -> None:
+        runner = web.AppRunner(Endpoint().app())
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        try:
+            await watch(job, tmp_path, environ={}, told=lines.append)
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(again())
+    assert {alarm["kind"]: alarm["over"] for alarm in _state(tmp_path)["alarms"]} == {"down": True, "failures": False}
+
+
+def test_failures_alone_are_never_an_accuracy_alarm(tmp_path: Path) -> None:
+    endpoint = Endpoint()
+
+    async def run(url: str) -> None:
+        await watch(_job(url, rounds=5), tmp_path, environ={})
+        endpoint.failing = 2
+        await watch(_job(url, rounds=12), tmp_path, environ={})
+
+    _with(endpoint.app(), run)
+    assert [alarm["kind"] for alarm in _state(tmp_path)["alarms"]] == ["failures"]
+
+
+def test_a_check_that_always_passed_has_to_fail_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = (*FIRST, "json", "json_schema", "json_portable", "tools")
+    monkeypatch.setattr(smoking, "chosen", lambda level: [one for one in CHECKS if one.name in names])
+    broken = False
+    app = create(Quirks(refuses=lambda body: broken and "response_format" in body, names=frozenset({"no_tools"})))
+    lines = list[str]()
+
+    async def run(url: str) -> int:
+        nonlocal broken
+        job = _job(url, smoke=True, tokens=20_000, rounds=3)
+        await watch(job, tmp_path, environ={}, told=lines.append)
+        broken = True
+        await watch(replace(job, rounds=2), tmp_path, environ={}, told=lines.append)
+        assert not [line for line in lines if line.startswith("ALARM")]
+        return await watch(replace(job, rounds=2), tmp_path, environ={}, told=lines.append)
+
+    assert _with(app, run) == 1
+    told = [line for line in lines if line.startswith("ALARM")]
+    assert {line.split(":")[0] for line in told} == {f"ALARM check json{form}" for form in ("", "_schema", "_portable")}
+    assert len(told) == 3
+    assert all(one["tokens"] <= 20_000 for one in _rounds(tmp_path))
+
+
+def test_figures_are_served_on_this_machine(tmp_path: Path) -> None:
+    async def run(url: str) -> None:
+        metrics = Metrics()
+        with served(metrics, 0) as port:
+            await watch(_job(url, rounds=6), tmp_path, environ={}, metrics=metrics)
+            with pytest.raises(OSError, match="refused"):
+                socket.create_connection(("127.0.0.2", port), 5)
+            async with httpx.AsyncClient() as client:
+                text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+        figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        assert figures["serve_eval_watch_rounds_total"] == "6.0"
+        assert figures["serve_eval_watch_accuracy_ratio"] == "1.0"
+        assert figures["serve_eval_watch_baseline_learnt_ratio"] == "1.0"
+        assert figures['serve_eval_watch_alarm{kind="accuracy"}'] == "0.0"
+        assert float(figures['serve_eval_watch_evidence_nats{watched="accuracy"}']) < 0.0
+        assert int(float(figures["serve_eval_watch_answer_latency_seconds_count"])) == sum(
+            len(one["asked"]) for one in _rounds(tmp_path)
+        )
+
+    _with(Endpoint().app(), run)
+
+
+def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path: Path) -> None:
+    with pytest.raises(EndpointError):
+        asyncio.run(watch(_job("http://127.0.0.1:9/v1"), tmp_path, environ={}))
+
+    async def run(url: str) -> None:
+        job = _job(url)
+        await watch(job, tmp_path, environ={})
+        with pytest.raises(RunFolderError, match=r"rules\.tolerance: was 0.01, now 0.02"):
+            await watch(replace(job, rules=replace(RULES, tolerance=0.02)), tmp_path, environ={})
+        with pytest.raises(RunFolderError, match="watches the model m"):
+            await watch(replace(job, plan=replace(job.plan, model="other")), tmp_path, environ={})
+
+    _with(Endpoint().app(), run)
+
+
+def test_a_kill_between_the_line_and_the_state_loses_nothing(tmp_path: Path) -> None:
+    async def run(url: str) -> None:
+        job = _job(url, rounds=7)
+        await watch(job, tmp_path, environ={})
+        whole = (tmp_path / record.STATE_FILE).read_bytes()
+        state = json.loads(whole)
+        earlier = _replayed(tmp_path, job, 5)
+        assert earlier != state
+        (tmp_path / record.STATE_FILE).write_text(json.dumps(earlier))
+        with (tmp_path / record.ROUNDS_FILE).open("a") as lines:
+            lines.write('{"round": 8, "torn')
+        await watch(replace(job, rounds=1), tmp_path, environ={})
+        assert _replayed(tmp_path, job, 7) == state
+        assert _state(tmp_path) == _replayed(tmp_path, job, 8)
+
+    _with(Endpoint(wrong=7).app(), run)
+
+
+def _replayed(folder: Path, job: Watch, rounds: int) -> Any:
+    """The state that the first lines come to."""
+    state = record.load(folder, job.bound)
+    assert state is not None
+    count = len(state.answers)
+    fresh = record.State(
+        bound=state.bound,
+        seed=state.seed,
+        model=state.model,
+        chat=state.chat,
+        answers=[[] for _ in range(count)],
+        usable=[[] for _ in range(count)],
+        misses=[0] * count,
+        prompt_tokens=[0] * count,
+    )
+    for seen in record.later_than(folder, 0)[:rounds]:
+        judging.judge(fresh, seen, job.rules)
+    fresh.prompt_tokens = state.prompt_tokens
+    return record.plain(fresh)

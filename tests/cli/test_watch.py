@@ -1,0 +1,110 @@
+"""`serve-eval watch`: what it costs, its rounds, its alarms, its exit codes and its end."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.canary.server import Endpoint
+from tests.cli.command import environment, serve_eval
+from tests.smoke.trying import beside
+
+SMALL = ("--every", "0", "--limit", "40", "--passes", "2", "--budget-tokens", "6000", "--no-smoke")
+
+
+def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> None:
+    done = serve_eval("watch", "127.0.0.1:9", "--budget-tokens", "16000", "--dry-run", "-o", tmp_path / "o")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^a round: \d+ questions .* and a smoke test; at most 16000 tokens$", done.stdout, re.MULTILINE)
+    assert "a day: 144 rounds, at most 2,304,000 tokens" in done.stdout
+    assert "the baseline: 8 times 200 prompts" in done.stdout
+    assert not (tmp_path / "o").exists()
+    done = serve_eval("watch", "127.0.0.1:9", "--budget-tokens", "8000", "--dry-run")
+    assert "every 2 rounds a smoke test" in done.stdout
+    done = serve_eval("watch", "127.0.0.1:9", "--budget-tokens", "4000", "--every", "1h", "--dry-run")
+    assert "no smoke test" in done.stdout
+    assert "is left out: --budget-tokens" in done.stdout
+
+
+def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
+    endpoint = Endpoint()
+    with beside(endpoint.app()) as url:
+        command = ("watch", url, *SMALL, "-o", tmp_path / "o")
+        done = serve_eval(*command, "--rounds", "5", "--metrics-port", "0")
+        assert done.returncode == 0, done.stderr
+        assert len(re.findall(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  round \d", done.stdout, re.MULTILINE)) == 5
+        assert re.search(r"^metrics: http://127.0.0.1:\d+/metrics$", done.stderr, re.MULTILINE)
+        endpoint.wrong = 2
+        hook = url.removesuffix("/v1") + "/hook"
+        done = serve_eval(*command, "--rounds", "20", OPENAI_API_KEY="sesame-12345", SERVE_EVAL_WEBHOOK=hook)
+        assert done.returncode == 1, done.stdout
+        assert "ALARM accuracy: answers are right less often than in the baseline" in done.stdout
+        assert [alarm["kind"] for alarm in endpoint.alarms] == ["accuracy"]
+        done = serve_eval(*command, "--rounds", "1")
+        assert done.returncode == 1
+        assert "--forget-alarms" in done.stdout
+        files = "".join(file.read_text() for file in (tmp_path / "o").iterdir())
+        assert "sesame" not in files
+        assert json.loads((tmp_path / "o/state.json").read_text())["alarms"][0]["kind"] == "accuracy"
+
+
+def test_own_cases_are_watched(tmp_path: Path) -> None:
+    file = tmp_path / "cases.yaml"
+    cases = [f"  - {{case: s{n}, input: {{prompt: 'What is {n} + {n}?'}}, expected: '{2 * n}'}}" for n in range(20, 45)]
+    file.write_text("\n".join(["sums:", "  scorer: exact", "  cases:", *cases]) + "\n")
+    with beside(Endpoint().app()) as url:
+        more = ("--cases", file, "--budget-tokens", "12000", "--rounds", "8", "-o", tmp_path / "o")
+        done = serve_eval("watch", url, *SMALL, *more)
+    assert done.returncode == 0, done.stderr
+    assert "baseline complete: 100.0%" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--every", "soon"], "--every: expected a time"),
+        (["--passes", "1"], "--passes must be 2 or more"),
+        (["--tolerance", "0"], "--tolerance: points above 0"),
+        (["--reference-value", "101"], "--reference-value: points from 0 to 100"),
+        (["--on-alarm", "cry"], "--on-alarm: exit or go-on"),
+        (["--limit", "5"], "--limit: at least 20 prompts"),
+        (["--budget-tokens", "500"], "500 tokens are 2 questions"),
+        (["--webhook", "ftp://x"], "--webhook: expected http"),
+        (["--webhook", "https://x/${NOWHERE}"], "the environment has no NOWHERE"),
+        (["--on-alarm-command", "'"], "--on-alarm-command: No closing quotation"),
+        (["--tasks", "word_problems_perplexity"], "cannot be watched"),
+        (["--rounds", "0"], "--rounds must be above 0"),
+        (["--api-key", "x"], "a key on the command line"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_sent(flags: list[str], said: str) -> None:
+    done = serve_eval("watch", "127.0.0.1:9", *flags, "--dry-run")
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_nobody_listening_at_the_start_is_an_error(tmp_path: Path) -> None:
+    done = serve_eval("watch", "127.0.0.1:9", *SMALL, "-o", tmp_path / "o")
+    assert done.returncode == 4
+    assert "error: " in done.stderr
+
+
+def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
+    with beside(Endpoint().app()) as url:
+        command = [sys.executable, "-m", "serve_eval", "watch", url, *SMALL, "--every", "1h", "-o", str(tmp_path / "o")]
+        with subprocess.Popen(
+            command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert "round 1;" in process.stdout.readline()
+            process.send_signal(signal.SIGTERM)
+            _, told = process.communicate(timeout=30)
+    assert process.returncode == 0, told
+    assert "The same command goes on" in told
+    assert json.loads((tmp_path / "o/state.json").read_text())["rounds"] == 1
