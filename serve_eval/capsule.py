@@ -40,10 +40,12 @@ AROUND_S = 10.0
 """How long before and after the request the logs are told."""
 LOG_LINES = 2000
 """Lines of a log that are told at most."""
-LEAST_SECRET = 6
+LEAST_SECRET = 8
 """Characters of a secret that is looked for; a shorter one may be a plain word."""
 BASE_URL = "BASE_URL"
 _TOKEN = re.compile(r"\b(?:Bearer\s+|sk-|hf_|nvapi-|ghp_)[A-Za-z0-9._-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
+_PLAIN = re.compile(r"tokens|tokeniz|_env$", re.IGNORECASE)
+"""Names that sound like a secret's and are none: counts of tokens, tokenizers, names of variables."""
 _README = """# One request of serve-eval, to be sent again
 
     sh curl.sh                                    # to {base_url}
@@ -213,7 +215,7 @@ class Mask:
             return [self.of(inner, name) for inner in value]
         if not isinstance(value, str):
             return value
-        return "***" if looks_secret(name) and "token" not in name.lower() and name != "api_key_env" else self(value)
+        return "***" if looks_secret(name) and not _PLAIN.search(name) else self(value)
 
 
 def _variables(*texts: str) -> Iterable[str]:

@@ -32,8 +32,8 @@ _LONGEST = 40
 
 
 def stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Wrong or unreadable answers end with the target, or say that it is their answer. Those that were cut have not come
-    to their own end."""
+    """Wrong or unreadable answers end with the target, or say that it is their answer. Those that were cut came to
+    no end of their own."""
     bad = [
         one
         for one in _whole(task.texts)

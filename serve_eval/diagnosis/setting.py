@@ -80,6 +80,15 @@ def missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     )
 
 
+def unsupported(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+    """The endpoint lacks what the task needs, as the probe found before anything was asked."""
+    lacks = (run.sessions[-1].get("unsupported") or {}).get(task.name) if run.sessions else None
+    if lacks is None or task.outcome is not VerdictOutcome.UNSUPPORTED:
+        return
+    told = f"the endpoint lacks {lacks['need']}: {lacks['seen']}"
+    yield _fact(task, "unsupported", told, (lacks["help"] or "an endpoint that has it",))
+
+
 def other_model(run: Evidence) -> Iterator[Finding]:
     """The endpoint lists other models than the one whose reference is used: trtllm-serve takes any name."""
     listed, wanted = run.info.get("models"), run.plan.model

@@ -36,6 +36,7 @@ TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = 
     course.retried,
     setting.protocol,
     setting.data,
+    setting.unsupported,
     setting.too_few,
     setting.missing,
 )

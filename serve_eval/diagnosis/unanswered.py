@@ -208,7 +208,6 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
         lost=sum(len(task.lost) for task in run.tasks),
         samples=ids(lost),
         log=log,
-        p=ALPHA,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from aiohttp import web
 from launchers._simulator import serve
 from serve_eval.evaluation import evaluate
 from serve_eval.protocol import build_task
-from serve_eval.schema import DataRoots, Limits, Plan, Prompt, Report, Spec
+from serve_eval.schema import DataRoots, Endpoint, Limits, Plan, Prompt, Report, Spec
 
 MODEL = "m"
 TOKENS = 12
@@ -82,6 +83,7 @@ class Server:
     models: tuple[str, ...] = (MODEL,)
     metrics: Callable[[int], str] | None = None
     loses_streams: bool = False
+    chat: bool = True
     more_prompt_tokens: int = 0
     received: list[bytes] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
@@ -92,7 +94,8 @@ class Server:
     def app(self) -> web.Application:
         app = web.Application()
         app.router.add_post("/v1/completions", self._answer)
-        app.router.add_post("/v1/chat/completions", self._answer)
+        if self.chat:
+            app.router.add_post("/v1/chat/completions", self._answer)
         app.router.add_get("/v1/models", self._models)
         if self.metrics is not None:
             app.router.add_get("/version", self._version)
@@ -163,12 +166,19 @@ def plan_for(folder: Path, *, accuracy: float = 90.0, protocol: str = "", **opti
     )
 
 
-def run(plan: Plan, server: Server, out: Path, environ: Mapping[str, str] | None = None) -> Report:
-    """A real evaluation of the server over a socket."""
+def run(
+    plan: Plan,
+    server: Server,
+    out: Path,
+    environ: Mapping[str, str] | None = None,
+    info: Mapping[str, object] | None = None,
+) -> Report:
+    """A real evaluation of the server over a socket. `info` is what a launcher would tell of it."""
 
     async def evaluated() -> Report:
         async with serve(server.app()) as url:
             here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
-            return await evaluate(here, out, environ=environ or {})
+            endpoint = Endpoint(base_url=url, model=plan.model, info=info or {})
+            return await evaluate(here, out, environ=environ or {}, launching=lambda *_: nullcontext(endpoint))
 
     return asyncio.run(evaluated())

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
-from serve_eval.capsule import capsules
+from serve_eval.capsule import Mask, capsules
 from serve_eval.cases import holdout
 from serve_eval.diagnosis.story import diagnose
 from serve_eval.endpoint import _write_answers
@@ -127,6 +127,27 @@ def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None
     sent = app[STATS].bodies
     assert all(sent.count(body) == 1 for body in bodies)
     assert (folder / "curl.sh").read_text().count("curl -sS") == 4
+
+
+@pytest.mark.parametrize(
+    ("told", "written"),
+    [
+        ({"env": {"HF_TOKEN": "short", "PATH": "/bin"}}, {"env": {"HF_TOKEN": "***", "PATH": "/bin"}}),
+        (
+            {"max_tokens_field": "max_tokens", "max_num_tokens": 8192},
+            {"max_tokens_field": "max_tokens", "max_num_tokens": 8192},
+        ),
+        ({"tokenizer": "DIR", "api_key_env": "MY_KEY"}, {"tokenizer": "DIR", "api_key_env": "MY_KEY"}),
+        ([f"--key {KEY}", "Authorization: Bearer abcdefgh1"], ["--key ***", "Authorization: ***"]),
+        (
+            {"url": "http://me:mine@host/v1", "header": "${TEAM_TOKEN}"},
+            {"url": "http://***@host/v1", "header": "${TEAM_TOKEN}"},
+        ),
+        ("sk-12345678 and hf_12345678", "*** and ***"),
+    ],
+)
+def test_what_is_written_of_what_others_told(told: object, written: object, tmp_path: Path) -> None:
+    assert Mask(plan_for(tmp_path), ENVIRON).of(told) == written
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -284,10 +284,42 @@ def test_a_run_that_was_stopped_is_diagnosed_without_a_report(tmp_path: Path) ->
     server = Server(act=lambda asked: Said(text="no such field: top_p", status=422), answers=answers_to(plan.tasks[0]))
     with pytest.raises(Exception, match="422"):
         run(plan, server, tmp_path / "out")
+    (tmp_path / "out/logs/server.log").write_text("Loading\nRuntimeError: CUDA out of memory\nbye\n")
     [diagnosed] = diagnose(tmp_path / "out").runs
     assert names(diagnosed) == ["refused", "unfinished"]
+    last = diagnosed.findings[1]
+    assert "of 100 samples" in last.told
+    assert "server.log says that it is out of GPU memory" in last.told
+    assert last.log == ("server.log: RuntimeError: CUDA out of memory",)
     assert diagnosed.tasks[0].outcome is None
     assert "did not come to its end" in "\n".join(lines(diagnose(tmp_path / "out")))
+
+
+def test_a_worker_that_is_not_reached_any_more_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+    message = "Internal server error Cannot connect to host 127.0.0.1:8102 ssl:default [Connect call failed]"
+    log = tmp_path / "generation_1.log"
+    log.write_text("listening\nthe rank was lost\n")
+    servers = {"orchestrator": "http://127.0.0.1:8000", "generation_1": "http://127.0.0.1:8102"}
+    info = {"servers": servers, "logs": {"generation_1": str(log)}}
+    plan = plan_for(tmp_path)
+    server = Server(
+        act=lambda asked: Said(text=message, status=500) if half(asked) else sound(asked),
+        answers=answers_to(plan.tasks[0]),
+    )
+    run(plan, server, tmp_path / "out", info=info)
+    first = diagnose(tmp_path / "out").runs[0].findings[0]
+    assert first.rule == "worker_gone"
+    assert "generation_1 is not reached any more" in first.told
+    assert first.log[-1] == "generation_1.log: the rank was lost"
+
+
+def test_what_an_endpoint_lacks_is_told(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    chat = Spec(name="passkey_short", options={"num_samples": 20, "apply_chat_template": True})
+    plan = replace(plan, tasks=(*plan.tasks, chat), no_reference=True)
+    found = found_in(plan, Server(act=sound, answers=answers_to(plan.tasks[0]), chat=False), tmp_path / "out")
+    assert [(finding.rule, finding.task) for finding in found] == [("unsupported", "passkey_short")]
+    assert "the endpoint lacks chat" in found[0].told
 
 
 def test_many_retries_are_told_of_a_run_that_is_not_green(tmp_path: Path) -> None:
