@@ -22,6 +22,8 @@ from serve_eval.stats.classic import num_samples_for
 
 DATASET = "dataset"
 """Name under which `allow_mismatch` accepts other data than the published set."""
+OTHER_DATA = "the data is not the published set"
+"""How the note begins that says so."""
 _OTHER_DATA_HINT = (
     f"Get the whole set, use references of your own, or compare all the same: --allow-mismatch {DATASET}."
 )
@@ -145,7 +147,7 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
     if usual not in (None, hypothesis.num_samples) and not notes and (found is None or found.num_samples is None):
         notes = (f"num_samples is {hypothesis.num_samples} where the task registers {usual}: judged with that n",)
     if full.deviation is not None:
-        notes = (*notes, f"the data is not the published set: {full.deviation}")
+        notes = (*notes, f"{OTHER_DATA}: {full.deviation}")
     notes = (*notes, *full.notes)
     return PreparedTask(
         spec=spec,

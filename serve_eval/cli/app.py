@@ -11,10 +11,12 @@ from typer.core import TyperGroup
 
 import serve_eval
 from serve_eval.cli import (
+    capsule,
     cases,
     compare,
     datasets,
     demo,
+    diagnose,
     drift,
     export,
     power,
@@ -55,6 +57,8 @@ app.command("run", short_help="Evaluate an endpoint: PASS, FAIL, INCONCLUSIVE.")
 app.command("compare", short_help="Two endpoints beside each other: is B worse than A?")(compare.compare)
 app.command("smoke", short_help="Check an endpoint in seconds: what it does.")(smoke_command.smoke)
 app.command("watch", short_help="Watch an endpoint in production, and alarm.")(watch_command.watch)
+app.command("diagnose", short_help="Why is a run red, and what to change?")(diagnose.diagnose)
+app.command("capsule", short_help="A folder that replays one request of a run.")(capsule.capsule)
 app.command("suite", short_help="Run many plans in one folder, one verdict.")(suite_command.suite)
 app.command("serve", short_help="Start servers and hold them for other clients.")(serve.serve)
 app.command("verdict", short_help="Judge a finished run by another rule.")(verdict.verdict)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from serve_eval.report.terminal import paired_text, say, seconds
+from serve_eval.report.terminal import RED, diagnose_hint, paired_text, say, seconds
 from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome
 
 SHOWN = 5
@@ -41,6 +41,8 @@ def render(comparison: Comparison, out_dir: Path, console: Console) -> None:
     for warning in comparison.warnings:
         say(console, f"warning: {warning}")
     say(console, f"comparison: {out_dir / 'comparison.json'}")
+    if any(task.verdict.outcome in RED for task in comparison.tasks):
+        say(console, diagnose_hint(out_dir))
 
 
 def _side(side: ComparedSide) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,6 +37,7 @@ _STYLES = {
     VerdictOutcome.FAIL: "bold red",
     VerdictOutcome.ERROR: "bold red",
 }
+RED = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE, VerdictOutcome.ERROR)
 _COLUMNS = (
     "task",
     "n",
@@ -67,6 +69,13 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
     if report.plan.integration_test:
         say(console, "INTEGRATION TEST: ONE SAMPLE PER TASK, NOTHING WAS JUDGED")
     say(console, f"run folder: {out_dir}")
+    if any(task.verdict.outcome in RED for task in report.tasks):
+        say(console, diagnose_hint(out_dir))
+
+
+def diagnose_hint(out_dir: Path) -> str:
+    """Where a reader of a red verdict goes on."""
+    return f"why, and what to change: serve-eval diagnose {shlex.quote(str(out_dir))}"
 
 
 def _tables(tasks: Sequence[TaskReport], width: int) -> list[Table]:

@@ -13,9 +13,10 @@ from serve_eval.smoke.row import Sent
 _VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 
-def curl(sent: Sent, connection: Connection, variables: Collection[str]) -> str:
-    """The command that sends a request again. `variables` are the names of those that the environment has."""
-    words = ["curl", "-sS", shlex.quote(sent.url)]
+def curl(sent: Sent, connection: Connection, variables: Collection[str], *, body_file: str | None = None) -> str:
+    """The command that sends a request again. `variables` are the names of those that the environment has. With
+    `body_file` the body is the bytes of that file, else it stands in the command. An address may hold variables."""
+    words = ["curl", "-sS", _quoted(sent.url)]
     given = {name.lower() for name in connection.headers}
     if sent.body is not None and "content-type" not in given:
         words += ["-H", shlex.quote("Content-Type: application/json")]
@@ -29,7 +30,8 @@ def curl(sent: Sent, connection: Connection, variables: Collection[str]) -> str:
     if sent.body is not None:
         if sent.body.get("stream"):
             words.append("-N")
-        words += ["--data-binary", shlex.quote(json.dumps(sent.body, ensure_ascii=False))]
+        data = json.dumps(sent.body, ensure_ascii=False) if body_file is None else f"@{body_file}"
+        words += ["--data-binary", shlex.quote(data)]
     return " ".join(words)
 
 

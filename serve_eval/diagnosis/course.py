@@ -1,0 +1,144 @@
+"""What became of the answers in the course of the run: by worker, by time, by load, and what was asked again."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator
+
+from serve_eval.degradation import told as told_of
+from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.diagnosis.finding import ALPHA, Finding, about, matters
+from serve_eval.diagnosis.unanswered import failing_since
+from serve_eval.endpoint import RETRIES
+from serve_eval.stats.fisher import fisher_larger
+
+LEAST_GROUP, TIMES_MORE, LEAST_GAP = 20, 2.0, 0.1
+"""Load is looked at where two groups of so many samples were asked under loads of which one is so many times the other,
+and told where their shares of lost samples are so far apart."""
+RETRIED_SHARE = 0.05
+"""Share of the samples that needed another attempt from which on that is told of a run that is not green."""
+
+
+def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+    """One worker of several gives the bad answers: as the run's attribution says, at its level."""
+    attribution = None if task.report is None else task.report.attribution
+    if attribution is None:
+        return
+    for row in attribution.rows:
+        if row.accused:
+            told = f"{row.role} {row.worker}: {row.bad} {row.measure} of {row.answers}, and {row.others_bad} of "
+            told += f"{row.others} of the others (known by {attribution.how} for {attribution.joined} of "
+            told += f"{attribution.planned} samples)"
+            yield Finding(
+                rule="worker",
+                told=told,
+                change=(
+                    f"restart {row.worker}, or take it out of the deployment",
+                    f"serve-eval attribute {run.folder}",
+                ),
+                count=row.bad,
+                of=row.answers,
+                explains=min(row.bad, len(task.lost)),
+                lost=len(task.lost),
+                task=task.name,
+                p=row.p_holm,
+            )
+
+
+def drift(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+    """The run turned worse on its way: as its alarm says, at its level."""
+    for one in () if task.report is None else task.report.degradations:
+        later = [asked for asked in task.asked if asked.started_s >= one.started_s - 1e-3]
+        told = told_of(one)
+        change = ("restart the server", "the logs from that time on", f"serve-eval attribute {run.folder}")
+        yield about(task, "drift", told, change, [asked for asked in later if asked.lost], of=len(later))
+
+
+def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+    """Samples that were asked under a high load are lost more often than those under a low one.
+
+    Only where the order of the samples was random, so that it is not the hard ones that were asked under load. Where
+    the run turned worse on its way, or the server began to fail, only among the samples from then on: a load that rose
+    with time would show too.
+    """
+    worse = () if task.report is None else task.report.degradations
+    failing = failing_since(run)
+    since = max([0.0 if failing is None else failing[0], *(one.started_s for one in worse)])
+    asked = [one for one in task.asked if one.attempts and (one.line is not None or one.response is None)]
+    asked = [one for one in asked if one.started_s >= since]
+    if not run.in_random_order or len(asked) < 2 * LEAST_GROUP:
+        return
+    loads = _loads(run, asked)
+    low_load, _, high_load = statistics.quantiles(loads, n=4)
+    low = [one for one, load in zip(asked, loads, strict=True) if load <= low_load]
+    high = [one for one, load in zip(asked, loads, strict=True) if load >= high_load]
+    if min(len(low), len(high)) < LEAST_GROUP or high_load < TIMES_MORE * low_load:
+        return
+    bad, others = sum(one.lost for one in high), sum(one.lost for one in low)
+    p = fisher_larger(bad, len(high), others, len(low))
+    if p > ALPHA or bad / len(high) - others / len(low) < LEAST_GAP or not matters(task, high):
+        return
+    told = f"{bad} of {len(high)} samples that were asked with {high_load:.0f} requests or more in flight are wrong or "
+    told += f"missing, and {others} of {len(low)} with {low_load:.0f} or fewer"
+    yield about(task, "concurrency", told, (f"--concurrency {max(1, round(low_load))}",), high, of=len(asked), p=p)
+
+
+def _loads(run: Evidence, asked: list[Asked]) -> list[int]:
+    """How many requests of the run were in flight when the last attempt at each sample began, itself included."""
+    attempts = [attempt for task in run.tasks for one in task.asked for attempt in one.attempts]
+    starts, ends = sorted(a.start_s for a in attempts), sorted(a.end_s for a in attempts)
+    times = [one.attempts[-1].start_s for one in asked]
+    return [bisect_right(starts, at) - bisect_left(ends, at) for at in times]
+
+
+def retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+    """Many answers took more than one attempt, or streams lost them: what the value hides."""
+    answered = [one for one in task.asked if one.response is not None]
+    again = [one for one in answered if any(attempt.failure is not None for attempt in one.attempts[:-1])]
+    lost_streams = [
+        one
+        for one in again
+        if any(
+            before.streamed and not after.streamed
+            for before, after in zip(one.attempts, one.attempts[1:], strict=False)
+        )
+    ]
+    if lost_streams:
+        told = f"{len(lost_streams)} of {len(task.asked)} streams lost their answer, which came when it was asked for "
+        told += "without streaming"
+        change = ("--no-stream", "a newer trtllm-serve")
+        yield about(task, "lost_streams", told, change, lost_streams, of=len(task.asked))
+    others = [one for one in again if one not in lost_streams]
+    if not task.passes and len(others) >= max(5, RETRIED_SHARE * len(task.asked)):
+        why = Counter(
+            f"{attempt.failure}{f' {attempt.status}' if (attempt.status or 0) >= 400 else ''}"
+            for one in others
+            for attempt in one.attempts[:-1]
+            if attempt.failure is not None
+        )
+        told = f"{len(others)} of {len(answered)} answers took more than one attempt, after "
+        told += ", ".join(f"{name} ({count})" for name, count in why.most_common(3))
+        change = ("--concurrency N, fewer at a time", "the logs of the servers")
+        yield about(task, "retried", told, change, others, of=len(answered))
+
+
+def hidden_retries(run: Evidence) -> Iterator[Finding]:
+    """The orchestrator asked its servers again by itself, by its own count."""
+    noted = [session.get("endpoint", {}).get("info", {}).get(RETRIES) or {} for session in run.sessions]
+    again = {role: sum(one.get(role, 0) for one in noted) for one in noted for role in one}
+    if total := sum(again.values()):
+        requests = sum(len(one.attempts) for task in run.tasks for one in task.asked)
+        by_role = ", ".join(f"{role} {count}" for role, count in again.items() if count)
+        yield Finding(
+            rule="hidden_retries",
+            told=f"the orchestrator asked its servers again {total} times behind {requests} requests "
+            f"({by_role}): failures that nobody else counts",
+            change=(
+                "the logs of the workers",
+                "trtllm-serve disaggregated ... -r 7200, where answers take longer than -r",
+            ),
+            count=total,
+            of=requests,
+        )

@@ -1,0 +1,243 @@
+"""What a run folder holds, as the rules look at it. Nothing is asked, nothing written, and no data set is needed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval import journal, run_folder
+from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.preparation import prepare
+from serve_eval.rescoring import Line, scores_on_file
+from serve_eval.schema import (
+    HOLDOUT,
+    Attempt,
+    Failure,
+    Outcome,
+    Plan,
+    Report,
+    Response,
+    TaskReport,
+    VerdictOutcome,
+    file_stem,
+    lives,
+)
+from serve_eval.server_logs import log_files
+from serve_eval.trust import trusted
+
+FEW_TOKENS = 2
+"""Tokens up to which an answer is cut by design."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One sample that was asked: its `response`, or the last `failure` where there is none, and every attempt of every
+    session. `line` is its score. `bad`: it has no full marks, or, where most are partial, less than most. `shown`: its
+    id may be, since it is of no hold-out set."""
+
+    id: str
+    response: Response | None
+    failure: Failure | None
+    attempts: tuple[Attempt, ...]
+    line: Line | None = None
+    bad: bool = False
+    shown: bool = True
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is wrong or missing."""
+        return self.bad or self.response is None
+
+    @property
+    def started_s(self) -> float:
+        """When it was asked first, in seconds since 1970; 0 where nothing tells."""
+        return self.attempts[0].start_s if self.attempts else 0.0
+
+    @property
+    def outcome(self) -> str | None:
+        return None if self.line is None else self.line.outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEvidence:
+    """One task. `report` is None where the run did not come to its end."""
+
+    name: str
+    fingerprint: Mapping[str, str]
+    repeats: int = 1
+    asked: tuple[Asked, ...]
+    report: TaskReport | None
+
+    def option(self, name: str) -> Any:
+        """A choice of the protocol; None where it has none of that name."""
+        return msgspec.json.decode(self.fingerprint[name]) if name in self.fingerprint else None
+
+    @property
+    def planned(self) -> int:
+        """How many samples there are, by the fingerprint, each as often as it is asked."""
+        return int(self.fingerprint.get("samples", "0").split()[0]) * self.repeats
+
+    @property
+    def scored(self) -> list[Asked]:
+        return [one for one in self.asked if one.line is not None and one.response is not None]
+
+    @property
+    def texts(self) -> list[Asked]:
+        """The scored samples whose answers are texts, and no probabilities."""
+        return [one for one in self.scored if one.response is not None and _is_text(one.response)]
+
+    @property
+    def missing(self) -> list[Asked]:
+        return [one for one in self.asked if one.response is None]
+
+    @property
+    def lost(self) -> list[Asked]:
+        return [one for one in self.asked if one.lost]
+
+    @property
+    def max_tokens(self) -> int:
+        told = self.option("max_tokens")
+        return told if isinstance(told, int) else 0
+
+    @property
+    def outcome(self) -> VerdictOutcome | None:
+        return None if self.report is None else self.report.verdict.outcome
+
+    @property
+    def passes(self) -> bool:
+        return self.outcome is VerdictOutcome.PASS
+
+    @property
+    def red(self) -> bool:
+        """Whether it failed, is undecided, or came to no end."""
+        return self.outcome in (None, VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE, VerdictOutcome.ERROR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One run folder. `report` is None where the run did not come to its end."""
+
+    folder: Path
+    plan: Plan
+    sessions: Sequence[dict[str, Any]]
+    report: Report | None
+    tasks: tuple[TaskEvidence, ...]
+    logs: tuple[Path, ...]
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the endpoint told in the last session."""
+        return self._last.get("info") or {}
+
+    @property
+    def base_url(self) -> str:
+        return str(self._last.get("base_url") or "")
+
+    @property
+    def _last(self) -> dict[str, Any]:
+        return self.sessions[-1].get("endpoint", {}) if self.sessions else {}
+
+    @property
+    def in_random_order(self) -> bool:
+        """Whether the order in which samples were started had nothing to do with them."""
+        orders = [session["limits"]["order"] for session in self.sessions if "limits" in session]
+        return bool(orders) and all(order == "random" for order in orders)
+
+
+def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
+    """What a run folder holds. Raises RunFolderError for one that is none, or is damaged."""
+    plan, prints = run_folder.saved_plan(folder), run_folder.saved_fingerprints(folder)
+    sessions, report = run_folder.sessions(folder), _report(folder)
+    told = {} if report is None else {task.result.task: task for task in report.tasks}
+    hidden = _hidden(plan, prints, include_path)
+    tasks = []
+    for name, fingerprint in prints.items():
+        asked = _asked(folder, name)
+        if name in hidden:
+            secret = hidden[name]
+            asked = [replace(one, shown=secret is not None and _base(one.id) not in secret) for one in asked]
+        one = TaskEvidence(
+            name=name, fingerprint=fingerprint, repeats=plan.repeats, asked=tuple(asked), report=told.get(name)
+        )
+        tasks.append(one)
+    return Evidence(
+        folder=folder,
+        plan=plan,
+        sessions=sessions,
+        report=report,
+        tasks=tuple(tasks),
+        logs=tuple(log_files(folder, sessions)),
+    )
+
+
+def _report(folder: Path) -> Report | None:
+    file = folder / run_folder.REPORT_FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Report) if file.exists() else None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunFolderError(
+            f"{file} cannot be read: {error}", hint=f"Write it anew: serve-eval run --resume {folder}"
+        ) from error
+
+
+def _hidden(
+    plan: Plan, prints: Mapping[str, Mapping[str, str]], include_path: Sequence[str]
+) -> dict[str, frozenset[str] | None]:
+    """The samples of hold-out sets, by task, of tasks that may have such; None where their cases cannot be read, and
+    any of them may be one."""
+    if not any(lives(name) for name in prints):
+        return {}
+    own = tuple(spec for spec in plan.tasks if lives(spec.name))
+    try:
+        prepared = prepare(trusted(replace(plan, tasks=own, no_reference=True), include_path))
+    except ServeEvalError:
+        return {name: None for name in prints if lives(name)}
+    found = {p.task.name: frozenset(s.id for s in p.dataset.samples if HOLDOUT in s.metadata) for p in prepared}
+    return {name: found.get(name) for name in prints if lives(name)}
+
+
+def _base(sample: str) -> str:
+    """The id without the number of a repeat."""
+    base, mark, number = sample.rpartition("#")
+    return base if mark and number.isdigit() else sample
+
+
+def _asked(folder: Path, name: str) -> list[Asked]:
+    """The samples of a task in the order of their first records."""
+    responses: dict[str, Response | None] = {}
+    failures: dict[str, Failure] = {}
+    attempts: dict[str, list[Attempt]] = {}
+    file = folder / "samples" / f"{file_stem(name)}.jsonl"
+    for record in journal.read(file) if file.exists() else ():
+        responses[record.id] = responses.get(record.id) or record.response
+        if record.failure is not None:
+            failures[record.id] = record.failure
+        result = record.response or record.failure
+        attempts.setdefault(record.id, []).extend(() if result is None else result.attempts)
+    lines = scores_on_file(folder / "scores" / f"{file_stem(name)}.jsonl")
+    typical = statistics.median(line.value for line in lines.values()) if lines else 0.0
+    return [
+        Asked(
+            id=sample,
+            response=response,
+            failure=failures.get(sample) if response is None else None,
+            attempts=tuple(sorted(attempts[sample], key=lambda attempt: attempt.start_s)),
+            line=lines.get(sample) if response is not None else None,
+            bad=response is not None and sample in lines and _bad(lines[sample], typical),
+        )
+        for sample, response in responses.items()
+    ]
+
+
+def _bad(line: Line, typical: float) -> bool:
+    """Whether an answer is worth less than it should be: not correct, or of partial ones less than most."""
+    return line.outcome != Outcome.CORRECT and (line.outcome != Outcome.PARTIAL or line.value < typical)
+
+
+def _is_text(response: Response) -> bool:
+    return response.prompt_logprobs is None and response.choice_logprobs is None

@@ -1,0 +1,125 @@
+"""Answers that are right to a reader and not to the scorer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.diagnosis.finding import ALPHA, Finding, about, matters
+from serve_eval.diagnosis.template import goes_on, marks
+from serve_eval.schema import Outcome
+from serve_eval.scorers import boxed, choice, numeric, passkey
+from serve_eval.stats.mcnemar import mcnemar
+
+STATED_SHARE = 0.3
+"""Share of the wrong answers that have to state the target before anything is said."""
+UNREADABLE_SHARE = 0.3
+"""Share of the answers from which on it is told that nothing can be read in them."""
+APART = 0.1
+"""Share of the answers by which two extractors have to differ."""
+EXTRACTORS = (
+    (numeric.STRICT, numeric.FLEXIBLE),
+    (passkey.FIRST, passkey.CONTAINED),
+    (choice.FIRST, choice.LAST),
+    (boxed.STRICT, boxed.LENIENT),
+)
+"""Sub-scores that read the same answer in two ways; others, such as the share of valid JSON, are other questions."""
+_TAIL = 80
+"""Characters at the end of an answer in which it says what it comes to."""
+_LONGEST = 40
+"""Characters of a target that can be looked for."""
+
+
+def stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+    """Wrong or unreadable answers end with the target, or say that it is their answer. Those that were cut came to
+    no end of their own."""
+    bad = [
+        one
+        for one in _whole(task.texts)
+        if one.bad and one.outcome in (Outcome.WRONG, Outcome.UNPARSED, Outcome.PARTIAL)
+    ]
+    shown = [one for one in bad if _states(one)]
+    if len(shown) < STATED_SHARE * len(bad) or not matters(task, shown):
+        return
+    unread = sum(one.outcome == Outcome.UNPARSED for one in shown)
+    told = f"{len(shown)} of {len(bad)} answers that are scored as wrong end with the expected answer"
+    told += f"; {unread} of them could not be read at all" if unread else ""
+    one = next((one.id for one in shown if one.shown), None)
+    look = () if one is None else (f"serve-eval capsule {run.folder} --task {task.name} --sample {one}",)
+    yield about(task, "extraction", told, (*_filters(run, task), *look), shown, of=len(bad))
+
+
+def unreadable(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+    """Many answers hold nothing that could be an answer, and no other rule tells why: they came to their own end, and
+    are in no strange form."""
+    shown = [
+        one for one in task.texts if one.outcome == Outcome.UNPARSED and one.response and not _explained(one, task)
+    ]
+    if len(shown) < UNREADABLE_SHARE * len(task.texts) or not matters(task, shown):
+        return
+    told = (
+        f"nothing could be extracted from {len(shown)} of {len(task.texts)} answers, which came to their own end and "
+    )
+    told += "do not state the expected answer: the model may be another one, or damaged"
+    one = next((one.id for one in shown if one.shown), "ID")
+    change = (f"serve-eval capsule {run.folder} --task {task.name} --sample {one}", "serve-eval smoke URL")
+    yield about(task, "unreadable", told, change, shown, of=len(task.texts))
+
+
+def _explained(one: Asked, task: TaskEvidence) -> bool:
+    response = one.response
+    assert response is not None
+    other_form = marks(response.text) or goes_on(response.text, chat=bool(task.option("apply_chat_template")))
+    return response.truncated or response.stop_reason is not None or bool(other_form) or _states(one)
+
+
+def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+    """Two ways of reading the same answers disagree, and all in one direction."""
+    for one, other in EXTRACTORS:
+        both = [asked for asked in _whole(task.scored) if asked.line and {one, other} <= asked.line.parts.keys()]
+        better = [asked for asked in both if asked.line and asked.line.parts[one] < asked.line.parts[other]]
+        worse = [asked for asked in both if asked.line and asked.line.parts[one] > asked.line.parts[other]]
+        strict, loose = one, other
+        if len(worse) > len(better):
+            better, worse, strict, loose = worse, better, other, one
+        p = mcnemar(len(better), len(worse)).p_exact
+        if p > ALPHA or len(better) - len(worse) < APART * len(both) or not matters(task, better):
+            continue
+        told = f"{len(better)} of {len(both)} answers are right by {loose} and wrong by {strict}"
+        told += f" ({len(worse)} the other way round): the form of the answers is at fault, not what they say"
+        yield about(task, "extractors", told, _filters(run, task, loose), better, of=len(both), p=p)
+
+
+def _whole(asked: Sequence[Asked]) -> list[Asked]:
+    return [one for one in asked if one.response is not None and not one.response.truncated]
+
+
+def _filters(run: Evidence, task: TaskEvidence, loose: str = numeric.FLEXIBLE) -> tuple[str, ...]:
+    if task.option("filter") is None:
+        return (f"serve-eval rescore {run.folder}",)
+    return (f"serve-eval rescore {run.folder} --set {task.name}.filter={loose}",)
+
+
+def _states(one: Asked) -> bool:
+    if one.line is None or one.response is None:
+        return False
+    target = numeric.normalise(one.line.target.rpartition("####")[2].strip())
+    return states(one.response.text, target)
+
+
+def states(text: str, target: str) -> bool:
+    """Whether a text ends with a target as a word of its own, says "answer is TARGET", or has it in a box.
+
+    A letter stands in too many words: it counts only behind "answer" or in a box.
+    """
+    target = target.strip()
+    if not target or len(target) > _LONGEST or "\n" in target:
+        return False
+    text = text.replace(",", "").replace("$", "")
+    word = rf"(?<![\w.]){re.escape(target)}(?!\w|\.\d)"
+    marks = r"[\s*_`\"'(\[{:]*(?:\\text\{)?\(?"
+    said = rf"(?i:\banswer\b(?:\s+(?:is|would be))?){marks}{word}|\\boxed\{{{marks}{word}"
+    if re.search(said, text):
+        return True
+    return not (len(target) == 1 and target.isalpha()) and re.search(rf"(?i:{word})\W*$", text[-_TAIL:]) is not None

@@ -1,0 +1,54 @@
+"""A diagnosis for people: what became of each task, and below it the findings, the one that explains most first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from serve_eval.diagnosis.finding import Finding
+from serve_eval.diagnosis.story import DiagnosedRun, DiagnosedTask, Diagnosis
+
+_INDENT = "   "
+
+
+def lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """The lines to print."""
+    for run in diagnosis.runs:
+        yield from _run(run)
+    if diagnosis.between:
+        yield "A beside B"
+        for number, finding in enumerate(diagnosis.between, 1):
+            yield from _finding(number, finding)
+
+
+def _run(run: DiagnosedRun) -> Iterator[str]:
+    label = f"{run.label}: " if run.label else ""
+    for task in run.tasks:
+        yield f"{label}{_task(task)}"
+    if not run.findings:
+        yield f"{label}nothing found ({run.folder})"
+    for number, finding in enumerate(run.findings, 1):
+        yield from _finding(number, finding)
+    yield ""
+
+
+def _task(task: DiagnosedTask) -> str:
+    said = f"{task.task}: {task.outcome or 'the run did not come to its end'}"
+    if task.value is not None:
+        said += f", {task.value:.3f}"
+    if task.threshold is not None:
+        said += f" against {task.threshold:.3f}"
+    return f"{said}; of {task.asked} samples that were asked {task.wrong} are wrong and {task.missing} missing"
+
+
+def _finding(number: int, finding: Finding) -> Iterator[str]:
+    where = f" ({finding.task})" if finding.task else ""
+    yield f"{number}. {finding.rule}{where}: {finding.told}"
+    if finding.explains is not None:
+        p = "" if finding.p is None else f" (p {finding.p:.1g})"
+        yield f"{_INDENT}of {finding.lost} wrong or missing answers this explains up to {finding.explains}{p}"
+    for i, change in enumerate(finding.change):
+        yield f"{_INDENT}{'change: ' if i == 0 else 'or:     '}{change}"
+    if finding.samples:
+        yield f"{_INDENT}samples: {', '.join(finding.samples)}"
+    for line in finding.log:
+        yield f"{_INDENT}log: {line}"

@@ -1,0 +1,100 @@
+"""The logs of launched servers, read by the times of their lines.
+
+A line without a time of its own, such as those of a traceback, belongs to the one before it. Times without a zone are
+those of this machine's: where a log was written under another one, its lines are looked for at the wrong hour.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LONGEST_LINE = 2000
+"""Characters that are kept of a line."""
+
+# trtllm-serve: [11/21/2026-21:28:15] [TRT-LLM] [E] ...; Python's logging and ISO 8601: 2026-11-21 21:28:15,123
+_TRTLLM = re.compile(r"\[(\d\d)/(\d\d)/(\d{4})-(\d\d):(\d\d):(\d\d)\]")
+_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6})\d*)?(Z|[+-]\d\d:?\d\d)?")
+_WITHIN = 60
+"""Characters at the beginning of a line in which its time stands."""
+_ERROR = re.compile(
+    r"\[(?:E|F)\]|\b(?:ERROR|CRITICAL|FATAL)\b|Traceback \(most recent|\b\w*(?:Error|Exception)\b(?=[:(]|$)"
+    r"|out of memory|\bOOM\b|oom-kill|^Killed$|Segmentation fault|core dumped|Aborted"
+)
+
+
+class Line(NamedTuple):
+    """`at_s` in seconds since 1970 (None: no line before it has a time either)."""
+
+    at_s: float | None
+    text: str
+
+    @property
+    def error(self) -> bool:
+        """Whether it tells of something that went wrong."""
+        return _ERROR.search(self.text) is not None
+
+
+def log_files(run: Path, sessions: Sequence[dict[str, Any]]) -> list[Path]:
+    """The logs of the servers of a run, as far as they are there: those in its folder, those of a comparison or a suite
+    that launched its servers, and those that the sessions name."""
+    found = sorted((run / "logs").glob("*.log"))
+    found += sorted((run.parent / "servers" / run.name / "logs").glob("*.log"))
+    for session in sessions:
+        info = session.get("endpoint", {}).get("info", {})
+        logs = info.get("logs")
+        named = [info.get("log_file"), *(logs.values() if isinstance(logs, dict) else ())]
+        found += [Path(path) for path in named if isinstance(path, str) and Path(path).is_file()]
+    return list({path.resolve(): path for path in found}.values())
+
+
+def read(path: Path) -> Iterator[Line]:
+    """The lines of a log; none where it cannot be read."""
+    at_s: float | None = None
+    try:
+        with path.open(errors="replace") as file:
+            for text in file:
+                told = time_of(text)
+                at_s = at_s if told is None else told
+                yield Line(at_s, text.rstrip("\n")[:LONGEST_LINE])
+    except OSError:
+        return
+
+
+def time_of(text: str) -> float | None:
+    """When a line was written, in seconds since 1970; None where it does not say."""
+    start = text[:_WITHIN]
+    if match := _TRTLLM.search(start):
+        month, day, year, *clock = map(int, match.groups())
+        parts, fraction, zone = (year, month, day, *clock), 0.0, None
+    elif match := _ISO.search(start):
+        parts = tuple(map(int, match.groups()[:6]))
+        fraction, zone = float(f"0.{match[7] or 0}"), match[8]
+    else:
+        return None
+    try:
+        when = datetime(*parts)  # type: ignore[arg-type]  # noqa: DTZ001  (the zone comes next, or is the machine's)
+    except ValueError:
+        return None
+    if zone == "Z":
+        when = when.replace(tzinfo=UTC)
+    elif zone:
+        when = datetime.fromisoformat(f"{when.isoformat()}{zone[:3]}:{zone[-2:]}")
+    return when.timestamp() + fraction
+
+
+def between(lines: Iterable[Line], start_s: float, end_s: float) -> list[Line]:
+    """The lines of that time."""
+    return [line for line in lines if line.at_s is not None and start_s <= line.at_s <= end_s]
+
+
+def errors_near(path: Path, at_s: float, *, before_s: float, after_s: float, most: int) -> list[str]:
+    """The first lines that tell of errors around a moment. Of a log without any times the last ones, since nothing says
+    which they are: of a server that ended, they tell why."""
+    lines = list(read(path))
+    if not any(line.at_s is not None for line in lines):
+        return [f"(no time) {line.text}" for line in lines if line.error][-most:]
+    return [line.text for line in between(lines, at_s - before_s, at_s + after_s) if line.error][:most]

@@ -1,0 +1,196 @@
+"""A capsule replays the request of a run byte for byte, and holds no key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launchers._simulator import STATS, SimulatorConfig, create_app, serve
+from serve_eval.capsule import Mask, capsules
+from serve_eval.cases import holdout
+from serve_eval.diagnosis.story import diagnose
+from serve_eval.endpoint import _write_answers
+from serve_eval.errors import DatasetError, PlanError, RunFolderError
+from serve_eval.evaluation import evaluate
+from serve_eval.preparation import prepare
+from serve_eval.schema import Connection, Limits, Spec
+from tests.diagnosis.server import Asked, Said, Server, answers_to, plan_for, run, sound
+
+VAULT_KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="
+KEY = "a-key-that-nobody-knows"
+ENVIRON = {"OPENAI_API_KEY": KEY, "TEAM_TOKEN": "team-secret-value"}
+
+
+def replayed(server: Server, folder: Path, environ: dict[str, str]) -> str:
+    """What curl prints when the capsule is sent to a server again."""
+    if shutil.which("curl") is None:
+        pytest.skip("there is no curl on this machine")
+
+    async def sent() -> str:
+        async with serve(server.app()) as url:
+            env = {"PATH": os.environ["PATH"], "BASE_URL": url, **environ}
+            command = ["sh", str(folder / "curl.sh")]
+            done = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=30)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+    return asyncio.run(sent())
+
+
+@pytest.mark.parametrize(
+    ("options", "stream", "chat"),
+    [({}, False, False), ({"apply_chat_template": True, "system_prompt": "Überlege „gut“ – 'kurz'"}, True, True)],
+)
+def test_curl_sends_what_the_run_sent(options: dict[str, object], stream: bool, chat: bool, tmp_path: Path) -> None:
+    plan = replace(plan_for(tmp_path, **options), no_reference=True, limits=Limits(concurrency=4, stream=stream))
+    plan = replace(plan, connection=Connection(headers={"X-Team": "${TEAM_TOKEN}"}))
+    answers = answers_to(plan.tasks[0])
+    server, again = (Server(act=sound, answers=answers) for _ in range(2))
+    run(plan, server, tmp_path / "out", ENVIRON)
+    [folder] = capsules(tmp_path / "out", ["test-7"], tmp_path / "capsules", environ=ENVIRON)
+    body = (folder / "body.json").read_bytes()
+    assert server.received.count(body) == 1
+    assert ("messages" in json.loads(body), "stream" in json.loads(body)) == (chat, stream)
+    out = replayed(again, folder, ENVIRON)
+    assert again.received == [body]
+    assert again.keys == [f"Bearer {KEY}"]
+    target = json.loads((folder / "expected.json").read_text())["target"]
+    actual = json.loads((folder / "actual.json").read_text())
+    assert actual["response"]["text"] == target
+    assert actual["score"]["value"] == 1.0
+    assert json.dumps(target)[1:-1] in out
+    for file in folder.rglob("*"):
+        if file.is_file():
+            assert not any(secret in file.read_text() for secret in ENVIRON.values()), file.name
+            assert file.stat().st_mode & 0o077 == 0
+    versions = json.loads((folder / "versions.json").read_text())
+    assert versions["session"]["endpoint"]["info"]["models"] == ["m"]
+    assert versions["session"]["serve_eval"]
+
+
+def test_a_server_without_a_key_gets_a_word_that_is_none(tmp_path: Path) -> None:
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    server = Server(act=sound, answers=answers_to(plan.tasks[0]))
+    run(plan, server, tmp_path / "out")
+    folders = capsules(tmp_path / "out", ["test-1", "test-2"], tmp_path / "capsules", environ={})
+    assert [folder.name for folder in folders] == ["word_problems_test-1", "word_problems_test-2"]
+    replayed(server, folders[1], {})
+    assert server.keys[-1] == "Bearer none"
+
+
+def test_a_failure_comes_with_the_log_of_its_time_and_without_the_secrets_in_it(tmp_path: Path) -> None:
+    def fails(asked: Asked) -> Said:
+        return Said(text=f"no {KEY} here", status=400) if asked.chance("some") < 0.2 else sound(asked)
+
+    plan = replace(plan_for(tmp_path), no_reference=True, repeats=2)
+    run(plan, Server(act=fails, answers=answers_to(plan.tasks[0])), tmp_path / "out", ENVIRON)
+    lines = (tmp_path / "out/samples/word_problems.jsonl").read_text().splitlines()
+    failed = next(line["id"] for line in map(json.loads, lines) if "failure" in line and line["id"].endswith("#2"))
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    log = f"2020-01-01 00:00:00 - ERROR - long ago\n{now},123 - ERROR - refused Bearer {KEY}\n  its traceback\n"
+    (tmp_path / "out/logs/server.log").write_text(log)
+    [folder] = capsules(tmp_path / "out", [failed], tmp_path / "capsules", environ=ENVIRON)
+    actual = json.loads((folder / "actual.json").read_text())
+    assert actual["response"] is None
+    assert [failure["status"] for failure in actual["failures"]] == [400]
+    assert actual["attempts"][0]["request_id"]
+    told = (folder / "logs/server.log").read_text()
+    assert "its traceback" in told
+    assert "long ago" not in told
+    assert not any(KEY in file.read_text() for file in folder.rglob("*") if file.is_file())
+
+
+def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None:
+    plan = replace(plan_for(tmp_path, scoring="loglikelihood", num_samples=20), no_reference=True)
+    plan = replace(plan, model="simulated")
+    _write_answers(tmp_path / "answers.jsonl", prepare(plan), lambda task, sample: 0.9)
+    config = SimulatorConfig(answers=tmp_path / "answers.jsonl", prompt_logprobs="prompt_logprobs", record=True)
+    app = create_app(config)
+
+    async def evaluated() -> None:
+        async with serve(app) as url:
+            here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            await evaluate(here, tmp_path / "out", environ={})
+
+    asyncio.run(evaluated())
+    [folder] = capsules(tmp_path / "out", ["test-3"], tmp_path / "capsules", environ={})
+    bodies = [json.loads((folder / f"body-{number}.json").read_bytes()) for number in (1, 2, 3, 4)]
+    assert all(body["prompt_logprobs"] == 0 for body in bodies)
+    sent = app[STATS].bodies
+    assert all(sent.count(body) == 1 for body in bodies)
+    assert (folder / "curl.sh").read_text().count("curl -sS") == 4
+
+
+@pytest.mark.parametrize(
+    ("told", "written"),
+    [
+        ({"env": {"HF_TOKEN": "short", "PATH": "/bin"}}, {"env": {"HF_TOKEN": "***", "PATH": "/bin"}}),
+        (
+            {"max_tokens_field": "max_tokens", "max_num_tokens": 8192},
+            {"max_tokens_field": "max_tokens", "max_num_tokens": 8192},
+        ),
+        ({"tokenizer": "DIR", "api_key_env": "MY_KEY"}, {"tokenizer": "DIR", "api_key_env": "MY_KEY"}),
+        ([f"--key {KEY}", "Authorization: Bearer abcdefgh1"], ["--key ***", "Authorization: ***"]),
+        (
+            {"url": "http://me:mine@host/v1", "header": "${TEAM_TOKEN}"},
+            {"url": "http://***@host/v1", "header": "${TEAM_TOKEN}"},
+        ),
+        ("sk-12345678 and hf_12345678", "*** and ***"),
+    ],
+)
+def test_what_is_written_of_what_others_told(told: object, written: object, tmp_path: Path) -> None:
+    assert Mask(plan_for(tmp_path), ENVIRON).of(told) == written
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
+    out, to = tmp_path / "out", tmp_path / "capsules"
+    with pytest.raises(PlanError, match="no such sample"):
+        capsules(out, ["test-100"], to, environ={})
+    with pytest.raises(PlanError, match="no such task"):
+        capsules(out, ["test-1"], to, task="gsm8k", environ={})
+    with pytest.raises(PlanError, match="holds a secret"):
+        capsules(out, ["test-1"], to, environ={"MY_TOKEN": "Question"})
+    assert not (to / "word_problems_test-1").exists()
+    capsules(out, ["test-1"], to, environ={})
+    with pytest.raises(RunFolderError, match="there already"):
+        capsules(out, ["test-1"], to, environ={})
+    saved = (out / "plan.json").read_text()
+    (out / "plan.json").write_text(saved.replace('"num_samples": 100', '"num_samples": 99'))
+    with pytest.raises(DatasetError, match="does not ask what"):
+        capsules(out, ["test-2"], to, environ={})
+
+
+def test_a_sample_of_a_hold_out_set_needs_a_word_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cryptography.fernet", reason="the extra holdout is not installed")
+    monkeypatch.setenv(holdout.VARIABLE, VAULT_KEY)
+    cases = [
+        f"    - {{case: a:n{i}, input: {{prompt: 'Secret {i}?'}}, expected: {{answer: vault}}}}\n" for i in range(8)
+    ]
+    (tmp_path / "plain.yaml").write_text(f"vault:\n  cases:\n{''.join(cases)}")
+    sealed = tmp_path / "vault.yaml.enc"
+    holdout.encrypt(tmp_path / "plain.yaml", sealed, VAULT_KEY)
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    plan = replace(plan, tasks=(Spec(name="cases:vault", options={"path": str(sealed)}),))
+    answers = {f"Secret {i}?": "vault" for i in range(8)}
+    server = Server(act=lambda asked: Said(text="out of order", status=422), answers=answers)
+    run(plan, server, tmp_path / "out")
+    [finding] = diagnose(tmp_path / "out").runs[0].findings
+    assert (finding.rule, finding.count, finding.samples) == ("refused", 8, ())
+    sample = json.loads((tmp_path / "out/samples/cases-vault.jsonl").read_text().splitlines()[0])["id"]
+    with pytest.raises(PlanError, match="hold-out set"):
+        capsules(tmp_path / "out", [sample], tmp_path / "capsules", environ={})
+    [folder] = capsules(tmp_path / "out", [sample], tmp_path / "capsules", environ={}, allow_holdout=True)
+    assert (folder / "body.json").read_bytes() in server.received
+    monkeypatch.delenv(holdout.VARIABLE)
+    [finding] = diagnose(tmp_path / "out").runs[0].findings  # which of them are secret cannot be known any more
+    assert finding.samples == ()

@@ -1,0 +1,84 @@
+"""The parts without a run: what a text states, and how healthy runs fare."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.diagnosis.extraction import states
+from serve_eval.diagnosis.story import findings
+from serve_eval.rescoring import Line
+from serve_eval.schema import Attempt, Plan, Response, Spec, Usage
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "told"),
+    [
+        ("All in all, the answer is 42.", "42", True),
+        ("so \\boxed{42} it is, as 43 would be odd", "42", True),
+        ("12 + 30 = 42", "42", True),
+        ("That makes $1,042.", "1042", True),
+        ("42 is what I had first, but it must be 43", "42", False),
+        ("12 + 30 = 142", "42", False),
+        ("It is 42.5", "42", False),
+        ("Answer: (B)", "B", True),
+        ("The answer is **B**.", "B", True),
+        ("I would say B", "B", False),
+        ("A bee", "A", False),
+        ("The capital is Paris.", "paris", True),
+        ("", "42", False),
+        ("anything", "", False),
+        ("x" * 60, "x" * 60, False),
+    ],
+)
+def test_what_a_text_states(text: str, target: str, told: bool) -> None:
+    assert states(text, target) is told
+
+
+def healthy(rng: random.Random, n: int) -> Evidence:
+    """A run whose wrong answers have nothing to do with how answers ended, or with when and under which load."""
+    asked = []
+    prints = {"task": "t", "max_tokens": "128", "stop": '["\\n\\n"]', "apply_chat_template": "false"}
+    accuracy, cut, stopped, late = (rng.uniform(*span) for span in ((0.4, 0.95), (0.0, 0.6), (0.0, 0.6), (0.0, 0.3)))
+    ends = [0.0] * 16
+    for i in range(n):
+        right = rng.random() < accuracy
+        worker = min(range(16), key=ends.__getitem__)
+        start = ends[worker] + (rng.expovariate(5.0) if rng.random() < late else 0.001)
+        ends[worker] = start + rng.expovariate(4.0)
+        length = rng.random() < cut
+        response = Response(
+            text=f"so it is {17 if right else 18}",
+            finish_reason="length" if length else "stop",
+            stop_reason="\n\n" if not length and rng.random() < stopped else None,
+            usage=Usage(prompt_tokens=9, completion_tokens=128 if length else 40),
+            attempts=(
+                Attempt(start_s=1e9 + start, end_s=1e9 + ends[worker], failure=None, status=200, request_id="r"),
+            ),
+        )
+        outcome = "correct" if right else "wrong"
+        parts = {"strict-match": float(right), "flexible-extract": float(right or rng.random() < 0.02)}
+        line = Line(id=str(i), outcome=outcome, value=float(right), target="17", answer=None, parts=parts)
+        asked.append(
+            Asked(id=str(i), response=response, failure=None, attempts=response.attempts, line=line, bad=not right)
+        )
+    return Evidence(
+        folder=Path("run"),
+        plan=Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),)),
+        sessions=[{"limits": {"order": "random", "concurrency": 16}, "endpoint": {"info": {}, "base_url": ""}}],
+        report=None,
+        tasks=(TaskEvidence(name="t", fingerprint=prints, asked=tuple(asked), report=None),),
+        logs=(),
+    )
+
+
+def test_healthy_runs_are_hardly_ever_accused() -> None:
+    """Three rules compare shares here at .001 each, so that less than one of 250 runs is accused on average; of eight
+    or more the chance is below one in a million."""
+    rng = random.Random("healthy")
+    runs = (healthy(rng, rng.choice((60, 150, 400))) for _ in range(250))
+    accused = [found for run in runs if (found := {one.rule for one in findings(run)} - {"unfinished"})]
+    assert len(accused) < 8, accused

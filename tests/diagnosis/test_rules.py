@@ -1,0 +1,450 @@
+"""Each rule finds its fault in a run of a real evaluation, and what is sound is not accused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from launchers._simulator import serve
+from serve_eval.comparison import Rules, Side, compare
+from serve_eval.datasets.generated import write_gsm8k
+from serve_eval.diagnosis.finding import Finding
+from serve_eval.diagnosis.story import DiagnosedRun, diagnose
+from serve_eval.diagnosis.told import lines
+from serve_eval.errors import RunFolderError
+from serve_eval.registration import register
+from serve_eval.schema import Attribution, Limits, Plan, Report, Spec, WorkerShare
+from tests.diagnosis.server import Act, Asked, Said, Server, answers_to, plan_for, run, sound
+
+
+def half(asked: Asked) -> bool:
+    return asked.chance("half") < 0.5
+
+
+def cut(asked: Asked) -> Said:
+    return Said(text="12+30", finish="length", tokens=128) if half(asked) else sound(asked)
+
+
+def cut_by_the_server(asked: Asked) -> Said:
+    return Said(text="12+30", finish="length", tokens=40) if half(asked) else sound(asked)
+
+
+def thinks_on(asked: Asked) -> Said:
+    return Said(text="<think>Let me see", finish="length", tokens=128) if half(asked) else sound(asked)
+
+
+def stopped_thinking(asked: Asked) -> Said:
+    return Said(text="<think>Let me see", stop_reason="\n\n") if half(asked) else sound(asked)
+
+
+def stopped(asked: Asked) -> Said:
+    return Said(text="First, the nuts:", stop_reason="\n\n") if half(asked) else sound(asked)
+
+
+def says_nothing(asked: Asked) -> Said:
+    return Said(text="", tokens=1) if half(asked) else sound(asked)
+
+
+def swallowed(asked: Asked) -> Said:
+    return Said(text="", tokens=50) if half(asked) else sound(asked)
+
+
+def marked(asked: Asked) -> Said:
+    return Said(text="<|im_start|>assistant\nNuts are nice.<|im_end|>") if half(asked) else sound(asked)
+
+
+def plays_the_user(asked: Asked) -> Said:
+    return Said(text="Nuts.\nUser: How many?\nAssistant: 3") if half(asked) else sound(asked)
+
+
+def says_it_otherwise(asked: Asked) -> Said:
+    number = asked.target.rpartition("#### ")[2]
+    return Said(text=f"All in all, the answer is {number}.") if half(asked) else sound(asked)
+
+
+def babbles(asked: Asked) -> Said:
+    return Said(text="lorem ipsum dolor") if half(asked) else sound(asked)
+
+
+def worse_from_60(asked: Asked) -> Said:
+    return sound(asked, 0.95 if asked.number < 60 else 0.3)
+
+
+def wrong_under_load(asked: Asked) -> Said:
+    """Slow in some sixty requests now and then, so that many are in flight, and wrong when they are."""
+    said = sound(asked, 0.95 if asked.in_flight <= 4 else 0.4)
+    return replace(said, delay_s=0.08 if asked.number % 160 >= 100 else 0.001)
+
+
+def refuses(asked: Asked) -> Said:
+    return Said(text="temperature: Extra inputs are not permitted", status=400) if half(asked) else sound(asked)
+
+
+def refuses_behind(asked: Asked) -> Said:
+    message = "Internal server error 400, message='Bad Request', url='http://worker:8001/v1/completions'"
+    return Said(text=message, status=500) if asked.chance("some") < 0.2 else sound(asked)
+
+
+def gives_up_after_a_second(asked: Asked) -> Said:
+    if asked.chance("some") >= 0.2:
+        return sound(asked)
+    return Said(text="Internal server error ", status=500, delay_s=1.05)
+
+
+def never_answers(asked: Asked) -> Said:
+    return replace(sound(asked), delay_s=30.0 if asked.chance("some") < 0.2 else 0.0)
+
+
+def errs_on_some(asked: Asked) -> Said:
+    return Said(text="index out of range", status=500) if asked.chance("some") < 0.2 else sound(asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A fault, and the rule that has to speak, with what it has to say; those of `also` may, and no other."""
+
+    act: Act
+    rule: str
+    told: str
+    change: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    server: Mapping[str, Any] = field(default_factory=dict)
+    limits: Limits | None = None
+    also: frozenset[str] = frozenset()
+    judged: bool = True
+
+
+def retries(scrape: int) -> str:
+    """What an orchestrator of 1.2 counts: five retries between the two looks at it."""
+    return f"ctx_retry_requests_total 0\ngen_retry_requests_total {5 * scrape}\n"
+
+
+QUICK = Limits(concurrency=8, max_attempts=1, max_error_rate=1.0)
+CASES = {
+    "cut": Case(act=cut, rule="truncated", told="exactly max_tokens=128", change="word_problems.max_tokens=256"),
+    "cut_by_the_server": Case(
+        act=cut_by_the_server, rule="truncated", told="limit of the server, at 40 tokens", change="--max_seq_len"
+    ),
+    "thinks_on": Case(act=thinks_on, rule="unclosed_reasoning", told="never left", change="max_tokens=512"),
+    "stopped_thinking": Case(
+        act=stopped_thinking, rule="stopped_in_reasoning", told=r"'\n\n'", change="word_problems.stop=[]"
+    ),
+    "stopped": Case(act=stopped, rule="stop_string", told=r"'\n\n' ended", change="word_problems.stop=[]"),
+    "says_nothing": Case(act=says_nothing, rule="empty", told="ended at once", change="apply_chat_template=true"),
+    "swallowed": Case(act=swallowed, rule="empty", told="50 tokens were generated", change="--reasoning_parser"),
+    "marked": Case(act=marked, rule="template_marks", told="<|im_end|>", change="apply_chat_template=true"),
+    "plays_the_user": Case(
+        act=plays_the_user, rule="run_on", told="another speaker", change="apply_chat_template=true"
+    ),
+    "says_it_otherwise": Case(
+        act=says_it_otherwise,
+        rule="extraction",
+        told="end with the expected answer",
+        change="serve-eval rescore",
+        also=frozenset({"extractors"}),
+    ),
+    "babbles": Case(act=babbles, rule="unreadable", told="another one, or damaged", change="serve-eval capsule"),
+    "worse_from_60": Case(act=worse_from_60, rule="drift", told="degrading from request", change="restart"),
+    "wrong_under_load": Case(
+        act=wrong_under_load,
+        rule="concurrency",
+        told="in flight",
+        change="--concurrency ",
+        also=frozenset({"drift"}),
+        options={"num_samples": 480},
+        limits=Limits(concurrency=32, rate_limit=400.0),
+    ),
+    "lost_streams": Case(
+        act=sound,
+        rule="lost_streams",
+        told="streams lost their answer",
+        change="--no-stream",
+        server={"loses_streams": True},
+        limits=replace(QUICK, stream=True, max_attempts=2),
+    ),
+    "hidden_retries": Case(
+        act=sound, rule="hidden_retries", told="generation 5", change="-r 7200", server={"metrics": retries}
+    ),
+    "other_model": Case(
+        act=sound, rule="other_model", told="lists org/b", change="--model org/b", server={"models": ("org/b",)}
+    ),
+    "first_token_only": Case(
+        act=lambda asked: Said(text=asked.target),
+        rule="first_token_only",
+        told="context server",
+        change="gsm8k",
+        options={"max_tokens": 2},
+        server={"metrics": lambda scrape: "ctx_retry_requests_total 0\n"},
+        judged=False,
+    ),
+    "refuses": Case(
+        act=refuses, rule="refused", told="refuses a field", change="temperature=null", also=frozenset({"missing"})
+    ),
+    "refuses_behind": Case(
+        act=refuses_behind, rule="wrapped_400", told="a worker refuses", change="serve-eval capsule",
+        also=frozenset({"missing"}),
+    ),
+    "gives_up_after_a_second": Case(
+        act=gives_up_after_a_second, rule="time_limit", told="each came after 1.0", change="-r 7200",
+        also=frozenset({"missing"}),
+    ),
+    "never_answers": Case(
+        act=never_answers, rule="timeout", told="our own limit", change="--stall-timeout",
+        limits=replace(QUICK, stall_timeout_s=0.3, concurrency=16), also=frozenset({"missing"}),
+    ),
+    "errs_on_some": Case(
+        act=errs_on_some, rule="these_prompts", told="fail each time", change="serve-eval capsule",
+        limits=replace(QUICK, max_attempts=2, concurrency=16), also=frozenset({"missing"}),
+    ),
+}  # fmt: skip
+
+
+def ran(case: Case, out: Path) -> tuple[Report, DiagnosedRun]:
+    plan = replace(plan_for(out.parent, **case.options), no_reference=not case.judged)
+    plan = plan if case.limits is None else replace(plan, limits=case.limits)
+    report = run(plan, Server(act=case.act, answers=answers_to(plan.tasks[0]), **case.server), out)
+    [diagnosed] = diagnose(out).runs
+    return report, diagnosed
+
+
+def names(diagnosed: DiagnosedRun) -> list[str]:
+    return [finding.rule for finding in diagnosed.findings]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_is_named_with_its_evidence_and_what_to_change(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    _, diagnosed = ran(case, tmp_path / "out")
+    assert case.rule in names(diagnosed)
+    assert set(names(diagnosed)) <= {case.rule, *case.also}
+    first = next(finding for finding in diagnosed.findings if finding.rule == case.rule)
+    assert case.told in first.told
+    assert case.change in " | ".join(first.change)
+    [task] = diagnosed.tasks
+    if first.explains is not None and case.act is not sound:
+        assert first.lost == task.wrong + task.missing
+        assert 0.3 * first.lost < first.explains <= first.lost
+        assert 0 < len(first.samples) <= 5
+
+
+@pytest.mark.parametrize(("accuracy", "outcome"), [(0.95, "PASS"), (0.5, "FAIL")])
+def test_of_what_has_no_sign_nothing_is_found(accuracy: float, outcome: str, tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    server = Server(act=lambda asked: sound(asked, accuracy), answers=answers_to(plan.tasks[0]))
+    report = run(plan, server, tmp_path / "out")
+    assert report.tasks[0].verdict.outcome == outcome
+    diagnosis = diagnose(tmp_path / "out")
+    assert diagnosis.runs[0].findings == ()
+    assert any(line.startswith("nothing found") for line in lines(diagnosis))
+
+
+def test_server_errors_from_a_moment_on_come_with_the_lines_of_that_time(tmp_path: Path) -> None:
+    log, out = tmp_path / "out/logs/gen_0.log", tmp_path / "out"
+
+    def dies(asked: Asked) -> Said:
+        if asked.number < 40:
+            return sound(asked)
+        with log.open("a") as file:
+            file.write(time.strftime("[%m/%d/%Y-%H:%M:%S] [TRT-LLM] [E] CUDA out of memory\n"))
+        return Said(text="the engine is gone", status=500)
+
+    log.parent.mkdir(parents=True)
+    past = "[01/02/2020-03:04:05] [TRT-LLM] [E] an old error\n[01/02/2020-03:04:06] [TRT-LLM] [I] fine\n"
+    log.write_text(past)
+    plan = plan_for(tmp_path)
+    # What lies in the folder before its run is foreign: the server's log is moved there when the run has made it.
+    kept, log = log, tmp_path / "gen_0.log"
+    kept.rename(log)
+    kept.parent.rmdir()
+    out.rmdir()
+    run(plan, Server(act=dies, answers=answers_to(plan.tasks[0])), out)
+    log.rename(kept)
+    [diagnosed] = diagnose(out).runs
+    first = diagnosed.findings[0]
+    assert first.rule == "server_errors"
+    assert "from request 4" in first.told
+    assert "out of GPU memory" in first.told
+    assert "tp" in first.change[0]
+    assert first.log
+    assert all("CUDA out of memory" in line for line in first.log)
+    assert first.explains == diagnosed.tasks[0].missing
+    assert set(names(diagnosed)) == {"server_errors", "failed", "missing"}
+
+
+def test_a_run_that_was_stopped_is_diagnosed_without_a_report(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    plan = replace(plan, limits=replace(QUICK, max_error_rate=0.1))
+    server = Server(act=lambda asked: Said(text="no such field: top_p", status=422), answers=answers_to(plan.tasks[0]))
+    with pytest.raises(Exception, match="422"):
+        run(plan, server, tmp_path / "out")
+    (tmp_path / "out/logs/server.log").write_text("Loading\nRuntimeError: CUDA out of memory\nbye\n")
+    [diagnosed] = diagnose(tmp_path / "out").runs
+    assert names(diagnosed) == ["refused", "unfinished"]
+    last = diagnosed.findings[1]
+    assert "of 100 samples" in last.told
+    assert "server.log says that it is out of GPU memory" in last.told
+    assert last.log == ("server.log: RuntimeError: CUDA out of memory",)
+    assert diagnosed.tasks[0].outcome is None
+    assert "did not come to its end" in "\n".join(lines(diagnose(tmp_path / "out")))
+
+
+def test_a_worker_that_is_not_reached_any_more_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+    message = "Internal server error Cannot connect to host 127.0.0.1:8102 ssl:default [Connect call failed]"
+    log = tmp_path / "generation_1.log"
+    log.write_text("listening\nthe rank was lost\n")
+    servers = {"orchestrator": "http://127.0.0.1:8000", "generation_1": "http://127.0.0.1:8102"}
+    info = {"servers": servers, "logs": {"generation_1": str(log)}}
+    plan = plan_for(tmp_path)
+    server = Server(
+        act=lambda asked: Said(text=message, status=500) if half(asked) else sound(asked),
+        answers=answers_to(plan.tasks[0]),
+    )
+    run(plan, server, tmp_path / "out", info=info)
+    first = diagnose(tmp_path / "out").runs[0].findings[0]
+    assert first.rule == "worker_gone"
+    assert "generation_1 is not reached any more" in first.told
+    assert first.log[-1] == "generation_1.log: the rank was lost"
+
+
+def test_what_an_endpoint_lacks_is_told(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    chat = Spec(name="passkey_short", options={"num_samples": 20, "apply_chat_template": True})
+    plan = replace(plan, tasks=(*plan.tasks, chat), no_reference=True)
+    found = found_in(plan, Server(act=sound, answers=answers_to(plan.tasks[0]), chat=False), tmp_path / "out")
+    assert [(finding.rule, finding.task) for finding in found] == [("unsupported", "passkey_short")]
+    assert "the endpoint lacks chat" in found[0].told
+
+
+def test_many_retries_are_told_of_a_run_that_is_not_green(tmp_path: Path) -> None:
+    seen: set[str] = set()
+
+    def errs_once(asked: Asked) -> Said:
+        if asked.chance("some") < 0.2 and asked.target not in seen:
+            seen.add(asked.target)
+            return Said(text="busy", status=503)
+        return sound(asked, 0.5)
+
+    plan = replace(plan_for(tmp_path), limits=replace(QUICK, max_attempts=4, concurrency=32))
+    run(plan, Server(act=errs_once, answers=answers_to(plan.tasks[0])), tmp_path / "out")
+    [finding] = diagnose(tmp_path / "out").runs[0].findings
+    assert finding.rule == "retried"
+    assert f"http_error 503 ({len(seen)})" in finding.told
+
+
+def test_the_workers_that_a_report_accuses_are_named(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    server = Server(act=lambda asked: sound(asked, 0.5), answers=answers_to(plan.tasks[0]))
+    report = run(plan, server, tmp_path / "out")
+    rows = [
+        WorkerShare(
+            worker=f"gen_{i}", role="generation", measure="wrong answers", answers=50, bad=bad, others=50,
+            others_bad=50 - bad, p=p, p_holm=p, accused=p < 0.01,
+        )
+        for i, (bad, p) in enumerate([(40, 1e-6), (10, 1.0)])
+    ]  # fmt: skip
+    attribution = Attribution(how="ids", joined=100, planned=100, alpha=0.01, rows=tuple(rows))
+    task = replace(report.tasks[0], attribution=attribution)
+    (tmp_path / "out/report.json").write_bytes(msgspec.json.encode(replace(report, tasks=(task,))))
+    [finding] = diagnose(tmp_path / "out").runs[0].findings
+    assert (finding.rule, finding.count, finding.explains) == ("worker", 40, 40)
+    assert "gen_0" in finding.change[0]
+
+
+def found_in(plan: Plan, server: Server, out: Path) -> list[Finding]:
+    run(plan, server, out)
+    return list(diagnose(out).runs[0].findings)
+
+
+def test_another_protocol_than_the_references_is_told_of_a_run_that_fails(tmp_path: Path) -> None:
+    protocol = "    protocol: {data_version: 1, num_fewshot: 5, random_seed: 0}\n"
+    plan = replace(plan_for(tmp_path, protocol=protocol), allow_mismatch=("num_fewshot",))
+    [finding] = found_in(plan, Server(act=lambda a: sound(a, 0.5), answers=answers_to(plan.tasks[0])), tmp_path / "out")
+    assert finding.rule == "protocol"
+    assert "num_fewshot differ" in finding.told
+    assert "--allow-mismatch num_fewshot" in finding.change[0]
+
+
+def test_a_first_token_that_is_added_twice(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    config = {"chat_template": template, "bos_token": "<s>"}
+    (tmp_path / "tokenizer/tokenizer_config.json").write_bytes(msgspec.json.encode(config))
+    plan = plan_for(tmp_path, apply_chat_template=True, tokenizer=str(tmp_path / "tokenizer"), add_special_tokens=True)
+    plan = replace(plan, no_reference=True)
+    server = Server(act=lambda asked: sound(asked, 0.5), answers=answers_to(plan.tasks[0]))
+    [finding] = found_in(plan, server, tmp_path / "out")
+    assert finding.rule == "doubled_bos"
+    assert finding.change == ("--set word_problems.add_special_tokens=false",)
+
+
+def test_data_that_is_not_the_published_set_but_judged_as_if_it_were(tmp_path: Path) -> None:
+    write_gsm8k(tmp_path / "data/gsm8k", train=20, test=40)
+    plan = replace(
+        plan_for(tmp_path),
+        tasks=(Spec(name="gsm8k", options={"num_samples": 40}),),
+        reference_model="meta-llama/Llama-3.1-8B-Instruct",
+        references_dir=None,
+        dataset_roots=(str(tmp_path / "data"),),
+        allow_mismatch=("dataset",),
+    )
+    found = found_in(plan, Server(act=sound, answers={}), tmp_path / "out")
+    assert "data" in [finding.rule for finding in found]
+
+
+def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
+    """The reference is a run of the same endpoint, so there is no drop; 40 samples cannot exclude one of .1 points."""
+    plan = replace(plan_for(tmp_path, num_samples=40), no_reference=True, references_dir=None)
+    server = Server(act=sound, answers=answers_to(plan.tasks[0]))
+    run(plan, server, tmp_path / "first")
+    register([tmp_path / "first"], tmp_path / "own", wanted=1)
+    verdict = Spec(name="noninferiority", options={"margin": 0.1})
+    plan = replace(plan, no_reference=False, references_dir=str(tmp_path / "own"), verdict=verdict)
+
+    def others(asked: Asked) -> Said:
+        """Wrong to one prompt that was answered rightly, and right to one that was not."""
+        return sound(replace(asked, body={"prompt": str(asked.body["prompt"]) + "!"}))
+
+    found = found_in(plan, Server(act=others, answers=answers_to(plan.tasks[0])), tmp_path / "out")
+    assert [finding.rule for finding in found] == ["too_few_samples"]
+    assert "is not excluded, and 0.10 matter" in found[0].told
+    assert "--repeats 2" in found[0].change
+
+
+def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path: Path) -> None:
+    plan = replace(plan_for(tmp_path, num_samples=60), no_reference=True, references_dir=None)
+    answers = answers_to(plan.tasks[0])
+    servers = Server(act=sound, answers=answers), Server(act=cut, answers=answers, more_prompt_tokens=1)
+
+    async def compared() -> None:
+        async with serve(servers[0].app()) as a, serve(servers[1].app()) as b:
+            places = [Spec(name="external", options={"base_url": url}) for url in (a, b)]
+            sides = [Side(plan=replace(plan, launcher=place)) for place in places]
+            rules = Rules(rule=Spec(name="paired"), again=0)
+            await compare(sides[0], sides[1], rules, tmp_path / "out", environ={}, show_flips=0)
+
+    asyncio.run(compared())
+    diagnosis = diagnose(tmp_path / "out")
+    assert [(run.label, names(run)) for run in diagnosis.runs] == [("A", []), ("B", ["truncated"])]
+    [between] = diagnosis.between
+    assert between.told.startswith("B counts 1 token more than the other in 60 of 60 prompts")
+    assert "A beside B" in list(lines(diagnosis))
+
+
+def test_the_runs_of_a_suite_are_diagnosed_each(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    for name, act in (("one", sound), ("two", cut)):
+        run(plan, Server(act=act, answers=answers_to(plan.tasks[0])), tmp_path / "suite/runs" / name)
+    diagnosis = diagnose(tmp_path / "suite")
+    assert [(run.label, names(run)) for run in diagnosis.runs] == [("one", []), ("two", ["truncated"])]
+
+
+def test_a_folder_that_holds_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="holds no run"):
+        diagnose(tmp_path)

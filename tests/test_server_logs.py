@@ -1,0 +1,92 @@
+"""Times of log lines, and the lines that are found by them."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.server_logs import between, errors_near, log_files, read, time_of
+
+NOON = datetime(2026, 11, 21, 12, 0, 0).astimezone().timestamp()
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("[11/21/2026-12:00:00] [TRT-LLM] [E] Failed", NOON),
+        ("[rank0] [11/21/2026-12:00:00] [TRT-LLM] [RANK 0] [I] fine", NOON),
+        ("2026-11-21 12:00:00,250 - ERROR - x", NOON + 0.25),
+        ("2026-11-21 12:00:00.5 ERROR x", NOON + 0.5),
+        ("ERROR 2026-11-21T12:00:00Z x", 1795262400.0),
+        ("2026-11-21T14:00:00+02:00 x", 1795262400.0),
+        ("2026-11-21T14:00:00.123456789+0200 x", 1795262400.123456),
+        ("INFO:     Started server process", None),
+        ("Traceback (most recent call last):", None),
+        ("[13/41/2026-12:00:00] no such day", None),
+        (" " * 80 + "2026-11-21 12:00:00 is no time of a line that far in", None),
+        ("", None),
+    ],
+)
+def test_when_a_line_was_written(line: str, told: float | None) -> None:
+    assert time_of(line) == (None if told is None else pytest.approx(told, abs=1e-5))
+
+
+@given(st.text(max_size=200))
+def test_any_text_has_a_time_or_none(text: str) -> None:
+    told = time_of(text)
+    assert told is None or told > -1e12
+
+
+@given(st.integers(0, 2**31))
+def test_what_trtllm_writes_is_read_to_the_second(seconds: int) -> None:
+    line = time.strftime("[%m/%d/%Y-%H:%M:%S] [TRT-LLM] [E] x", time.localtime(seconds))
+    told = time_of(line)
+    assert told is not None
+    # An hour that the end of summer time repeats may be either of the two.
+    assert abs(told - seconds) in (0, 3600)
+
+
+def test_lines_without_a_time_go_with_the_one_before(tmp_path: Path) -> None:
+    log = tmp_path / "gen_0.log"
+    log.write_text(
+        "starting\n2026-11-21 11:00:00 ERROR too early\n2026-11-21 12:00:05 fine\n2026-11-21 12:00:06 ERROR boom\n"
+        "Traceback (most recent call last):\n  File x\nRuntimeError: CUDA out of memory\n"
+        "2026-11-21 13:00:00 ERROR late\n"
+    )
+    near = errors_near(log, NOON, before_s=60, after_s=60, most=6)
+    assert near == [
+        "2026-11-21 12:00:06 ERROR boom",
+        "Traceback (most recent call last):",
+        "RuntimeError: CUDA out of memory",
+    ]
+    assert len(between(read(log), NOON, NOON + 60)) == 5
+    assert errors_near(log, NOON + 600, before_s=60, after_s=60, most=6) == []
+
+
+def test_of_a_log_without_times_the_last_errors_are_told_as_such(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("INFO:     fine\nValueError: one\nValueError: two\n")
+    assert errors_near(log, NOON, before_s=60, after_s=60, most=1) == ["(no time) ValueError: two"]
+
+
+@pytest.mark.parametrize("text", ["no error here", "Terrors of the deep", "errors: 0", "the OOMPH of it"])
+def test_what_tells_of_no_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(f"{text}\n")
+    assert not any(line.error for line in read(tmp_path / "a.log"))
+
+
+def test_the_logs_of_a_run_are_those_in_its_folder_and_those_that_are_named(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "out/a", tmp_path / "held"
+    for folder in (run / "logs", tmp_path / "out/servers/a/logs", elsewhere):
+        folder.mkdir(parents=True)
+    inside, beside, named = run / "logs/ctx_0.log", tmp_path / "out/servers/a/logs/gen_0.log", elsewhere / "front.log"
+    for file in (inside, beside, named):
+        file.write_text("x\n")
+    info = {"logs": {"front": str(named), "gone": str(elsewhere / "gone.log")}, "log_file": str(inside)}
+    assert log_files(run, [{"endpoint": {"info": info}}]) == [inside, beside, named]
+    assert list(read(elsewhere / "gone.log")) == []
