@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from serve_eval import judging, origins, run_folder
+from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
 from serve_eval.connection import connect
@@ -122,7 +123,7 @@ async def evaluate(
                     if lives(w.p.task.name):
                         pending = [w.tally.samples[i] for i in w.pending_samples()]
                         note_asked(folder, w.p.task, pending, _version_of(endpoint.info))
-                await _ask(plan, able, client, folder, progress, hung, seat)
+                await _ask(plan, able, client, folder, progress, hung, seat, told)
                 await _judge_answers(plan, work, folder, environ, progress, itself=client)
                 if before and (after := await client.hidden_retries()):
                     retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
@@ -247,6 +248,7 @@ async def _ask(
     progress: Progress | None,
     hung: Hung | None,
     seat: Seat | None,
+    told: Callable[[str], None],
 ) -> None:
     """Asks what has no answer and, at the end, once more what failed in a way that may have passed.
 
@@ -266,13 +268,18 @@ async def _ask(
     answered = sum(w.tally.scored for w in work)
     watch = Watch(answered=answered, max_error_rate=limits.max_error_rate)
 
+    earlier = [load.limits for load in run_folder.loads(folder)]
+
     def lane(w: Work) -> Lane:
         if w.early is None:
             order = arranged(w.tally.samples, w.pending_samples(), limits.order, f"{plan.seed}:order:{w.p.task.name}")
         else:
             order = array("q", (i for i in w.early.order if w.tally.score(i) is None))
         meet = None if seat is None else partial(seat.meet, w.p.task.name)
-        return Lane(w.p.task.name, w.tally, w.journal, order, w.early, meet)
+        had = [i for i in range(len(w.tally.samples)) if w.tally.score(i) is not None]
+        random = w.early is not None or all(one.order == "random" for one in (limits, *earlier))
+        alarm = Alarm(w.tally, order, told, had=had) if random else None
+        return Lane(w.p.task.name, w.tally, w.journal, order, w.early, meet, alarm)
 
     def once_more(w: Work) -> Lane:
         name = f"{w.p.task.name}, the failed once more"

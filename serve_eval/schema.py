@@ -827,6 +827,17 @@ class PairedComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningShare:
+    """The share of bad answers among the latest `window` requests, at some requests counted from 1: in the order of
+    their starts, and in that of their ends, in which long answers come late whatever the endpoint does."""
+
+    window: int
+    at: tuple[int, ...]
+    by_start: tuple[float, ...]
+    by_end: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Degradation:
     """A run that turned worse on its way, by the order in which its requests were started.
 
@@ -843,6 +854,7 @@ class Degradation:
     before: float
     after: float
     started_s: float
+    course: RunningShare | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

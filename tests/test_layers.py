@@ -52,7 +52,7 @@ LAYERS: list[tuple[str, ...]] = [
         "launchers",
         "sandbox",
     ),
-    ("choices", "executions", "judgements", "tally", "runner", "tasks", "verdicts"),
+    ("choices", "executions", "judgements", "tally", "alarm", "runner", "tasks", "verdicts"),
     (
         "preparation",
         "early",
