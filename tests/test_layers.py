@@ -78,6 +78,7 @@ LAYERS: list[tuple[str, ...]] = [
         "divergence",
         "twin_verdict",
         "comparison",
+        "chunk_lengths",
         "invariants",
         "demo",
     ),

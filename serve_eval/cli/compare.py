@@ -53,6 +53,10 @@ def compare(
     tokenizer: Annotated[
         str | None, typer.Option("--tokenizer", help="Folder with the chat template, for --invariants.")
     ] = None,
+    chunk_tokens: Annotated[
+        list[int] | None,
+        typer.Option("--chunk-tokens", help="Chunk size to try for --invariants (default 2048 and 8192; 0: none)."),
+    ] = None,
     one_after_the_other: Annotated[
         bool, typer.Option("--one-after-the-other", help="First all of A, then all of B.")
     ] = False,
@@ -91,8 +95,10 @@ def compare(
     """
     from serve_eval.comparison import SELF, SHOW_FLIPS, Rules
     from serve_eval.errors import PlanError
+    from serve_eval.invariants import CHUNKS
 
-    for name, number in (("self", again), ("show-flips", show_flips)):
+    numbers = [("self", again), ("show-flips", show_flips), *(("chunk-tokens", size) for size in chunk_tokens or ())]
+    for name, number in numbers:
         if number is not None and number < 0:
             raise PlanError(f"--{name} must be 0 or more")
     given: dict[str, Any] = {
@@ -120,9 +126,13 @@ def compare(
         raise PlanError("name A and B, or A alone with --invariants")
     if b is None:
         folder = str(Path(tokenizer).expanduser().absolute()) if tokenizer else None
-        raise typer.Exit(_invariants(a, settings_given, output_dir or _new_folder(), folder, as_json=as_json))
+        chunks = CHUNKS if chunk_tokens is None else tuple(size for size in chunk_tokens if size)
+        out_dir = output_dir or _new_folder()
+        raise typer.Exit(_invariants(a, settings_given, out_dir, folder, chunks, as_json=as_json))
     if tokenizer is not None:
         raise PlanError("--tokenizer is for --invariants", hint="For both sides: --set TASK.tokenizer=DIR.")
+    if chunk_tokens is not None:
+        raise PlanError("--chunk-tokens is for --invariants")
     sides, rule = _sides(a, b, settings_given, model_b)
     rules = Rules(
         rule=rule,
@@ -189,7 +199,9 @@ def _with_plan(document: dict[str, Any], settings: dict[str, Any], line: Any = N
     return resolve(document, settings, inherited, *([] if line is None else [line]))
 
 
-def _invariants(a: str, settings: dict[str, Any], out_dir: Path, tokenizer: str | None, *, as_json: bool) -> int:
+def _invariants(
+    a: str, settings: dict[str, Any], out_dir: Path, tokenizer: str | None, chunks: tuple[int, ...], *, as_json: bool
+) -> int:
     """Checks one endpoint against itself."""
     import io
     import sys
@@ -210,7 +222,7 @@ def _invariants(a: str, settings: dict[str, Any], out_dir: Path, tokenizer: str 
     say(f"serve-eval compare --invariants: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False))
     try:
-        found = run_async(check(plan, out_dir, tokenizer=tokenizer, progress=shown, told=say))
+        found = run_async(check(plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, told=say))
     except Interrupted:
         say(f"What was had is kept; the same command with -o {out_dir} goes on")
         return INTERRUPTED
