@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from serve_eval import judging, origins, run_folder
+from serve_eval import deployment, judging, origins, run_folder
 from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
@@ -111,7 +111,8 @@ async def evaluate(
                     may_stop_early(plan, work, folder, draw=True)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
                 endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
-                for line in quirks(plan, endpoint, [w.p.task for w in work]):
+                endpoint = await deployment.seen(endpoint, client)
+                for line in (*quirks(plan, endpoint, [w.p.task for w in work]), *deployment.remarks(endpoint.info)):
                     told(f"warning: {line}")
                 session = _session(plan, endpoint, started_at)
                 run_folder.note_session(folder, {**session, "abilities": found, "unsupported": lacking})
@@ -128,7 +129,8 @@ async def evaluate(
                 if before and (after := await client.hidden_retries()):
                     retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
                     endpoint = replace(endpoint, info={**endpoint.info, RETRIES: retries})
-                    run_folder.note_endpoint(folder, endpoint)
+                endpoint = await deployment.seen_again(endpoint, client)
+                run_folder.note_endpoint(folder, endpoint)
         if not all(w.journal.path.exists() for w in work):
             raise JournalError(f"{folder} was removed during the run; its answers are lost")
         await _run_answers(plan, work, sandbox, progress)

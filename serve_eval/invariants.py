@@ -26,6 +26,7 @@ from serve_eval.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.chunk_lengths import Lengths, lengths
 from serve_eval.comparison import Labelled
 from serve_eval.connection import connect
+from serve_eval.deployment import chunk_sizes
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import PlanError
 from serve_eval.evaluation import evaluate
@@ -218,9 +219,10 @@ async def _place(
     *,
     chat: bool,
 ) -> Placed:
-    """Finds texts for each boundary, and writes them down."""
+    """Finds texts for each boundary, that of the servers' own configs too, and writes them down."""
+    told = chunk_sizes(answer_pairs.read_report(out_dir / COLD).endpoint.info)
     async with connect(plan, endpoint, environ) as client:
-        placed = {str(size): await lengths(client, size, chat=chat) for size in dict.fromkeys(chunk_tokens)}
+        placed = {str(size): await lengths(client, size, chat=chat) for size in dict.fromkeys((*chunk_tokens, *told))}
     run_folder.write_private(out_dir / CHUNKS_FILE, run_folder.pretty_json(placed))
     return placed
 

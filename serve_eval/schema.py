@@ -1352,13 +1352,16 @@ class ComparedTask:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSide:
     """A or B: the run folder with what it answered, where it was reached, the version of the software that it told, and
-    requests answered per second in the session that asked last (None: not known)."""
+    requests answered per second in the session that asked last (None: not known). `servers` tells of each kind of
+    server behind it; `hidden_retries` is what its orchestrator asked them again, by kind, where it counts that."""
 
     folder: str
     model: str | None
     base_url: str
     version: str | None
     per_second: float | None
+    servers: Mapping[str, str] = field(default_factory=dict)
+    hidden_retries: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 

@@ -26,6 +26,7 @@ LAYERS: list[tuple[str, ...]] = [
     ),
     (
         "client",
+        "deployment",
         "hung",
         "connection",
         "journal",

@@ -57,6 +57,9 @@ def compare(
         list[int] | None,
         typer.Option("--chunk-tokens", help="Chunk size to try for --invariants (default 2048 and 8192; 0: none)."),
     ] = None,
+    launch: Annotated[
+        bool, typer.Option("--launch", help="Insist that A and B are plans whose launchers start their servers.")
+    ] = False,
     one_after_the_other: Annotated[
         bool, typer.Option("--one-after-the-other", help="First all of A, then all of B.")
     ] = False,
@@ -124,6 +127,8 @@ def compare(
     settings_given = {name: value for name, value in given.items() if value is not None}
     if invariants is (b is not None):
         raise PlanError("name A and B, or A alone with --invariants")
+    if launch:
+        _check_launched({"A": a} if b is None else {"A": a, "B": b}, settings_given)
     if b is None:
         folder = str(Path(tokenizer).expanduser().absolute()) if tokenizer else None
         chunks = CHUNKS if chunk_tokens is None else tuple(size for size in chunk_tokens if size)
@@ -162,6 +167,21 @@ def _sides(a: str, b: str, settings: dict[str, Any], model_b: str | None) -> tup
             found[name] = _with_plan(document, {**own[name], "base_url": text}), None
     sides = {name: Side(plan=resolved.plan, folder=folder) for name, (resolved, folder) in found.items()}
     return (sides["A"], sides["B"]), sides["A"].plan.verdict
+
+
+def _check_launched(texts: dict[str, str], settings: dict[str, Any]) -> None:
+    """Raises PlanError for a side that is no plan, or whose plan launches nothing."""
+    from serve_eval.errors import PlanError
+
+    problems = []
+    for name, text in texts.items():
+        if _is_endpoint(text) or Path(text).is_dir():
+            what = "a running endpoint" if _is_endpoint(text) else "a finished run"
+            problems.append(f"--launch: {name}, {text}, is {what}, and no plan file")
+        elif _resolved(text, settings)[0].plan.launcher.name == "external":
+            problems.append(f"--launch: the plan of {name}, {text}, names no launcher that starts servers")
+    if problems:
+        raise PlanError(problems, hint="Such as launcher: {name: trtllm}. Without --launch, each side may be anything.")
 
 
 def _is_endpoint(text: str) -> bool:
