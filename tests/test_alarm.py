@@ -90,7 +90,7 @@ def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
     assert abs(one.since - 100) <= 10
     assert came < 250
     page = write_page(report, tmp_path / "out").read_text()
-    assert f"degrading from request {one.since} on</text>" in page
+    assert f">degrading from request {one.since} on (dashed" in page
     assert page.count("<polyline") == 2 * len(report.tasks[0].degradations)
 
 

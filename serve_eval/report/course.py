@@ -8,8 +8,8 @@ from html import escape
 from serve_eval.degradation import what
 from serve_eval.schema import Degradation
 
-WIDTH, HEIGHT = 900, 260
-LEFT, RIGHT, TOP, BOTTOM = 60, 20, 30, 45
+WIDTH, HEIGHT = 900, 275
+LEFT, RIGHT, TOP, BOTTOM = 60, 20, 45, 45
 _BY_START, _BY_END, _ONSET = "#56b4e9", "#777777", "#d55e00"
 
 
@@ -38,12 +38,13 @@ def picture(task: str, one: Degradation) -> str:
     noticed, _ = place(one.noticed, 0.0)
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     title = f"{task}: {what(one)} among the latest {course.window} requests"
-    near_end = onset > WIDTH * 0.7
-    label = f"degrading from request {one.since} on"
+    label = f"degrading from request {one.since} on (dashed: noticed)"
+    late = onset > WIDTH * 0.6
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{escape(title, quote=True)}" '
         'font-family="sans-serif" font-size="12">',
         text(LEFT, 16, title, anchor="start"),
+        text(onset, TOP - 8, label, _ONSET, "end" if late else "start"),
         f'<path d="M{LEFT},{TOP} V{bottom} H{right}" fill="none" stroke="currentColor"/>',
         *(
             text(LEFT - 6, place(0, share)[1] + 4, f"{share:.0%}", anchor="end")
@@ -55,7 +56,6 @@ def picture(task: str, one: Degradation) -> str:
         curve(course.by_start, _BY_START, 'stroke-width="2"'),
         f'<path d="M{onset:.1f},{TOP} V{bottom}" stroke="{_ONSET}" stroke-width="2"/>',
         f'<path d="M{noticed:.1f},{TOP} V{bottom}" stroke="{_ONSET}" stroke-dasharray="4 4"/>',
-        text(onset + (-6 if near_end else 6), TOP + 10, label, _ONSET, "end" if near_end else "start"),
         "</svg>",
     ]
     return "\n".join(parts)

@@ -22,7 +22,7 @@ def test_the_picture_is_well_formed_with_both_orders_the_onset_and_their_places(
     root = ElementTree.fromstring(picture("<gsm8k> & more", FOUND))
     texts = [node.text for node in root.iter("text")]
     assert "<gsm8k> & more: bad scores among the latest 20 requests" in texts
-    assert "degrading from request 97 on" in texts
+    assert "degrading from request 97 on (dashed: noticed)" in texts
     lines = [node.get("points", "").split() for node in root.iter("polyline")]
     by_end, by_start = [[tuple(map(float, point.split(","))) for point in line] for line in lines]
     assert len(by_start) == len(by_end) == 3
