@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from serve_eval.evaluation import evaluate
+from serve_eval.invariants import check
 from serve_eval.report.page import write_page
 from serve_eval.schema import Plan, Spec
 
@@ -35,3 +39,20 @@ def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
     page = write_page(report, tmp_path / "out").read_text()
     assert "context servers: 1: version" in page
     assert "6507" in page
+
+
+@pytest.mark.slow
+def test_texts_are_placed_around_the_chunks_that_a_config_asks_for(
+    plan_of: Callable[..., Plan], standin: Callable[..., None], tmp_path: Path
+) -> None:
+    standin("v12", STANDIN_SKILLS="1")
+    config = {"max_num_tokens": 1024, "enable_chunked_prefill": True}
+    plan = plan_of("trtllm", {"gpus": [0], "config": config}, limit=12, concurrency=8)
+    found = asyncio.run(check(plan, tmp_path / "out", chunk_tokens=(2048,)))
+    rows = {one.arm: one for one in found.results}
+    assert {"chunked_1024", "chunked_2048"} < set(rows)
+    assert not any(one.broken for one in found.results)
+    chunked = rows["chunked_1024"]
+    assert (chunked.changed.prompts, chunked.changed.own, chunked.changed.other) == (12, 0, 0)
+    value = json.loads((tmp_path / "out/chunked_1024/report.json").read_text())["tasks"][0]["result"]["value"]
+    assert value == 100.0
