@@ -185,6 +185,7 @@ def self_flips(
     other: Had,
     *,
     again_run: int = 0,
+    other_run: int = 0,
     differ: Callable[[Line, Line], bool] = another_score,
     alpha: float = FLIP_ALPHA,
 ) -> SelfFlips | None:
@@ -197,7 +198,7 @@ def self_flips(
     """
     from serve_eval.stats.mcnemar import mcnemar
 
-    first, second, across = once.lines[0], again.lines[again_run], other.lines[0]
+    first, second, across = once.lines[0], again.lines[again_run], other.lines[other_run]
     prompts = [prompt for prompt in first if prompt in second and prompt in across]
     if not prompts:
         return None

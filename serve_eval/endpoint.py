@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval import folders, run_folder
+from serve_eval import deployment, folders, run_folder
 from serve_eval.address import normalise_base_url
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import discover_model, short
@@ -93,7 +93,11 @@ def about_endpoint(plan: Plan, endpoint: Endpoint, folder: Path, tasks: Sequence
         )
     if plan.launcher.name == "simulated":
         warnings.append("the endpoint was simulated: its verdicts say nothing about any model")
-    noted = [session["endpoint"]["info"].get(RETRIES, {}) for session in run_folder.sessions(folder)]
+    infos = [session["endpoint"]["info"] for session in run_folder.sessions(folder)]
+    warnings += dict.fromkeys(line for info in infos for line in deployment.remarks(info))
+    if deployment.is_disaggregated(endpoint.info) and (line := deployment.first_tokens(tasks)) is not None:
+        warnings.append(line)
+    noted = [info.get(RETRIES, {}) for info in infos]
     again = {role: sum(one.get(role, 0) for one in noted) for one in noted for role in one}
     if any(again.values()):
         warnings.append(

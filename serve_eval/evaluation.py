@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from serve_eval import judging, origins, run_folder
+from serve_eval import deployment, judging, origins, run_folder
+from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
 from serve_eval.connection import connect
@@ -110,7 +111,8 @@ async def evaluate(
                     may_stop_early(plan, work, folder, draw=True)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
                 endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
-                for line in quirks(plan, endpoint, [w.p.task for w in work]):
+                endpoint = await deployment.seen(endpoint, client)
+                for line in (*quirks(plan, endpoint, [w.p.task for w in work]), *deployment.remarks(endpoint.info)):
                     told(f"warning: {line}")
                 session = _session(plan, endpoint, started_at)
                 run_folder.note_session(folder, {**session, "abilities": found, "unsupported": lacking})
@@ -122,12 +124,13 @@ async def evaluate(
                     if lives(w.p.task.name):
                         pending = [w.tally.samples[i] for i in w.pending_samples()]
                         note_asked(folder, w.p.task, pending, _version_of(endpoint.info))
-                await _ask(plan, able, client, folder, progress, hung, seat)
+                await _ask(plan, able, client, folder, progress, hung, seat, told)
                 await _judge_answers(plan, work, folder, environ, progress, itself=client)
                 if before and (after := await client.hidden_retries()):
                     retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
                     endpoint = replace(endpoint, info={**endpoint.info, RETRIES: retries})
-                    run_folder.note_endpoint(folder, endpoint)
+                endpoint = await deployment.seen_again(endpoint, client)
+                run_folder.note_endpoint(folder, endpoint)
         if not all(w.journal.path.exists() for w in work):
             raise JournalError(f"{folder} was removed during the run; its answers are lost")
         await _run_answers(plan, work, sandbox, progress)
@@ -247,6 +250,7 @@ async def _ask(
     progress: Progress | None,
     hung: Hung | None,
     seat: Seat | None,
+    told: Callable[[str], None],
 ) -> None:
     """Asks what has no answer and, at the end, once more what failed in a way that may have passed.
 
@@ -266,13 +270,18 @@ async def _ask(
     answered = sum(w.tally.scored for w in work)
     watch = Watch(answered=answered, max_error_rate=limits.max_error_rate)
 
+    earlier = [load.limits for load in run_folder.loads(folder)]
+
     def lane(w: Work) -> Lane:
         if w.early is None:
             order = arranged(w.tally.samples, w.pending_samples(), limits.order, f"{plan.seed}:order:{w.p.task.name}")
         else:
             order = array("q", (i for i in w.early.order if w.tally.score(i) is None))
         meet = None if seat is None else partial(seat.meet, w.p.task.name)
-        return Lane(w.p.task.name, w.tally, w.journal, order, w.early, meet)
+        had = [i for i in range(len(w.tally.samples)) if w.tally.score(i) is not None]
+        random = w.early is not None or all(one.order == "random" for one in (limits, *earlier))
+        alarm = Alarm(w.tally, order, told, had=had) if random else None
+        return Lane(w.p.task.name, w.tally, w.journal, order, w.early, meet, alarm)
 
     def once_more(w: Work) -> Lane:
         name = f"{w.p.task.name}, the failed once more"

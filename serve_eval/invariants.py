@@ -2,8 +2,9 @@
 
 Three passes come first: `cold`, which is an arm of its own where the server has just been started, then `base` and
 `again`, which find the prompts in the prefix cache. How these two differ is the endpoint's own nondeterminism; an arm
-that differs from `base` in more prompts is broken. OUT/<arm> are ordinary run folders, OUT/invariants.json is the
-result.
+that differs from `base` in more prompts is broken. Prompts of a length cannot be had of those of a task: the arms about
+chunks of long prompts ask generated ones, see `chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json
+is the result.
 """
 
 from __future__ import annotations
@@ -16,9 +17,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from serve_eval import answer_pairs, origins, run_folder
+from serve_eval.chunk_lengths import TASK as CHUNK_TASK
+from serve_eval.chunk_lengths import Lengths, lengths
 from serve_eval.comparison import Labelled
+from serve_eval.connection import connect
+from serve_eval.deployment import chunk_sizes
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import PlanError
 from serve_eval.evaluation import evaluate
@@ -29,21 +37,36 @@ from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Spec
 from serve_eval.stats.multiplicity import holm
 
 SCHEMA_VERSION = 1
-PLAN_FILE, RESULT_FILE = "invariants_plan.json", "invariants.json"
+PLAN_FILE, RESULT_FILE, CHUNKS_FILE = "invariants_plan.json", "invariants.json", "chunks.json"
 LIMIT = 100
 """Prompts per task, unless told otherwise: every arm asks all of them, and one of them does so one at a time."""
 ALPHA = 0.01
 """Chance of accusing a sound endpoint of anything at all, over all arms and tasks."""
 BASE, AGAIN, COLD = "base", "again", "cold"
+COPIES = 8
+"""How often each prompt is asked in a row for the arm `repeated`."""
+CHUNKS = (2048, 8192)
+"""Prompt tokens at which servers cut long prompts into chunks unless told otherwise: vLLM by its use, trtllm-serve's
+max_num_tokens."""
+CHUNK_PROMPTS = 44
+"""Texts of each of the three lengths around a boundary."""
+CHAT_TOKENS = 256
+"""Most tokens of an answer to such a text by chat, where a model may think first."""
+
+Placed = Mapping[str, Lengths | str]
+"""By boundary, in prompt tokens: the texts around it, or why there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arm:
-    """A pass over the prompts: what is otherwise than in `base`."""
+    """A pass over the prompts: what is otherwise than in the first of the two passes `against`, whose second one is
+    that again. None: it is only there to be compared with. `prepared` are its tasks where they are prepared already."""
 
     name: str
     what: str
     plan: Plan
+    against: tuple[str, str] | None = (BASE, AGAIN)
+    prepared: Sequence[PreparedTask] | None = None
 
 
 async def check(
@@ -51,6 +74,7 @@ async def check(
     out_dir: Path,
     *,
     tokenizer: str | None = None,
+    chunk_tokens: Sequence[int] = CHUNKS,
     progress: Progress | None = None,
     environ: Mapping[str, str] = os.environ,
     told: Callable[[str], None] = lambda line: None,
@@ -58,6 +82,7 @@ async def check(
     """Asks the prompts in every arm, one after the other, and tells which changes changed answers.
 
     `tokenizer` is the folder of a chat template: what is asked by chat is then also rendered here and asked as a text.
+    `chunk_tokens` are the lengths at which the server may cut long prompts into chunks.
     Passes that are finished in the folder are not asked again. Raises ServeEvalError for what stops a run.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
@@ -71,18 +96,30 @@ async def check(
         check_launcher(plan)
     prepared = await asyncio.to_thread(prepare, plan)
     arms, skipped = _arms(plan, prepared, tokenizer)
+    chat = all(p.chat for p in prepared)
     with run_folder.held(out_dir, PLAN_FILE, "such checks"):
         _bind(out_dir, plan)
         (out_dir / RESULT_FILE).unlink(missing_ok=True)
         logs = out_dir / "servers"
         logs.mkdir(mode=0o700, exist_ok=True)
-        pending = [arm for arm in arms if not (out_dir / arm.name / run_folder.REPORT_FILE).exists()]
-        if pending:
+
+        def pending() -> list[_Arm]:
+            return [arm for arm in arms if not (out_dir / arm.name / run_folder.REPORT_FILE).exists()]
+
+        placed = _placed(out_dir, chunk_tokens)
+        arms += _chunk_arms(plan, placed or {}, chat=chat)
+        if placed is None or pending():
             async with launch(plan, prepared, logs, told=told) as endpoint:
-                for arm in pending:
-                    await _pass(arm, plan, prepared, out_dir, endpoint, progress, environ, told)
+                for arm in pending():
+                    await _pass(arm, out_dir, endpoint, progress, environ, told)
+                if placed is None:
+                    placed = await _place(plan, endpoint, out_dir, chunk_tokens, environ, chat=chat)
+                    arms += _chunk_arms(plan, placed, chat=chat)
+                    for arm in pending():
+                        await _pass(arm, out_dir, endpoint, progress, environ, told)
+        skipped |= {f"chunked_{size}": found for size, found in placed.items() if isinstance(found, str)}
         found = replace(
-            _judged(out_dir, plan, prepared, arms, skipped),
+            _judged(out_dir, plan, arms, skipped),
             started_at=started_at.isoformat(timespec="seconds"),
             wall_s=round(time.monotonic() - began, 3),
         )
@@ -91,13 +128,15 @@ async def check(
 
 
 def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -> tuple[list[_Arm], dict[str, str]]:
-    """The passes in their order, and why others are left out."""
+    """The passes over the tasks' own prompts in their order, and why others are left out."""
     limits = plan.limits
     many = limits.concurrency
+    in_a_row = replace(plan, repeats=COPIES, limits=replace(limits, order="prefix"))
+    # The seed decides which prompts are asked too: they are the same in every arm.
     arms = [
         _Arm(name=COLD, what="asked for the first time, against what stands in the prefix cache", plan=plan),
-        _Arm(name=BASE, what="", plan=plan),
-        _Arm(name=AGAIN, what="", plan=plan),
+        _Arm(name=BASE, what="", plan=plan, against=None),
+        _Arm(name=AGAIN, what="", plan=plan, against=None),
         _Arm(
             name="shuffled",
             what="in another order, so that others share a batch",
@@ -108,11 +147,17 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
             what="as event streams" if not limits.stream else "not as event streams",
             plan=replace(plan, limits=replace(limits, stream=not limits.stream)),
         ),
+        _Arm(
+            name="repeated",
+            what=f"{COPIES} times in a row, so that copies share a batch: the last copy, against a single one",
+            plan=in_a_row,
+        ),
     ]
+    arms = [replace(arm, prepared=prepared) for arm in arms]
     skipped = {}
     if many != 1:
         one = replace(plan, limits=replace(limits, concurrency=1))
-        arms.append(_Arm(name="alone", what=f"one at a time, against {many}", plan=one))
+        arms.append(_Arm(name="alone", what=f"one at a time, against {many}", plan=one, prepared=prepared))
     else:
         skipped["alone"] = "the concurrency is 1 already"
     if not all(p.chat for p in prepared):
@@ -128,6 +173,60 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
     return arms, skipped
 
 
+def _chunk_arms(plan: Plan, placed: Placed, *, chat: bool) -> list[_Arm]:
+    """Texts just before and just beyond each boundary. Those beyond are compared with those just before it, and these
+    with texts that are as much shorter: what a few lines more do is the same for both but for the boundary.
+
+    One at a time: in a batch, prompts that would each fit are cut as well.
+    """
+    arms = []
+    asked = min(plan.limit or CHUNK_PROMPTS, CHUNK_PROMPTS)
+    for size, found in placed.items():
+        if isinstance(found, str):
+            continue
+        name = f"chunked_{size}"
+        what = f"texts of {found.above_tokens} tokens, against {found.below_tokens}: on both sides of {size}"
+        for arm, lines, against in (
+            (f"{name}_below", found.below, None),
+            (f"{name}_shorter", found.shorter, None),
+            (name, found.above, (f"{name}_below", f"{name}_shorter")),
+        ):
+            options: dict[str, Any] = {"lines": lines, "num_samples": asked}
+            if chat:
+                options |= {"apply_chat_template": True, "max_tokens": CHAT_TOKENS}
+            task = Spec(name=CHUNK_TASK, options=options)
+            own = replace(plan, tasks=(task,), limit=None, limits=replace(plan.limits, concurrency=1))
+            arms.append(_Arm(name=arm, what=what, plan=own, against=against))
+    return arms
+
+
+def _placed(out_dir: Path, chunk_tokens: Sequence[int]) -> Placed | None:
+    """The texts that an earlier session settled on; None where they are still to be found."""
+    if not chunk_tokens:
+        return {}
+    try:
+        return msgspec.json.decode((out_dir / CHUNKS_FILE).read_bytes(), type=dict[str, Lengths | str])
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+async def _place(
+    plan: Plan,
+    endpoint: Endpoint,
+    out_dir: Path,
+    chunk_tokens: Sequence[int],
+    environ: Mapping[str, str],
+    *,
+    chat: bool,
+) -> Placed:
+    """Finds texts for each boundary, that of the servers' own configs too, and writes them down."""
+    told = chunk_sizes(answer_pairs.read_report(out_dir / COLD).endpoint.info)
+    async with connect(plan, endpoint, environ) as client:
+        placed = {str(size): await lengths(client, size, chat=chat) for size in dict.fromkeys((*chunk_tokens, *told))}
+    run_folder.write_private(out_dir / CHUNKS_FILE, run_folder.pretty_json(placed))
+    return placed
+
+
 def _bind(out_dir: Path, plan: Plan) -> None:
     """Notes that the folder is ours; each pass is bound to its plan by its own run folder."""
     if not (out_dir / PLAN_FILE).exists():
@@ -137,8 +236,6 @@ def _bind(out_dir: Path, plan: Plan) -> None:
 
 async def _pass(
     arm: _Arm,
-    plan: Plan,
-    prepared: Sequence[PreparedTask],
     out_dir: Path,
     endpoint: Endpoint,
     progress: Progress | None,
@@ -152,32 +249,24 @@ async def _pass(
         environ=environ,
         launching=lambda *_: nullcontext(endpoint),
         told=lambda line: told(f"{arm.name}: {line}"),
-        # The seed decides which prompts are asked too: the same in every arm.
-        prepared=prepared if arm.plan.tasks == plan.tasks else None,
+        prepared=arm.prepared,
     )
 
 
-def _judged(
-    out_dir: Path, plan: Plan, prepared: Sequence[PreparedTask], arms: Sequence[_Arm], skipped: Mapping[str, str]
-) -> Invariants:
+def _judged(out_dir: Path, plan: Plan, arms: Sequence[_Arm], skipped: Mapping[str, str]) -> Invariants:
     reports = {arm.name: answer_pairs.read_report(out_dir / arm.name) for arm in arms}
     found = []
-    for p in prepared:
-        had = {arm.name: answer_pairs.read_task(out_dir / arm.name, reports[arm.name], p.task.name) for arm in arms}
-        for arm in arms:
-            if arm.name in (BASE, AGAIN):
-                continue
+    for arm in arms:
+        if arm.against is None:
+            continue
+        for name in (task.result.task for task in reports[arm.name].tasks):
+            had = [answer_pairs.read_task(out_dir / one, reports[one], name) for one in (*arm.against, arm.name)]
             changed = answer_pairs.self_flips(
-                arm.name,
-                had[BASE],
-                had[AGAIN],
-                had[arm.name],
-                differ=answer_pairs.another_answer,
-                alpha=ALPHA,
+                arm.name, *had, other_run=-1, differ=answer_pairs.another_answer, alpha=ALPHA
             )
             if changed is not None:
-                agreed = answer_pairs.agreement(had[BASE], had[arm.name])
-                found.append((p.task.name, arm, changed, agreed))
+                agreed = answer_pairs.agreement(had[0], had[2], b_run=-1)
+                found.append((name, arm, changed, agreed))
     corrected = holm([changed.p for _, _, changed, _ in found])
     results = tuple(
         Invariant(

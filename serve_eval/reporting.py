@@ -104,7 +104,7 @@ def _report_task(
         verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
     judges = () if w.judgements is None else w.judgements.figures(p.task, tally.samples, w.journal.records())
     one_token = p.task.sampling.max_tokens <= 2
-    worse = () if not in_random_order else degradations(tally.course(), p.task.metric)
+    worse = () if not in_random_order else degradations(tally.course(), p.task.metric, len(tally.samples))
     said = remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop)
     extra = (*p.notes, *judging.remarks(plan, judges), *map(told_of, worse), *said)
     return TaskReport(

@@ -22,6 +22,8 @@ SYNC_S = 0.5
 """How often what was journalled is forced to disk."""
 TICK_S = 0.25
 """How often the lateness of the event loop is measured."""
+LOOK_S = 1.0
+"""Between two looks of the alarms."""
 GC_THRESHOLDS = (50_000, 100, 1000)
 """How rarely the garbage collector runs meanwhile: at 4096 in flight it was measured to take half of the time, at 512 a
 tenth. Memory stays the same, since requests leave no cycles behind."""
@@ -43,9 +45,16 @@ class Prefix(Protocol):
     def look(self) -> bool: ...
 
 
+class Alarm(Protocol):
+    """Looks at a task while it is asked, and tells what it sees."""
+
+    async def look(self) -> None: ...
+
+
 class Lane:
     """One task of a run: the samples to ask, by position in the order of their starts, and where results go. With
-    `early` it ends as soon as that is decided; `meet` is waited for before each of them is sent."""
+    `early` it ends as soon as that is decided; `meet` is waited for before each of them is sent; `alarm` looks at it
+    now and then."""
 
     def __init__(
         self,
@@ -55,8 +64,10 @@ class Lane:
         positions: Sequence[int],
         early: Prefix | None = None,
         meet: Callable[[int], Awaitable[None]] | None = None,
+        alarm: Alarm | None = None,
     ) -> None:
         self.name, self.tally, self.journal, self.early, self.meet = name, tally, journal, early, meet
+        self.alarm = alarm
         self.positions, self.begun, self.decided = positions, False, False
         self.left = self.waiting = len(positions)
         self.asking: set[asyncio.Task[None]] = set()
@@ -179,7 +190,7 @@ async def ask(
         with _rare_collections():
             async with asyncio.TaskGroup() as workers:
                 start_workers()
-                guards = [client.door.watch(), _sync(busy), _measure(session)]
+                guards = [client.door.watch(), _sync(busy), _measure(session), _watch_course(busy)]
                 guards += [session.hung.watch()] if session.hung is not None else []
                 company = [workers.create_task(guard) for guard in guards]
                 await idle.wait()
@@ -213,6 +224,15 @@ async def _sync(lanes: Sequence[Lane]) -> None:
         await asyncio.sleep(SYNC_S)
         for lane in lanes:
             await asyncio.to_thread(lane.journal.sync)
+
+
+async def _watch_course(lanes: Sequence[Lane]) -> None:
+    """Lets the alarms look."""
+    alarms = [lane.alarm for lane in lanes if lane.alarm is not None]
+    while alarms:
+        await asyncio.sleep(LOOK_S)
+        for alarm in alarms:
+            await alarm.look()
 
 
 async def _measure(session: Session) -> None:

@@ -827,6 +827,17 @@ class PairedComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningShare:
+    """The share of bad answers among the latest `window` requests, at some requests counted from 1: in the order of
+    their starts, and in that of their ends, in which long answers come late whatever the endpoint does."""
+
+    window: int
+    at: tuple[int, ...]
+    by_start: tuple[float, ...]
+    by_end: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Degradation:
     """A run that turned worse on its way, by the order in which its requests were started.
 
@@ -843,6 +854,7 @@ class Degradation:
     before: float
     after: float
     started_s: float
+    course: RunningShare | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1340,13 +1352,16 @@ class ComparedTask:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSide:
     """A or B: the run folder with what it answered, where it was reached, the version of the software that it told, and
-    requests answered per second in the session that asked last (None: not known)."""
+    requests answered per second in the session that asked last (None: not known). `servers` tells of each kind of
+    server behind it; `hidden_retries` is what its orchestrator asked them again, by kind, where it counts that."""
 
     folder: str
     model: str | None
     base_url: str
     version: str | None
     per_second: float | None
+    servers: Mapping[str, str] = field(default_factory=dict)
+    hidden_retries: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 

@@ -91,6 +91,7 @@ class Tally:
         self._retryable = bytearray(len(samples))
         self._flags = bytearray(len(samples))
         self._started = array("d", bytes(8 * len(samples)))
+        self._ended = array("d", bytes(8 * len(samples)))
         self._lengths = array("i", bytes(4 * len(samples)))
         self._traffic = TrafficCounter()
         self._modes: Counter[str] = Counter()
@@ -118,7 +119,8 @@ class Tally:
             | result.stopped_in_reasoning * _STOPPED_IN_REASONING
             | _repetitive(result.text) * _REPETITIVE
         )
-        self._started[i] = result.attempts[0].start_s if result.attempts else 0.0
+        if result.attempts:
+            self._started[i], self._ended[i] = result.attempts[0].start_s, result.attempts[-1].end_s
         self._lengths[i] = result.usage.completion_tokens or len(result.text)
         self._values[i] = score.value
         if self._answers is not None and score.answer is not None:
@@ -266,12 +268,15 @@ class Tally:
     def _flagged(self, flag: int) -> int:
         return sum(flags & flag for flags in self._flags) // flag
 
-    def course(self) -> Course:
-        """What came of the samples that have a score, in the order in which they were started."""
-        order = sorted(self._scored(), key=self._started.__getitem__)
+    def course(self, among: Iterable[int] | None = None) -> Course:
+        """What came of the samples that have a score, `among` these positions or all, in the order in which they were
+        started."""
+        scored = self._scored() if among is None else (i for i in among if self._outcome[i])
+        order = sorted(scored, key=self._started.__getitem__)
         no_text = {self._OUTCOMES[Outcome.EMPTY], self._OUTCOMES[Outcome.REASONING_ONLY]}
         return Course(
             started_s=array("d", (self._started[i] for i in order)),
+            ended_s=array("d", (self._ended[i] for i in order)),
             values=array("d", (self._values[i] for i in order)),
             lengths=array("i", (self._lengths[i] for i in order)),
             empty=bytes(self._outcome[i] in no_text for i in order),

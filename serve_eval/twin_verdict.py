@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval import answer_pairs, folders
+from serve_eval import answer_pairs, deployment, folders, run_folder
 from serve_eval.answer_pairs import Had
+from serve_eval.endpoint import RETRIES
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.protocol import build_task
 from serve_eval.report.exit_code import exit_code
@@ -31,8 +33,6 @@ SCHEMA_VERSION = 1
 VERDICTS = "serve_eval.verdicts"
 APART_S = 60.0
 """Requests for the same prompt that lie farther apart were not sent under the same load."""
-FEW_TOKENS = 2
-"""Tokens up to which an answer is decided by its first one: a letter, and perhaps a space before it or a dot."""
 Prompt = tuple[str, str]
 """A prompt, by its task and id."""
 Looked = Mapping[Prompt, Divergence]
@@ -77,7 +77,8 @@ def compared(
         if again is not None and second is not None:
             twice = again[0], answer_pairs.read_task(again[1], second, name)
         tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, looked or {}, hidden))
-    shown = [_side(folder, report) for folder, report in zip((a, b), reports, strict=True)]
+    warnings = _first_tokens(reports[0])
+    shown = [_side(folder, report, warnings) for folder, report in zip((a, b), reports, strict=True)]
     return Comparison(
         schema_version=SCHEMA_VERSION,
         a=shown[0],
@@ -87,22 +88,17 @@ def compared(
         exit_code=exit_code([task.verdict for task in tasks], strict=strict),
         started_at=reports[1].started_at,
         wall_s=0.0,
-        warnings=_first_tokens(reports[0]),
+        warnings=warnings,
     )
 
 
 def _first_tokens(report: Report) -> tuple[str, ...]:
     """A word of warning where no answer is longer than what a context server alone decides."""
-    tasks = [build_task(task.spec, f"tasks.{task.result.task}") for task in report.tasks]
-    if any(task.sampling.max_tokens > FEW_TOKENS for task in tasks):
-        return ()
-    return (
-        "the first token decides every answer here: behind a disaggregated front door that one comes from a context "
-        "server, and nothing is said of the generation servers. Add a task with long answers, such as gsm8k",
-    )
+    line = deployment.first_tokens(build_task(task.spec, f"tasks.{task.result.task}") for task in report.tasks)
+    return () if line is None else (line,)
 
 
-def _side(folder: Path, report: Report) -> ComparedSide:
+def _side(folder: Path, report: Report, said: Sequence[str]) -> ComparedSide:
     load = report.loads[-1] if report.loads else None
     version = report.endpoint.info.get("version")
     return ComparedSide(
@@ -111,8 +107,18 @@ def _side(folder: Path, report: Report) -> ComparedSide:
         base_url=report.endpoint.base_url,
         version=version if isinstance(version, str) else None,
         per_second=load.finished / load.wall_s if load is not None and load.wall_s else None,
-        warnings=report.warnings,
+        servers=deployment.told(report.endpoint.info),
+        hidden_retries=dict(_hidden_retries(folder)),
+        warnings=tuple(line for line in report.warnings if line not in said),
     )
+
+
+def _hidden_retries(folder: Path) -> Counter[str]:
+    """What an orchestrator asked its servers again, in all sessions; with zeros where it counted none."""
+    found: Counter[str] = Counter()
+    for session in run_folder.sessions(folder):
+        found.update(session["endpoint"]["info"].get(RETRIES, {}))
+    return found
 
 
 def _task(

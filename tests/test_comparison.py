@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from rich.console import Console
 from scipy.stats import binom
 
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
@@ -23,6 +25,7 @@ from serve_eval.comparison import Rules, Side, compare
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
 from serve_eval.preparation import prepare
+from serve_eval.report.comparison import render
 from serve_eval.report.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec
 from serve_eval.twin_verdict import compared
@@ -374,6 +377,7 @@ def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
         (["--verdict", "classic"], 2, "does not compare pairs"),
         (["--margin", "-1"], 2, "above 0"),
         (["--self", "-1"], 2, "--self must be 0 or more"),
+        (["--launch"], 2, "is a finished run, and no plan file"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
@@ -383,6 +387,37 @@ def test_what_cannot_be_meant_is_refused(
     said = serve_eval("compare", out / "a", out / "b", "-o", tmp_path / "out", *arguments)
     assert said.returncode == code, said.stdout
     assert message in said.stderr
+
+
+def test_launch_takes_plans_that_start_their_servers_and_nothing_else(data_root: Path, tmp_path: Path) -> None:
+    content = {"model": "simulated", "tasks": ["gsm8k"], "dataset_root": str(data_root), "limit": 20}
+    launched, running = tmp_path / "launched.yaml", tmp_path / "running.yaml"
+    launched.write_text(json.dumps({**content, "launcher": {"name": "simulated", "accuracy": 1.0}}))
+    running.write_text(json.dumps({**content, "base_url": "http://127.0.0.1:1"}))
+    said = serve_eval("compare", "--launch", launched, launched, "--margin", "50", "-o", tmp_path / "out")
+    assert said.returncode == PASS, said.stderr
+    for other, message in ((running, "names no launcher that starts servers"), ("h:1", "is a running endpoint")):
+        said = serve_eval("compare", "--launch", launched, other, "-o", tmp_path / "none")
+        assert said.returncode == 2
+        assert message in said.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_differs_of_the_servers_and_their_hidden_retries_stands_side_by_side(
+    alike: tuple[Comparison, Path],
+) -> None:
+    found, out = alike
+    servers = {"context servers": "1: version 1, tp 2", "generation servers": "1: version 1, tp 1"}
+    a = replace(found.a, servers={**servers, "generation servers": "1: version 1, tp 2"})
+    b = replace(found.b, servers=servers, hidden_retries={"context": 3, "generation": 0})
+    console = Console(file=io.StringIO(), record=True, width=300)
+    render(replace(found, a=a, b=b), out, console)
+    lines = console.export_text().splitlines()
+    assert [line for line in lines if "servers:" in line] == [
+        "A: generation servers: 1: version 1, tp 2",
+        "B: generation servers: 1: version 1, tp 1",
+    ]
+    assert "hidden retries of the orchestrator, A | B: not counted | context 3, generation 0" in lines
 
 
 @pytest.mark.slow

@@ -5,8 +5,21 @@ from array import array
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from serve_eval.degradation import EMPTY, LONGER, REPETITIVE, SHORTER, VALUE, Course, degradations, told
+from serve_eval.degradation import (
+    EMPTY,
+    FIRST,
+    LONGER,
+    REPETITIVE,
+    SHORTER,
+    VALUE,
+    Course,
+    degradations,
+    told,
+    told_so_far,
+)
 from serve_eval.protocol import build_task
 from serve_eval.schema import Attempt, Metric, Response, Sample, Spec, Usage
 from serve_eval.tally import Tally
@@ -19,6 +32,7 @@ def _course(n: int = 400, **given: list[float]) -> Course:
     lengths = given.get("lengths", [drawn.randint(20, 200) for _ in range(n)])
     return Course(
         started_s=array("d", range(n)),
+        ended_s=array("d", (i + 5.0 * (i % 7) for i in range(n))),
         values=array("d", values),
         lengths=array("i", map(int, lengths)),
         empty=bytes(map(int, given.get("empty", [0.0] * n))),
@@ -27,7 +41,47 @@ def _course(n: int = 400, **given: list[float]) -> Course:
 
 
 def test_nothing_is_said_of_a_healthy_run() -> None:
-    assert degradations(_course(), Metric()) == ()
+    assert degradations(_course(), Metric(), 400) == ()
+
+
+@pytest.mark.parametrize("before", [1.0, 0.5])
+def test_a_fall_from_nothing_but_one_score_is_seen(before: float) -> None:
+    fallen = _course(values=[before] * 100 + [0.0, before] * 150)
+    assert [one.measure for one in degradations(fallen, Metric(), 400)] == [VALUE]
+
+
+def _beginning(course: Course, k: int) -> Course:
+    cut = {name: getattr(course, name)[:k] for name in Course.__slots__}
+    return Course(**cut)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 0.8]), st.sampled_from([60, 100]))
+@settings(max_examples=6)
+def test_what_is_seen_at_a_beginning_is_seen_in_the_end_too_and_the_other_way_round(
+    seed: int, fall: float, n: int
+) -> None:
+    drawn = random.Random(seed)
+    values = [drawn.random() * (1.0 - fall * (i >= n // 2)) for i in range(n)]
+    course = _course(n, values=values, lengths=[drawn.randint(1, 99) * (1 + (i > n / 2)) for i in range(n)])
+    whole = {one.measure: one.noticed for one in degradations(course, Metric(), n)}
+    looks = [degradations(_beginning(course, k), Metric(), n) for k in range(FIRST, n + 1)]
+    first = {}
+    for k, found in zip(range(FIRST, n + 1), looks, strict=True):
+        for one in found:
+            first.setdefault(one.measure, max(k, one.noticed))
+    assert first == {measure: max(FIRST, noticed) for measure, noticed in whole.items()}
+
+
+def test_the_picture_of_a_course_is_its_running_share_by_starts_and_by_ends() -> None:
+    [one] = degradations(_course(values=[1.0] * 300 + [0.0, 1.0] * 50), Metric(), 400)
+    course = one.course
+    assert course is not None
+    assert course.window == 20
+    assert (course.at[0], course.at[-1], len(course.at)) == (20, 400, 200)
+    assert (course.by_start[0], course.by_start[-1]) == (0.0, 0.5)
+    assert course.by_end[0] == 0.0
+    assert course.by_start != course.by_end
+    assert "request 400 of 1000" in told_so_far(one, 1000)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +97,7 @@ def test_nothing_is_said_of_a_healthy_run() -> None:
     ],
 )
 def test_each_measure_is_found_with_the_request_from_which_on(given: dict[str, list[float]], measure: str) -> None:
-    found = {one.measure: one for one in degradations(_course(**given), Metric())}
+    found = {one.measure: one for one in degradations(_course(**given), Metric(), 400)}
     assert set(found) == {measure}
     assert abs(found[measure].since - 301) <= 3
     assert found[measure].started_s == found[measure].since - 1
@@ -53,8 +107,8 @@ def test_each_measure_is_found_with_the_request_from_which_on(given: dict[str, l
 def test_where_lower_is_better_a_rise_is_the_decline() -> None:
     rising = [1.0] * 300 + [0.0, 5.0, 5.0] * 33 + [5.0]
     lower = Metric(name="loss", higher_is_better=False, hi=None)
-    assert [one.measure for one in degradations(_course(values=rising), lower)] == [VALUE]
-    assert degradations(_course(values=rising[::-1]), lower) == ()
+    assert [one.measure for one in degradations(_course(values=rising), lower, 400)] == [VALUE]
+    assert degradations(_course(values=rising[::-1]), lower, 400) == ()
 
 
 def test_a_tally_tells_the_course_by_the_starts_and_not_by_the_ends() -> None:
@@ -71,6 +125,8 @@ def test_a_tally_tells_the_course_by_the_starts_and_not_by_the_ends() -> None:
     tally.add(1, answer("", 10.0, 0))
     course = tally.course()
     assert list(course.started_s) == [10.0, 20.0, 30.0]
+    assert list(course.ended_s) == [11.0, 21.0, 31.0]
+    assert list(tally.course([2, 1]).started_s) == [10.0, 30.0]
     assert list(course.values) == [0.0, 0.0, 1.0]
     assert list(course.lengths) == [0, 900, 5]
     assert (list(course.empty), list(course.repetitive)) == ([1, 0, 0], [0, 1, 0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig, _Simulator
+from launchers._simulator import SimulatorConfig, _Simulator, create_app
 from launchers.simulated import probability
 from serve_eval.endpoint import _write_answers
 from serve_eval.invariants import check
@@ -22,6 +22,7 @@ from serve_eval.preparation import prepare
 from serve_eval.report.exit_code import FAIL, PASS
 from serve_eval.schema import Invariants, Limits, Plan, Spec
 from tests.cli.command import serve_eval
+from tests.skills import answer
 
 N = 40
 
@@ -46,27 +47,29 @@ def sound(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConf
     return SimulatorConfig(answers=path, varied=True)
 
 
-Wrong = Callable[[dict[str, Any], int, int], bool]
-"""Whether a request is answered wrongly: its body, how often its prompt has come before, how many are in flight."""
+Wrong = Callable[[dict[str, Any], int, Counter[str]], bool]
+"""Whether a request is answered wrongly: its body, how often its prompt has come before, and the prompts in flight."""
 
 
-def _check(plan: Plan, config: SimulatorConfig, wrong: Wrong, out: Path) -> tuple[Invariants, int]:
-    """What is found of an endpoint that answers some requests as one that lost half of what it knew."""
-    good, bad = _Simulator(config), _Simulator(replace(config, damage=0.5, varied=False))
+def _check(
+    plan: Plan, config: SimulatorConfig, wrong: Wrong, out: Path, chunk_tokens: Sequence[int] = ()
+) -> tuple[Invariants, int]:
+    """What is found of an endpoint that answers some requests as one that lost most of what it knew."""
+    good, bad = _Simulator(config), _Simulator(replace(config, damage=0.8, varied=False))
     seen: Counter[str] = Counter()
-    flying = 0
+    flying: Counter[str] = Counter()
 
     async def completions(request: web.Request) -> web.StreamResponse:
-        nonlocal flying
         body = await request.json()
-        flying += 1
+        prompt = body["prompt"]
+        flying[prompt] += 1
         try:
-            faulty = wrong(body, seen[body["prompt"]], flying)
-            seen[body["prompt"]] += 1
+            faulty = wrong(body, seen[prompt], flying)
+            seen[prompt] += 1
             await asyncio.sleep(0.001)
-            return await (bad if faulty else good).completions(request)
+            return _passkey(prompt, faulty) or await (bad if faulty else good).completions(request)
         finally:
-            flying -= 1
+            flying[prompt] -= 1
 
     app = web.Application()
     app.router.add_post("/v1/completions", completions)
@@ -74,11 +77,10 @@ def _check(plan: Plan, config: SimulatorConfig, wrong: Wrong, out: Path) -> tupl
     async def run() -> Invariants:
         async with serve_app(app) as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
-            first = await check(at, out, environ={})
+            first = await check(at, out, environ={}, chunk_tokens=chunk_tokens)
             asked = seen.total()
-            assert replace(await check(at, out, environ={}), started_at="", wall_s=0.0) == replace(
-                first, started_at="", wall_s=0.0
-            )
+            second = await check(at, out, environ={}, chunk_tokens=chunk_tokens)
+            assert replace(second, started_at="", wall_s=0.0) == replace(first, started_at="", wall_s=0.0)
             assert seen.total() == asked
             return first
 
@@ -91,20 +93,75 @@ def _check(plan: Plan, config: SimulatorConfig, wrong: Wrong, out: Path) -> tupl
         (lambda body, before, flying: False, []),
         (lambda body, before, flying: bool(body.get("stream")), ["streamed"]),
         (lambda body, before, flying: before == 0, ["cold"]),
-        (lambda body, before, flying: flying > 1, ["alone"]),
+        (lambda body, before, flying: flying.total() > 1, ["alone"]),
+        (lambda body, before, flying: flying[body["prompt"]] > 1, ["repeated"]),
     ],
-    ids=["sound", "streams", "first-time", "batches"],
+    ids=["sound", "streams", "first-time", "batches", "copies"],
 )
 def test_what_breaks_is_named(
     plan: Plan, sound: SimulatorConfig, tmp_path: Path, wrong: Wrong, broken: list[str]
 ) -> None:
     found, asked = _check(plan, sound, wrong, tmp_path / "out")
-    assert [one.arm for one in found.results] == ["cold", "shuffled", "streamed", "alone"]
+    assert [one.arm for one in found.results] == ["cold", "shuffled", "streamed", "repeated", "alone"]
     assert [one.arm for one in found.results if one.broken] == broken
     assert found.exit_code == (FAIL if broken else PASS)
     assert set(found.skipped) == {"rendered"}
-    assert asked >= 6 * N
+    assert asked >= (6 + 8) * N
     assert json.loads((tmp_path / "out" / "invariants.json").read_text())["exit_code"] == found.exit_code
+
+
+def _passkey(prompt: str, faulty: bool) -> web.Response | None:
+    """The answer to a long text, a token for each word; where it is faulty, all before the last words is lost."""
+    if "pass key" not in prompt:
+        return None
+    text = " 00000" if faulty else answer(prompt)
+    usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": 1}
+    return web.json_response({"choices": [{"index": 0, "text": text, "finish_reason": "stop"}], "usage": usage})
+
+
+def _long(body: dict[str, Any]) -> bool:
+    return len(body["prompt"].split()) > 1024
+
+
+@pytest.mark.parametrize(
+    ("wrong", "broken"),
+    [
+        (
+            lambda body, before, flying: _long(body) and "max_tokens" in body and body["max_tokens"] > 1,
+            ["chunked_1024"],
+        ),
+        (lambda body, before, flying: False, []),
+        # One who answers long texts at random is not accused of anything at their boundary.
+        (lambda body, before, flying: "pass key" in body["prompt"] and hash(body["prompt"]) % 2 > 0, []),
+    ],
+    ids=["chunks", "sound", "random"],
+)
+def test_texts_beyond_a_boundary_are_compared_with_those_just_before_it(
+    plan: Plan, sound: SimulatorConfig, tmp_path: Path, wrong: Wrong, broken: list[str]
+) -> None:
+    found, _ = _check(plan, sound, wrong, tmp_path / "out", chunk_tokens=(1024, 2048, 30))
+    assert [one.arm for one in found.results if one.broken] == broken
+    rows = {one.arm: one for one in found.results if one.task == "passkey_lines"}
+    assert set(rows) == {"chunked_1024", "chunked_2048"}
+    assert rows["chunked_1024"].changed.prompts == N
+    assert "too few" in found.skipped["chunked_30"]
+    told = [int(word) for word in rows["chunked_1024"].what.replace(",", "").split() if word.isdecimal()]
+    assert told[1] <= 1024 < told[0]
+    assert told[0] - told[1] < 100
+
+
+def test_a_server_that_refuses_long_texts_or_counts_none_has_no_rows_for_them(
+    plan: Plan, sound: SimulatorConfig, tmp_path: Path
+) -> None:
+    async def run() -> Invariants:
+        app = create_app(replace(sound, context_tokens=1500))
+        async with serve_app(app) as url:
+            at = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": url}))
+            return await check(at, tmp_path / "out", environ={}, chunk_tokens=(2048,))
+
+    found = asyncio.run(run())
+    assert "was not answered" in found.skipped["chunked_2048"]
+    assert "chunked_2048" not in [one.arm for one in found.results]
 
 
 def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, tmp_path: Path) -> None:
@@ -120,14 +177,14 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, t
             }
         )
     )
-    flags = ["--invariants", "--limit", "10", "--tokenizer", tmp_path / "tokenizer"]
+    flags = ["--invariants", "--limit", "10", "--tokenizer", tmp_path / "tokenizer", "--chunk-tokens", "0"]
     said = serve_eval("compare", tmp_path / "plan.yaml", *flags, "-o", tmp_path / "out")
     rows = {line.split()[1]: line.split() for line in said.stdout.splitlines() if line.startswith("gsm8k")}
-    assert set(rows) == {"cold", "shuffled", "streamed", "alone", "rendered"}, said.stderr
+    assert set(rows) == {"cold", "shuffled", "streamed", "repeated", "alone", "rendered"}, said.stderr
     # The simulated endpoint knows the prompts of the chat alone, so that what is rendered is another question to it.
     assert said.returncode == FAIL
     assert rows["rendered"][-1] == "BROKEN"
-    assert [rows[name][-1] for name in ("cold", "shuffled", "streamed", "alone")] == ["holds"] * 4
+    assert [rows[name][-1] for name in rows if name != "rendered"] == ["holds"] * 5
 
 
 @pytest.mark.parametrize(
@@ -136,6 +193,8 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, t
         (["host:1"], "or A alone with --invariants"),
         (["host:1", "host:2", "--invariants"], "or A alone with --invariants"),
         (["host:1", "host:2", "--tokenizer", "x"], "--tokenizer is for --invariants"),
+        (["host:1", "host:2", "--chunk-tokens", "512"], "--chunk-tokens is for --invariants"),
+        (["host:1", "--invariants", "--chunk-tokens", "-1"], "--chunk-tokens must be 0 or more"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments: list[str], message: str) -> None:

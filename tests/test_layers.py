@@ -26,6 +26,7 @@ LAYERS: list[tuple[str, ...]] = [
     ),
     (
         "client",
+        "deployment",
         "hung",
         "connection",
         "journal",
@@ -52,7 +53,7 @@ LAYERS: list[tuple[str, ...]] = [
         "launchers",
         "sandbox",
     ),
-    ("choices", "executions", "judgements", "tally", "runner", "tasks", "verdicts"),
+    ("choices", "executions", "judgements", "tally", "alarm", "runner", "tasks", "verdicts"),
     (
         "preparation",
         "early",
@@ -78,6 +79,7 @@ LAYERS: list[tuple[str, ...]] = [
         "divergence",
         "twin_verdict",
         "comparison",
+        "chunk_lengths",
         "invariants",
         "demo",
     ),

@@ -53,6 +53,13 @@ def compare(
     tokenizer: Annotated[
         str | None, typer.Option("--tokenizer", help="Folder with the chat template, for --invariants.")
     ] = None,
+    chunk_tokens: Annotated[
+        list[int] | None,
+        typer.Option("--chunk-tokens", help="Chunk size to try for --invariants (default 2048 and 8192; 0: none)."),
+    ] = None,
+    launch: Annotated[
+        bool, typer.Option("--launch", help="Insist that A and B are plans whose launchers start their servers.")
+    ] = False,
     one_after_the_other: Annotated[
         bool, typer.Option("--one-after-the-other", help="First all of A, then all of B.")
     ] = False,
@@ -91,8 +98,10 @@ def compare(
     """
     from serve_eval.comparison import SELF, SHOW_FLIPS, Rules
     from serve_eval.errors import PlanError
+    from serve_eval.invariants import CHUNKS
 
-    for name, number in (("self", again), ("show-flips", show_flips)):
+    numbers = [("self", again), ("show-flips", show_flips), *(("chunk-tokens", size) for size in chunk_tokens or ())]
+    for name, number in numbers:
         if number is not None and number < 0:
             raise PlanError(f"--{name} must be 0 or more")
     given: dict[str, Any] = {
@@ -118,11 +127,17 @@ def compare(
     settings_given = {name: value for name, value in given.items() if value is not None}
     if invariants is (b is not None):
         raise PlanError("name A and B, or A alone with --invariants")
+    if launch:
+        _check_launched({"A": a} if b is None else {"A": a, "B": b}, settings_given)
     if b is None:
         folder = str(Path(tokenizer).expanduser().absolute()) if tokenizer else None
-        raise typer.Exit(_invariants(a, settings_given, output_dir or _new_folder(), folder, as_json=as_json))
+        chunks = CHUNKS if chunk_tokens is None else tuple(size for size in chunk_tokens if size)
+        out_dir = output_dir or _new_folder()
+        raise typer.Exit(_invariants(a, settings_given, out_dir, folder, chunks, as_json=as_json))
     if tokenizer is not None:
         raise PlanError("--tokenizer is for --invariants", hint="For both sides: --set TASK.tokenizer=DIR.")
+    if chunk_tokens is not None:
+        raise PlanError("--chunk-tokens is for --invariants")
     sides, rule = _sides(a, b, settings_given, model_b)
     rules = Rules(
         rule=rule,
@@ -152,6 +167,21 @@ def _sides(a: str, b: str, settings: dict[str, Any], model_b: str | None) -> tup
             found[name] = _with_plan(document, {**own[name], "base_url": text}), None
     sides = {name: Side(plan=resolved.plan, folder=folder) for name, (resolved, folder) in found.items()}
     return (sides["A"], sides["B"]), sides["A"].plan.verdict
+
+
+def _check_launched(texts: dict[str, str], settings: dict[str, Any]) -> None:
+    """Raises PlanError for a side that is no plan, or whose plan launches nothing."""
+    from serve_eval.errors import PlanError
+
+    problems = []
+    for name, text in texts.items():
+        if _is_endpoint(text) or Path(text).is_dir():
+            what = "a running endpoint" if _is_endpoint(text) else "a finished run"
+            problems.append(f"--launch: {name}, {text}, is {what}, and no plan file")
+        elif _resolved(text, settings)[0].plan.launcher.name == "external":
+            problems.append(f"--launch: the plan of {name}, {text}, names no launcher that starts servers")
+    if problems:
+        raise PlanError(problems, hint="Such as launcher: {name: trtllm}. Without --launch, each side may be anything.")
 
 
 def _is_endpoint(text: str) -> bool:
@@ -189,7 +219,9 @@ def _with_plan(document: dict[str, Any], settings: dict[str, Any], line: Any = N
     return resolve(document, settings, inherited, *([] if line is None else [line]))
 
 
-def _invariants(a: str, settings: dict[str, Any], out_dir: Path, tokenizer: str | None, *, as_json: bool) -> int:
+def _invariants(
+    a: str, settings: dict[str, Any], out_dir: Path, tokenizer: str | None, chunks: tuple[int, ...], *, as_json: bool
+) -> int:
     """Checks one endpoint against itself."""
     import io
     import sys
@@ -210,7 +242,7 @@ def _invariants(a: str, settings: dict[str, Any], out_dir: Path, tokenizer: str 
     say(f"serve-eval compare --invariants: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False))
     try:
-        found = run_async(check(plan, out_dir, tokenizer=tokenizer, progress=shown, told=say))
+        found = run_async(check(plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, told=say))
     except Interrupted:
         say(f"What was had is kept; the same command with -o {out_dir} goes on")
         return INTERRUPTED

@@ -26,6 +26,14 @@ def render(comparison: Comparison, out_dir: Path, console: Console) -> None:
     """Prints the table of verdicts and what explains it."""
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         say(console, f"{name}: {_side(side)}")
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        other = comparison.b if side is comparison.a else comparison.a
+        for kind, what in side.servers.items():
+            if other.servers.get(kind) != what:
+                say(console, f"{name}: {kind}: {what}")
+    if comparison.a.hidden_retries or comparison.b.hidden_retries:
+        both = " | ".join(_retries(side) for side in (comparison.a, comparison.b))
+        say(console, f"hidden retries of the orchestrator, A | B: {both}")
     table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     for i, column in enumerate(_COLUMNS):
         table.add_column(column, justify="left" if i in (0, len(_COLUMNS) - 1) else "right", no_wrap=True)
@@ -50,6 +58,10 @@ def _side(side: ComparedSide) -> str:
     rate = "" if side.per_second is None else f", {side.per_second:.3g} answers per second"
     version = "" if side.version is None else f", version {side.version}"
     return f"{side.model or 'model not known'} at {where}{version}{rate}, run folder {side.folder}"
+
+
+def _retries(side: ComparedSide) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in side.hidden_retries.items()) or "not counted"
 
 
 def _row(task: ComparedTask) -> list[str]:

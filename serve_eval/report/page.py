@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 
+from serve_eval.report.course import picture
 from serve_eval.report.terminal import render
 from serve_eval.run_folder import PAGE_FILE, write_private
 from serve_eval.schema import Report
@@ -28,6 +29,7 @@ pre {{ font: 14px/1.4 ui-monospace, Menlo, Consolas, monospace; white-space: pre
 </head>
 <body>
 <pre>{code}</pre>
+{pictures}
 </body>
 </html>
 """
@@ -38,7 +40,10 @@ def write_page(report: Report, out_dir: Path) -> Path:
     console = Console(record=True, file=io.StringIO(), width=WIDTH, force_terminal=True, color_system="standard")
     render(report, out_dir, console)
     outcomes = ", ".join(f"{task.result.task}: {task.verdict.outcome}" for task in report.tasks)
-    form = _FORM.replace("{title}", html.escape(outcomes).replace("{", "{{").replace("}", "}}"))
+    pictures = "\n".join(picture(task.result.task, one) for task in report.tasks for one in task.degradations)
+    form = _FORM
+    for name, text in (("{title}", html.escape(outcomes)), ("{pictures}", pictures)):
+        form = form.replace(name, text.replace("{", "{{").replace("}", "}}"))
     path = out_dir / PAGE_FILE
     write_private(path, console.export_html(theme=DIMMED_MONOKAI, code_format=form).encode())
     return path

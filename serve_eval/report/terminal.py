@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from serve_eval.deployment import told
 from serve_eval.reference import spec_text
 from serve_eval.report.text import clean
 from serve_eval.schema import (
@@ -59,6 +60,8 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
     """Prints the verdict table and what explains it. On a narrow terminal the table has a column per task."""
     spec = spec_text(report.plan.accuracy_spec)
     say(console, f"model {report.plan.model}, specification {spec}, {report.endpoint.base_url or 'endpoint not asked'}")
+    for kind, what in told(report.endpoint.info).items():
+        say(console, f"{kind}: {what}")
     console.print(*_tables(report.tasks, console.width), sep="\n\n")
     for task in report.tasks:
         _explain(task, console)

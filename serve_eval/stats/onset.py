@@ -47,14 +47,17 @@ def limit(n: int, alpha: float) -> float:
     return -math.log(alpha) + 4.0 + 1.05 * max(0.0, math.log(n / 100.0))
 
 
-def onset(bad: NDArray[numpy.bool_], alpha: float) -> Onset | None:
-    """When the share of bad ones rose, in the order of `bad`; None where it did not, as far as alpha lets tell."""
-    n = len(bad)
-    if n < LEAST:
+def onset(bad: NDArray[numpy.bool_], alpha: float, planned: int | None = None) -> Onset | None:
+    """When the share of bad ones rose, in the order of `bad`; None where it did not, as far as alpha lets tell.
+
+    Of a run of which `bad` is only the beginning, `planned` is its length. The chart at a request depends on nothing
+    that comes later: looking at every beginning of a run alarms in those runs that the look at the whole alarms in.
+    """
+    if len(bad) < LEAST:
         return None
     import numpy
 
-    over = numpy.flatnonzero(chart(bad) > limit(n, alpha))
+    over = numpy.flatnonzero(chart(bad) > limit(planned or len(bad), alpha))
     if not over.size:
         return None
     noticed = int(over[0])

@@ -57,7 +57,9 @@ async def evaluate_suite(
             ) as server:
                 for run in left:
                     told(f"run {len(ended) + 1} of {len(suite.runs)}: {run.name}")
-                    ended[run.name] = await _run(run, folder, server, progress, environ, strict=strict, rerun=rerun)
+                    ended[run.name] = await _run(
+                        run, folder, server, progress, environ, strict=strict, rerun=rerun, told=told
+                    )
                     error = ended[run.name].error
                     await server.used(error)
                     if error is not None:
@@ -89,6 +91,7 @@ async def _run(
     *,
     strict: bool,
     rerun: Rerun,
+    told: Told,
 ) -> Ended:
     """The run with its report, or with the error that ended it: a defect of ours too must not cost the other runs."""
     try:
@@ -100,20 +103,21 @@ async def _run(
             strict=strict,
             launching=server.launching,
             rerun=rerun,
+            told=lambda line: told(f"{run.name}: {line}"),
         )
     except ServeEvalError as error:
-        told = RunError(kind=type(error).__name__, message=str(error), hint=error.hint, exit_code=error.exit_code)
-        return Ended(run=run, error=told)
+        ending = RunError(kind=type(error).__name__, message=str(error), hint=error.hint, exit_code=error.exit_code)
+        return Ended(run=run, error=ending)
     except Exception as error:
         if environ.get("SERVE_EVAL_TRACEBACK"):
             raise
-        told = RunError(
+        ending = RunError(
             kind=type(error).__name__,
             message=f"unexpected: {error}",
             hint=defect(error),
             exit_code=INFRASTRUCTURE,
         )
-        return Ended(run=run, error=told)
+        return Ended(run=run, error=ending)
     return Ended(run=run, report=report)
 
 

@@ -41,6 +41,10 @@ def test_a_deployment_beside_the_one_that_it_replaces(
     assert task.itself is not None
     assert task.itself.own == 0
     assert task.itself.more is (outcome == "FAIL")
+    assert set(found.a.servers) == {"server"}
+    assert set(found.b.servers) == {"orchestrator", "context servers", "generation servers"}
+    assert found.b.servers["generation servers"].startswith("2: version")
+    assert found.b.hidden_retries == {"context": 0, "generation": 0}
     if outcome == "FAIL":  # every second request went to it
         assert 15 <= task.worse <= 45
         assert task.better == 0

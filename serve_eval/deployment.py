@@ -1,0 +1,298 @@
+"""What is known of a deployment of trtllm-serve: its servers, their versions, configs and sizes, and who came and left.
+
+Recorded, shown and warned of; no run fails for a route that is missing. Nothing is asked of an endpoint that does not
+say a version, and nothing beyond /cluster_info of one that has no such route and that no launcher of ours started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from serve_eval.address import normalise_base_url
+from serve_eval.errors import ServeEvalError
+from serve_eval.schema import Endpoint, Failure, Limits, Task
+
+if TYPE_CHECKING:
+    from serve_eval.client.client import Client
+
+DEPLOYMENT = "deployment"
+"""Its place in an endpoint's info."""
+TIMEOUT_S = 5.0
+MOST_BYTES = 256 * 1024
+LAUNCHERS = ("trtllm", "trtllm_disaggregated", "container", "slurm")
+FRONT, SERVER = "orchestrator", "server"
+SIZES = {
+    "tp": ("--tp_size", "tensor_parallel_size"),
+    "pp": ("--pp_size", "pipeline_parallel_size"),
+    "cp": ("--cp_size", "context_parallel_size"),
+    "ep": ("--ep_size", "moe_expert_parallel_size"),
+}
+"""Sizes of parallelism by our short names: the flag of trtllm-serve, and the key of its config."""
+ROLES = {"context_servers": "context", "generation_servers": "generation"}
+FEW_TOKENS = 2
+"""Tokens up to which an answer is decided by its first one: a letter, and perhaps a space before it or a dot."""
+
+Deployment = dict[str, Any]
+
+
+async def seen(endpoint: Endpoint, client: Client) -> Endpoint:
+    """The endpoint with what is known of its deployment at the beginning of a session."""
+    info = endpoint.info
+    if not isinstance(info.get("version"), str):
+        return endpoint
+    cluster = await _cluster(client)
+    ours = info.get("launcher") in LAUNCHERS
+    if cluster is None and not ours:
+        return endpoint
+    launched = await asyncio.to_thread(_launched, info) if ours else []
+    workers = [one for one in launched if one["role"] != FRONT] or _registered(cluster)
+    found: Deployment = {"workers": await asyncio.gather(*(_asked(one, endpoint) for one in workers))}
+    if cluster is not None:
+        front = next((one for one in launched if one["role"] == FRONT), {"name": FRONT, "url": endpoint.base_url})
+        found |= {"front_door": {**front, "version": info["version"]}, "cluster_before": cluster}
+    return replace(endpoint, info={**info, DEPLOYMENT: _masked(found, client)})
+
+
+async def seen_again(endpoint: Endpoint, client: Client) -> Endpoint:
+    """The same at the end of the session."""
+    known = endpoint.info.get(DEPLOYMENT)
+    if not isinstance(known, Mapping) or "cluster_before" not in known:
+        return endpoint
+    cluster = await _cluster(client)
+    after = {} if cluster is None else _masked({"cluster_after": cluster}, client)
+    return replace(endpoint, info={**endpoint.info, DEPLOYMENT: {**known, **after}})
+
+
+# ---------------------------------------------------------------------------------------------- finding it out
+
+
+async def _cluster(client: Client) -> dict[str, Any] | None:
+    """What an orchestrator tells of its servers; None where there is none."""
+    told = await _json(client, "/cluster_info")
+    return told if isinstance(told, dict) and "is_ready" in told else None
+
+
+async def _json(client: Client, path: str) -> object:
+    """What a route beside /v1 answers; None where it does not, or not with JSON."""
+    root = urlsplit(client.endpoint.base_url).path.removesuffix("/v1")
+    reply = await client.exchange("GET", root + path, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES)
+    if isinstance(reply, Failure) or reply.error is not None or reply.status != 200:
+        return None
+    try:
+        found: object = msgspec.json.decode(reply.content)
+    except msgspec.DecodeError:
+        return None
+    return found
+
+
+def _registered(cluster: Mapping[str, Any] | None) -> list[Deployment]:
+    """The servers that an orchestrator lists; with addresses in a file it lists none."""
+    workers = (cluster or {}).get("current_workers")
+    found = []
+    for kind, role in ROLES.items():
+        listed = workers.get(kind) if isinstance(workers, Mapping) else None
+        for i, one in enumerate(listed if isinstance(listed, list) else ()):
+            if isinstance(one, Mapping) and "host" in one and "port" in one:
+                url = f"http://{one['host']}:{one['port']}"
+                found.append({"name": str(one.get("worker_id", f"{role}_{i}")), "role": role, "url": url})
+    return found
+
+
+def _launched(info: Mapping[str, object]) -> list[Deployment]:
+    """The servers that a launcher started, with the configs that it wrote. Reads files."""
+    servers, commands = info.get("servers"), info.get("commands")
+    if not isinstance(servers, Mapping) or not isinstance(commands, Sequence):
+        return []
+    found = []
+    for (name, url), words in zip(servers.items(), commands, strict=False):
+        role = str(name).rpartition("_")[0]
+        config = _config(words)
+        one: Deployment = {"name": name, "role": role if role in ROLES.values() else SERVER, "url": url}
+        if name == FRONT:
+            one["role"] = FRONT
+        else:
+            one["parallelism"] = _sizes(words, config or {})
+        found.append({**one, **({} if config is None else {"config": config})})
+    return found
+
+
+def _config(words: Sequence[str]) -> dict[str, Any] | None:
+    """The content of the config file that a command line names; None where it cannot be read here."""
+    import yaml
+
+    file = _after(words, "--config") or _after(words, "-c")
+    try:
+        content = None if file is None else yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _sizes(words: Sequence[str], config: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes that are set; tp is 1 unless it is."""
+    found = {"tp": 1}
+    for name, (flag, key) in SIZES.items():
+        size = str(config.get(key) or _after(words, flag) or "")
+        if size.isdecimal():
+            found[name] = int(size)
+    return found
+
+
+def _after(words: Sequence[str], flag: str) -> str | None:
+    return next((after for word, after in pairwise(words) if word == flag), None)
+
+
+async def _asked(worker: Deployment, endpoint: Endpoint) -> Deployment:
+    """A server with what it says of itself, if it can be reached from here. Keys and a proxy are for the front door."""
+    from serve_eval.client.client import Client  # what only reads a report does without it
+
+    try:
+        at = replace(endpoint, base_url=normalise_base_url(worker["url"]))
+        async with Client(at, Limits(connect_timeout_s=TIMEOUT_S, max_attempts=1)) as client:
+            version, told = await asyncio.gather(_json(client, "/version"), _json(client, "/server_info"))
+    except (ServeEvalError, OSError, ValueError):  # an address that is none: nothing is known then
+        return worker
+    more: Deployment = {}
+    if isinstance(version, dict) and "version" in version:
+        more["version"] = str(version["version"])
+    if isinstance(told, dict):
+        more["server_info"] = told
+    return {**worker, **more}
+
+
+def _masked(found: Deployment, client: Client) -> Deployment:
+    """As it may be written down: without secrets, and plain JSON."""
+    text = client.masked(msgspec.json.encode(found, enc_hook=str).decode(), 8)
+    masked: Deployment = msgspec.json.decode(text)
+    return masked
+
+
+# --------------------------------------------------------------------------------------------------- saying it
+
+
+def is_disaggregated(info: Mapping[str, object]) -> bool:
+    """Whether an endpoint's info tells of an orchestrator."""
+    known = info.get(DEPLOYMENT)
+    return isinstance(known, Mapping) and "cluster_before" in known
+
+
+def told(info: Mapping[str, object]) -> dict[str, str]:
+    """What is known, for people: a text for each kind of server."""
+    known = info.get(DEPLOYMENT)
+    if not isinstance(known, Mapping):
+        return {}
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for one in (known.get("front_door"), *known.get("workers", ())):
+        if isinstance(one, Mapping):
+            kinds.setdefault(str(one.get("role", FRONT)), []).append(one)
+    found = {}
+    for role, ones in kinds.items():
+        texts = dict.fromkeys(_described(one) for one in ones)
+        what = "; ".join(text for text in texts if text) or "nothing else is known"
+        alone = role in (FRONT, SERVER)
+        found[role if alone else f"{role} servers"] = what if alone else f"{len(ones)}: {what}"
+    return found
+
+
+def _described(one: Mapping[str, Any]) -> str:
+    said = [f"version {one['version']}"] if "version" in one else []
+    said += [f"{name} {size}" for name, size in one.get("parallelism", {}).items()]
+    said += [f"{key} {value}" for key, value in _flat(one.get("config", {})) if key not in _NOT_SHOWN]
+    return ", ".join(said)
+
+
+_NOT_SHOWN = {"hostname", "port", *(key for _, key in SIZES.values())}
+
+
+def _flat(config: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
+    """The entries of a config with their paths; addresses, which say nothing of how it serves, are left out."""
+    for key, value in config.items():
+        if key in ("urls", "disagg_cluster"):
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def chunk_sizes(info: Mapping[str, object]) -> list[int]:
+    """The lengths at which its configs have long prompts cut into chunks."""
+    known = info.get(DEPLOYMENT)
+    workers = known.get("workers", ()) if isinstance(known, Mapping) else ()
+    configs = [one.get("config", {}) for one in workers if one.get("role") != "generation"]
+    sizes = [config.get("max_num_tokens") for config in configs if config.get("enable_chunked_prefill")]
+    return [size for size in dict.fromkeys(sizes) if isinstance(size, int)]
+
+
+def remarks(info: Mapping[str, object]) -> list[str]:
+    """What a reader of the verdict should know of the deployment."""
+    known = info.get(DEPLOYMENT)
+    if not isinstance(known, Mapping):
+        return []
+    return [*_sizes_differ(known), *_versions_differ(known), *_came_and_left(known)]
+
+
+def _sizes_differ(known: Mapping[str, Any]) -> list[str]:
+    sizes = {
+        role: {
+            ", ".join(f"{name} {size}" for name, size in one["parallelism"].items())
+            for one in known["workers"]
+            if one.get("role") == role and "parallelism" in one
+        }
+        for role in ROLES.values()
+    }
+    context, generation = (sizes[role] for role in ROLES.values())
+    if not context or not generation or context == generation:
+        return []
+    return [
+        f"asymmetric parallelism: context servers have {' and '.join(sorted(context))}, generation servers "
+        f"{' and '.join(sorted(generation))}; wrong answers were reported of such a pair (TensorRT-LLM issue 6507): "
+        "compare with one of equal sizes"
+    ]
+
+
+def _versions_differ(known: Mapping[str, Any]) -> list[str]:
+    ones = [one for one in (known.get("front_door"), *known["workers"]) if one is not None and "version" in one]
+    by_version: dict[str, list[str]] = {}
+    for one in ones:
+        by_version.setdefault(one["version"], []).append(one["name"])
+    if len(by_version) < 2:
+        return []
+    each = "; ".join(f"{version}: {', '.join(names)}" for version, names in by_version.items())
+    return [f"several versions serve together: {each}"]
+
+
+def _came_and_left(known: Mapping[str, Any]) -> list[str]:
+    if "cluster_after" not in known:
+        return []
+    before, after = ({_name(one) for one in _registered(known[when])} for when in ("cluster_before", "cluster_after"))
+    found = []
+    if left := sorted(before - after):
+        found.append(f"{len(left)} servers left the deployment during the run: {', '.join(left)}")
+    if came := sorted(after - before):
+        found.append(f"{len(came)} servers came to the deployment during the run: {', '.join(came)}")
+    if known["cluster_before"].get("is_ready") and not known["cluster_after"].get("is_ready"):
+        found.append("the orchestrator did not call itself ready any more when the run ended")
+    return found
+
+
+def _name(one: Mapping[str, Any]) -> str:
+    return f"{one['role']} server {one['url'].removeprefix('http://')}"
+
+
+def first_tokens(tasks: Iterable[Task]) -> str | None:
+    """A word of warning where no answer is longer than what a context server alone decides."""
+    if any(task.sampling.max_tokens > FEW_TOKENS for task in tasks):
+        return None
+    return (
+        "the first token decides every answer here: behind a disaggregated front door that one comes from a context "
+        "server, and nothing is said of the generation servers. Add a task with long answers, such as gsm8k"
+    )

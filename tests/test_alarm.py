@@ -1,0 +1,153 @@
+"""The alarm while a run goes on: told long before its end of an endpoint that turns worse, and never of a healthy one
+whose hard questions take longest."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from launchers._openai_server import serve_app
+from launchers._simulator import SimulatorConfig, _Simulator
+from launchers.simulated import probability
+from serve_eval import runner
+from serve_eval.alarm import Alarm
+from serve_eval.endpoint import _write_answers
+from serve_eval.evaluation import evaluate
+from serve_eval.preparation import prepare
+from serve_eval.protocol import build_task
+from serve_eval.report.page import write_page
+from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
+from serve_eval.tally import Tally
+
+N = 300
+
+
+@pytest.fixture(scope="module")
+def plan(data_root: Path) -> Plan:
+    return Plan(
+        model="simulated",
+        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        tasks=(Spec(name="gsm8k", options={"num_samples": N}),),
+        dataset_roots=(str(data_root),),
+        no_reference=True,
+        limits=Limits(concurrency=16),
+    )
+
+
+@pytest.fixture(scope="module")
+def config(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
+    path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
+    _write_answers(path, prepare(plan), probability(0.95, 0.0, 0))
+    return SimulatorConfig(answers=path)
+
+
+Behaviour = Callable[[int, bool], tuple[bool, float]]
+"""By the number of a request, and whether its right answer is known: is it answered wrongly, and after how long (s)?"""
+
+
+def _run(plan: Plan, config: SimulatorConfig, behaviour: Behaviour, out: Path) -> tuple[Report, list[tuple[int, str]]]:
+    """The report, and what was told with the number of requests that had come by then."""
+    good, bad = _Simulator(config), _Simulator(replace(config, damage=1.0))
+    came, lines = 0, list[tuple[int, str]]()
+
+    async def completions(request: web.Request) -> web.StreamResponse:
+        nonlocal came
+        came += 1
+        number = came
+        known: Any = await good.completions(request)
+        wrong, seconds = behaviour(number, "I am not sure" not in known.text)
+        await asyncio.sleep(seconds)
+        return await (bad if wrong else good).completions(request)
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", completions)
+
+    async def run() -> Report:
+        async with serve_app(app) as url:
+            at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            return await evaluate(at, out, environ={}, told=lambda line: lines.append((came, line)))
+
+    return asyncio.run(run()), lines
+
+
+def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
+    plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    report, lines = _run(plan, config, lambda number, known: (number > 100 and number % 2 == 0, 0.02), tmp_path / "out")
+    [(came, line)] = [(came, line) for came, line in lines if "bad scores" in line]
+    found = re.search(r"gsm8k: degrading from request (\d+) on: .* bad scores before, .*; the run goes on", line)
+    assert found is not None
+    one = report.tasks[0].degradations[0]
+    assert abs(int(found[1]) - 100) <= 10
+    assert abs(one.since - 100) <= 10
+    assert came < 250
+    page = write_page(report, tmp_path / "out").read_text()
+    assert f">degrading from request {one.since} on (dashed" in page
+    assert page.count("<polyline") == 2 * len(report.tasks[0].degradations)
+
+
+def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
+    plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    hard = replace(config, damage=0.4)
+    report, lines = _run(plan, hard, lambda number, known: (False, 0.005 if known else 0.1), tmp_path / "out")
+    assert 30.0 < (report.tasks[0].result.value or 0.0) < 80.0
+    assert report.tasks[0].degradations == ()
+    assert [line for _, line in lines if "degrading" in line] == []
+    assert "<svg" not in write_page(report, tmp_path / "out").read_text()
+
+
+def test_nothing_beyond_the_first_unfinished_sample_is_looked_at() -> None:
+    task = build_task(Spec(name="gsm8k"))
+    samples = [Sample(id=str(i), prompt="?", target="1") for i in range(200)]
+    tally, lines = Tally(task, samples), list[str]()
+    alarm = Alarm(tally, range(200), lines.append)
+
+    def answer(i: int, text: str) -> None:
+        attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
+        tally.add(i, Response(text=text, finish_reason="stop", attempts=(attempt,)))
+
+    def look() -> list[str]:
+        asyncio.run(alarm.look())
+        return lines
+
+    for i in range(200):
+        if i != 70:
+            answer(i, "#### 1" if i < 90 else "#### 2")
+    assert look() == []
+    answer(70, "#### 1")
+    [line] = look()
+    assert line.startswith("warning: gsm8k: degrading from request 91 on: 0.0% bad scores before, 100.0% from there")
+    assert look() == [line]
+
+
+def test_what_an_earlier_session_had_comes_first() -> None:
+    task = build_task(Spec(name="gsm8k"))
+    tally, lines = Tally(task, [Sample(id=str(i), prompt="?", target="1") for i in range(120)]), list[str]()
+    for i in range(120):
+        attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
+        text = "#### 1" if i < 60 else "#### 2"
+        tally.add(i, Response(text=text, finish_reason="stop", attempts=(attempt,)))
+    asyncio.run(Alarm(tally, range(60, 120), lines.append, had=range(60)).look())
+    assert ["from request 61 on" in line for line in lines] == [True]
+
+
+def test_a_run_in_another_order_has_no_alarm(
+    plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> Alarm:
+        raise AssertionError
+
+    monkeypatch.setattr("serve_eval.evaluation.Alarm", refused)
+    natural = replace(plan, limits=replace(plan.limits, order="natural"), limit=10)
+    report, _ = _run(natural, config, lambda number, known: (False, 0.0), tmp_path / "out")
+    assert report.tasks[0].result.scored == 10

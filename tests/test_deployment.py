@@ -1,0 +1,174 @@
+"""What is recorded of a deployment: asked of servers that say they are trtllm-serve, of nobody else, and never a reason
+to fail."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from aiohttp import web
+
+from launchers._openai_server import serve_app
+from serve_eval import deployment
+from serve_eval.client.client import Client
+from serve_eval.deployment import DEPLOYMENT, chunk_sizes, first_tokens, is_disaggregated, remarks, told
+from serve_eval.protocol import build_task
+from serve_eval.schema import Endpoint, Limits, Spec
+
+Answers = dict[str, Any]
+
+
+def _app(routes: Answers, asked: list[str]) -> web.Application:
+    """A server that answers these paths with JSON; a number is a status, a list gives its entries one after the other,
+    and None never answers."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        found = routes.get(request.path, 404)
+        if isinstance(found, list):
+            found = found.pop(0)
+        if found is None:
+            await asyncio.Event().wait()
+        return web.Response(status=found) if isinstance(found, int) else web.json_response(found)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    return app
+
+
+def _seen(
+    front: Answers, workers: list[Answers], info: dict[str, Any], key: str | None = None
+) -> tuple[Any, list[str]]:
+    """What is known of a front door before and after, and every path that was asked of it. The `names` of
+    `info` are those of launched servers, and (i,) in an answer is the port of worker i."""
+    asked: list[str] = []
+
+    async def run() -> Any:
+        async with AsyncExitStack() as stack:
+            urls = [await stack.enter_async_context(serve_app(_app(one, []))) for one in workers]
+            places = [urlsplit(url) for url in urls]
+
+            def filled(value: Any) -> Any:
+                if isinstance(value, dict):
+                    return {name: filled(one) for name, one in value.items()}
+                if isinstance(value, list):
+                    return [filled(one) for one in value]
+                return places[value[0]].port if isinstance(value, tuple) else value
+
+            url = await stack.enter_async_context(serve_app(_app(filled(front), asked)))
+            servers = dict(zip(info.get("names", ()), [*urls, url], strict=False))
+            endpoint = Endpoint(base_url=url, model="m", info={**info, "servers": servers} if servers else info)
+            async with Client(endpoint, Limits(), api_key=key) as client:
+                endpoint = await deployment.seen(endpoint, client)
+                return (await deployment.seen_again(endpoint, client)).info
+
+    return asyncio.run(run()), asked
+
+
+def _listed(*ports: int, role: str = "context_servers") -> dict[str, Any]:
+    """As an orchestrator lists its servers, of this role and one generation server; (i,) is the port of worker i."""
+    workers: dict[str, Any] = {"context_servers": [], "generation_servers": []}
+    for port in ports:
+        place = {"worker_id": f"w{port}", "host": "127.0.0.1", "port": (port,)}
+        workers[role].append(place)
+    return {"is_ready": True, "current_workers": workers}
+
+
+def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
+    workers: list[Answers] = [
+        {"/version": {"version": "1.2.1"}, "/server_info": {"disaggregated_params": {}}},
+        {"/version": {"version": "1.3.0"}},
+    ]
+    info, asked = _seen({"/cluster_info": [_listed(0, 1), _listed(1)]}, workers, {"version": "1.2.1"})
+    known = info[DEPLOYMENT]
+    assert [one["version"] for one in known["workers"]] == ["1.2.1", "1.3.0"]
+    assert known["workers"][0]["server_info"] == {"disaggregated_params": {}}
+    assert asked == ["/cluster_info", "/cluster_info"]
+    assert is_disaggregated(info)
+    versions, left = remarks(info)
+    assert versions == "several versions serve together: 1.2.1: orchestrator, w0; 1.3.0: w1"
+    assert left.startswith("1 servers left the deployment during the run: context server 127.0.0.1:")
+    assert told(info) == {"orchestrator": "version 1.2.1", "context servers": "2: version 1.2.1; version 1.3.0"}
+
+
+@pytest.mark.parametrize(
+    ("front", "info", "asked"),
+    [
+        ({}, {}, []),  # says no version
+        ({"/cluster_info": 404}, {"version": "0.9"}, ["/cluster_info"]),
+        ({"/cluster_info": {"anything": 1}}, {"version": "0.9"}, ["/cluster_info"]),
+        ({"/cluster_info": 500}, {"version": "0.9", "launcher": "external"}, ["/cluster_info"]),
+    ],
+)
+def test_of_another_server_nothing_more_is_asked(front: Answers, info: dict[str, Any], asked: list[str]) -> None:
+    found, paths = _seen(front, [], info)
+    assert found == info
+    assert paths == asked
+    assert (remarks(found), told(found), is_disaggregated(found)) == ([], {}, False)
+
+
+def test_routes_that_never_answer_and_addresses_that_are_none_cost_seconds_and_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deployment, "TIMEOUT_S", 0.2)
+    listed = _listed(0)
+    listed["current_workers"]["generation_servers"] = [{"host": "no such host", "port": "x"}, "nonsense", {}]
+    info, _ = _seen({"/cluster_info": [listed, None]}, [{"/version": None, "/server_info": 500}], {"version": "1"})
+    known = info[DEPLOYMENT]
+    assert ["version" in one for one in known["workers"]] == [False, False]
+    assert "cluster_after" not in known
+    assert remarks(info) == []
+
+
+def test_what_a_launcher_wrote_is_read_and_secrets_are_masked(tmp_path: Path) -> None:
+    for name, text in {
+        "context": "tensor_parallel_size: 2\nmax_num_tokens: 4096\nenable_chunked_prefill: true\n",
+        "generation": "kv_cache_config: {dtype: fp8}\ntoken: secret-key-of-ours\n",
+        "orchestrator": "port: 1\nmax_retries: 0\ncontext_servers: {num_instances: 1, urls: [x]}\n",
+    }.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    commands = [
+        ["trtllm-serve", "serve", "m", "--config", str(tmp_path / "context.yaml")],
+        ["trtllm-serve", "serve", "m", "--tp_size", "1", "--config", str(tmp_path / "generation.yaml")],
+        ["trtllm-serve", "disaggregated", "-c", str(tmp_path / "orchestrator.yaml")],
+    ]
+    names = ["context_0", "generation_0", "orchestrator"]
+    given = {
+        "version": "1.2.1",
+        "launcher": "trtllm_disaggregated",
+        "commands": commands,
+        "servers": "urls",
+        "names": names,
+    }
+    workers: list[Answers] = [{"/version": {"version": "1.2.1"}}] * 2
+    info, _ = _seen({"/cluster_info": {"is_ready": True}}, workers, given, key="secret-key-of-ours")
+    assert "secret-key" not in str(info[DEPLOYMENT])
+    assert told(info) == {
+        "orchestrator": "version 1.2.1, max_retries 0, context_servers.num_instances 1",
+        "context servers": "1: version 1.2.1, tp 2, max_num_tokens 4096, enable_chunked_prefill true",
+        "generation servers": "1: version 1.2.1, tp 1, kv_cache_config.dtype fp8, token ***",
+    }
+    [line] = remarks(info)
+    assert line.startswith("asymmetric parallelism: context servers have tp 2, generation servers tp 1;")
+    assert "6507" in line
+    assert chunk_sizes(info) == [4096]
+
+
+def test_one_launched_server_is_no_disaggregated_deployment() -> None:
+    commands = [["trtllm-serve", "serve", "m", "--tp_size", "4"]]
+    given = {"version": "1.2.1", "launcher": "trtllm", "commands": commands, "names": ["trtllm"]}
+    info, asked = _seen({"/version": {"version": "1.2.1"}}, [], given)
+    assert told(info) == {"server": "version 1.2.1, tp 4"}
+    assert asked[0] == "/cluster_info"
+    assert sorted(asked[1:]) == ["/server_info", "/version"]
+    assert not is_disaggregated(info)
+
+
+def test_a_task_of_one_token_says_nothing_of_generation_servers() -> None:
+    short, long = (build_task(Spec(name=name)) for name in ("mmlu", "gsm8k"))
+    assert "generation servers" in (first_tokens([short]) or "")
+    assert first_tokens([short, long]) is None
