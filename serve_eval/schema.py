@@ -1357,7 +1357,8 @@ class ComparedTask:
     """One task, answered by A and by B. `verdict` is that of B with A in the place of the reference. `worse` and
     `better` count the prompts whose score fell and rose from A's first run to B's; `flips` are some of them, the worse
     ones first. `itself` is None where neither was asked twice. `apart_s` is the median time between the two requests
-    for a prompt in seconds: what lies far apart was not asked under the same load."""
+    for a prompt in seconds: what lies far apart was not asked under the same load. `attributions` tell of either side
+    which of its workers gave the bad answers (None: not known)."""
 
     task: str
     a: TaskResult
@@ -1371,6 +1372,7 @@ class ComparedTask:
     itself: SelfFlips | None
     flips: tuple[Flip, ...]
     warnings: tuple[str, ...] = ()
+    attributions: tuple[Attribution | None, Attribution | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,8 +84,9 @@ def rows(measures: Mapping[str, Sequence[Cell]], alpha: float) -> list[Row]:
 
     With probability 1 - `alpha` nobody is accused where all are alike.
 
-    * A worker is compared with the others among answers of the same worker of the other role. Where there are none, as
-      under two routers in turns, with all others, and when a worker of the other role is accused, without its answers.
+    * A worker is compared with the others among answers of the same worker of the other role. Where it shares none with
+      them, as under two routers in turns, it is compared with all, and has to be worse also without the answers of any
+      one of its partners, by the largest p: else that partner explains it.
     * A pair has to be worse both than its context worker with others and than its generation worker with others, by the
       larger of both p. When it is, its two workers are tested without it, and when that accuses both of them, they
       explain the pair.
@@ -139,19 +140,9 @@ def _explained(found: list[Row], cells: Sequence[Cell], level: float) -> list[Ro
         if one.role != PAIR and any(pair[ROLES.index(one.role)] == one.worker[0] for pair in strong)
     }
     by_two = {pair for pair in strong if all(without.get(one, 1.0) <= level for one in zip(ROLES, pair, strict=True))}
-    later = [
+    return [
         replace(one, p=1.0 if one.worker in by_two else without.get((one.role, one.worker[0]), one.p)) for one in found
     ]
-    for i, one in enumerate(later):
-        if one.role == PAIR or one.p > level:
-            continue
-        place = ROLES.index(one.role)
-        if not _informed(rest, place, one.worker[0]):
-            worse = {other.worker[0] for other in later if other.role == ROLES[1 - place] and other.p <= level}
-            known = {name for name in worse if _informed(rest, 1 - place, name)}
-            left = [c for c in rest if c[1 - place] not in known]
-            later[i] = replace(one, p=max(one.p, _worker_p(left, place, one.worker[0])))
-    return later
 
 
 def _row(worker: tuple[str, ...], role: str, measure: str, cells: Sequence[Cell], p: float) -> Row:
@@ -168,10 +159,13 @@ def _who(cell: Cell, role: str) -> tuple[str | None, ...]:
 
 
 def _worker_p(cells: Sequence[Cell], place: int, name: str) -> float:
-    """A worker beside the others of its role: among answers of the same partner, where it shares one."""
+    """A worker beside the others of its role."""
     known = [c for c in cells if c[place] is not None]
-    informed = _informed(cells, place, name)
-    return no_worse(_tables((c, c[place] == name, (c.stratum, c[1 - place]) if informed else c.stratum) for c in known))
+    if _informed(cells, place, name):
+        return no_worse(_tables((c, c[place] == name, (c.stratum, c[1 - place])) for c in known))
+    partners = {c[1 - place] for c in known if c[place] == name}
+    left = [[c for c in known if c[1 - place] != partner] for partner in partners] if len(partners) > 1 else [known]
+    return max((no_worse(_tables((c, c[place] == name, c.stratum) for c in some)) for some in left), default=1.0)
 
 
 def _pair_p(cells: Sequence[Cell], pair: tuple[str, ...]) -> float:
