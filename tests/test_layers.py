@@ -83,6 +83,7 @@ LAYERS: list[tuple[str, ...]] = [
         "twin_verdict",
         "comparison",
         "chunk_lengths",
+        "attributing",
         "invariants",
         "demo",
     ),

@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import stat
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,14 @@ from serve_eval.report.terminal import render
 from serve_eval.schema import Limits, Plan, Report, Spec
 from tests.standin.in_process import Deployed, deployed
 
-N = 160
+N = 120
+PACE = {f"generation_{i}": {"latency_s": 0.01 * (i + 1)} for i in range(4)}
+"""Workers that take times of their own: answers that all begin and end together are anybody's."""
+
+
+def faulty(name: str) -> dict[str, dict[str, Any]]:
+    """One worker whose answers are wrong from the first one on."""
+    return {**PACE, name: {**PACE.get(name, {}), "corrupt_after": 0}}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +44,7 @@ def plan(data_root: Path) -> Plan:
         dataset_roots=(str(data_root),),
         limit=N,
         no_reference=True,
-        limits=Limits(concurrency=6),
+        limits=Limits(concurrency=4),
     )
 
 
@@ -75,8 +81,7 @@ def shown(report: Report) -> str:
 
 
 def test_a_corrupt_generation_server_is_named_by_the_run_itself(plan: Plan, answers: Path, tmp_path: Path) -> None:
-    faults = {"generation_2": {"corrupt_after": 0}}
-    report, there = run(plan, tmp_path, 2, 4, answers=answers, faults=faults)
+    report, there = run(plan, tmp_path, 2, 4, answers=answers, faults=faulty("generation_2"))
     told = report.tasks[0].attribution
     assert told is not None
     assert (told.how, told.planned) == ("times", N)
@@ -97,18 +102,26 @@ def test_a_corrupt_generation_server_is_named_by_the_run_itself(plan: Plan, answ
     )
 
 
-def test_who_is_told_is_who_it_was(plan: Plan, answers: Path, tmp_path: Path) -> None:
-    """With every answer of one server wrong and all others right, a wrong join shows."""
-    report, there = run(replace(plan, limit=60), tmp_path, 1, 3, faults={"generation_0": {"latency_s": 0.02}})
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_is_told_is_who_it_was(plan: Plan, tmp_path: Path, stream: bool) -> None:
+    """One server is always wrong and the others never are, so that every join can be looked at."""
+    right = tmp_path / "answers.jsonl"
+    _write_answers(right, prepare(plan), lambda task, sample: 1.0)
+    streamed = replace(plan, limit=60, limits=Limits(concurrency=4, stream=stream))
+    faults = faulty("generation_1")
+    report, there = run(streamed, tmp_path / "run", 1, 3, answers=right, faults=faults)
     told = report.tasks[0].attribution
     assert told is not None
-    counts = Counter(line["generation"] for line in lines(tmp_path))
-    assert set(counts) <= {there.host(f"generation_{i}") for i in range(3)}
-    assert max(counts.values()) <= 20 + 60 - told.joined
+    rows = {row.worker: row for row in told.rows if row.measure == "wrong answers"}
+    guilty = rows.pop(there.host("generation_1"))
+    assert told.joined >= 50
+    assert guilty.bad >= 0.9 * guilty.answers
+    assert sum(row.bad for row in rows.values()) <= 2
+    assert told.joined == len(lines(tmp_path / "run"))
 
 
 def test_healthy_servers_are_not_accused(plan: Plan, answers: Path, tmp_path: Path) -> None:
-    report, _ = run(plan, tmp_path, 2, 3, answers=answers)
+    report, _ = run(plan, tmp_path, 2, 3, answers=answers, faults=PACE)
     told = report.tasks[0].attribution
     assert told is not None
     assert told.rows
@@ -123,15 +136,22 @@ def test_a_door_that_tells_nothing_leaves_no_file(plan: Plan, answers: Path, tmp
 
 
 def test_a_run_that_goes_on_adds_what_it_asks(plan: Plan, answers: Path, tmp_path: Path) -> None:
-    few = replace(plan, limit=12)
-    run(few, tmp_path, 1, 2, answers=answers)
-    before = lines(tmp_path)
-    report, _ = run(replace(few, repeats=2), tmp_path, 1, 2, answers=answers)
+    few = replace(plan, limit=20)
+
+    async def story() -> Report:
+        async with deployed(1, 2, answers=answers, faults=PACE) as there:
+            await evaluate(at(few, there), tmp_path, environ={})
+            before.extend(lines(tmp_path))
+            return await evaluate(at(replace(few, repeats=2), there), tmp_path, environ={})
+
+    before: list[dict[str, Any]] = []
+    told = asyncio.run(story()).tasks[0].attribution
     after = lines(tmp_path)
     assert after[: len(before)] == before
-    told = report.tasks[0].attribution
     assert told is not None
-    assert (told.planned, told.joined) == (24, len(after))
+    assert (told.planned, told.joined) == (40, len(after))
+    assert len(before) > 12
+    assert len(after) > 24
 
 
 def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_tells(
@@ -139,8 +159,8 @@ def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_t
 ) -> None:
     async def story() -> Any:
         async with (
-            deployed(1, 2, answers=answers) as a,
-            deployed(1, 2, answers=answers, faults={"generation_1": {"corrupt_after": 0}}) as b,
+            deployed(1, 2, answers=answers, faults=PACE) as a,
+            deployed(1, 2, answers=answers, faults=faulty("generation_1")) as b,
         ):
             small = replace(plan, limit=60, limits=Limits(concurrency=4))
             sides = Side(plan=at(small, a)), Side(plan=at(small, b))
