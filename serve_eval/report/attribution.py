@@ -19,6 +19,8 @@ def sentences(told: Attribution) -> Iterator[str]:
     """What is known, and who is accused."""
     if told.how != "asked":
         yield f"{told.joined} of {told.planned} samples are known by {told.how} to be answered by which servers"
+        if 2 * told.joined < told.planned:
+            yield "the others could have been answered by several; serve-eval attribute asks each server by itself"
     workers = {row.worker for row in told.rows if row.role != "pair"}
     for row in told.rows:
         if row.accused:
@@ -40,9 +42,10 @@ def table(told: Attribution) -> Table | None:
         return None
     found = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     for i, column in enumerate(_COLUMNS):
-        found.add_column(column, justify="left" if i < 3 else "right", no_wrap=i != 1)
+        found.add_column(column, justify="left" if i < 3 else "right", overflow="fold", no_wrap=i != 1)
     for row in shown:
-        cells = [row.role, row.worker, row.measure, *map(str, (row.answers, row.bad, row.others, row.others_bad))]
+        worker = row.worker.replace("http://", "").replace("/v1", "")
+        cells = [row.role, worker, row.measure, *map(str, (row.answers, row.bad, row.others, row.others_bad))]
         found.add_row(*map(Text, map(clean, (*cells, _p(row.p_holm)))), style="bold red" if row.accused else None)
     return found
 

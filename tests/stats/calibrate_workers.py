@@ -54,12 +54,8 @@ def tables() -> str:
             cells.append(f"{100 * found / ROUNDS:.2f}")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     head = [f"{what} +{by:.0%}" for what in ("worker", "pair") for by in WORSE]
-    lines += [
-        "",
-        f"| one is worse: named, and (somebody healthy) | {' | '.join(head)} |",
-        "|---" * (1 + len(head)) + "|",
-    ]
-    rounds = ROUNDS // 10
+    lines += ["", f"| who is named | {' | '.join(head)} |", "|---" * (1 + len(head)) + "|"]
+    rounds = max(1, ROUNDS // 10)
     for name, (contexts, generations, in_turns) in DEPLOYMENTS.items():
         tied = in_turns and contexts == generations
         cells = []
@@ -69,13 +65,16 @@ def tables() -> str:
                     cells.append("-")  # these workers have but one partner each
                     continue
                 random = numpy.random.default_rng(round(100 * by))
-                named = "c1+g1" if pair or tied else "g1"
+                right = "c1+g1" if pair or tied else "g1"
                 told = [
                     _named(name, lambda c, g, d=by, p=pair: 0.1 + d * (g == 1 and (c == 1 or not p)), random)
                     for _ in range(rounds)
                 ]
-                right, wrong = sum(named in one for one in told), sum(bool(one - {named}) for one in told)
-                cells.append(f"{100 * right / rounds:.0f} ({100 * wrong / rounds:.1f})")
+                counts = [sum(right in one for one in told)]
+                if pair:
+                    counts.append(sum(right not in one and bool(one & {"c1", "g1"}) for one in told))
+                counts.append(sum(bool(one - {right} - ({"c1", "g1"} if pair else set())) for one in told))
+                cells.append(" / ".join(f"{100 * count / rounds:.3g}" for count in counts))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
