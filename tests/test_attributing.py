@@ -30,7 +30,7 @@ def plan(data_root: Path) -> Plan:
         launcher=Spec(name="external", options={}),
         tasks=(Spec(name="gsm8k", options={"max_tokens": 64}),),
         dataset_roots=(str(data_root),),
-        limit=40,
+        limit=24,
         no_reference=True,
         limits=Limits(concurrency=4),
     )
@@ -47,7 +47,7 @@ def asked(
     plan: Plan,
     out: Path,
     *shape: int,
-    samples: int = 20,
+    samples: int = 12,
     with_pairs: bool = True,
     workers: Callable[[Deployed], list[Worker]] | None = None,
     more: Mapping[str, Any] | None = None,
@@ -89,7 +89,7 @@ def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(
     guilty = there.workers["generation_2"]
     assert accused(done) == {"alone": [guilty], "in pairs": [guilty]}
     assert done.exit_code == 1
-    assert (done.asked, done.requests) == (20, 20 * (6 + 2 * 8))
+    assert (done.asked, done.requests) == (12, 12 * (6 + 2 * 8))
     assert done.alone.how == "asked"
     assert json.loads((tmp_path / attributing.RESULT_FILE).read_text())["exit_code"] == 1
 
@@ -99,16 +99,14 @@ def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_
     assert accused(done) == {"alone": [], "in pairs": []}
     assert (done.exit_code, done.warnings) == (0, ())
     assert done.in_pairs is not None
-    assert (done.in_pairs.joined, done.in_pairs.planned) == (80, 80)
+    assert (done.in_pairs.joined, done.in_pairs.planned) == (48, 48)
 
 
 def test_sides_that_do_not_fit_show_in_pairs_only(plan: Plan, answers: Path, tmp_path: Path) -> None:
     """Wrong is what comes of another tensor parallel size than the generation worker's own: a checkerboard."""
     faults = {f"generation_{i}": {"wrong_tp": True} for i in (0, 1)}
     sizes = {"context_1": 2, "generation_1": 2}
-    done, there = asked(
-        plan, tmp_path, 2, 2, samples=40, answers=answers, faults=faults, tensor_parallel=sizes, more={"limit": 40}
-    )
+    done, there = asked(plan, tmp_path, 2, 2, samples=24, answers=answers, faults=faults, tensor_parallel=sizes)
     url = there.workers
     pairs = [f"{url[f'context_{c}']} + {url[f'generation_{g}']}" for c, g in ((0, 1), (1, 0))]
     assert accused(done) == {"alone": [], "in pairs": sorted(pairs)}
@@ -126,7 +124,7 @@ def test_a_failure_is_no_wrong_answer(plan: Plan, answers: Path, tmp_path: Path)
     faults = {"generation_1": {"error_after": 0, "error_status": 400}}
     done, there = asked(plan, tmp_path, 1, 3, answers=answers, faults=faults, more={"limits": Limits(max_error_rate=1)})
     rows = [row for row in done.alone.rows if row.accused]
-    assert [(row.worker, row.measure, row.bad) for row in rows] == [(there.workers["generation_1"], "failures", 20)]
+    assert [(row.worker, row.measure, row.bad) for row in rows] == [(there.workers["generation_1"], "failures", 12)]
     assert not [row for row in done.alone.rows if row.measure == "wrong answers" and row.accused]
 
 
