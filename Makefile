@@ -48,6 +48,7 @@ calibrate: $(VENV)/.runtime
 	@$(BIN)/python -m tests.stats.calibrate
 	@$(BIN)/python -m tests.stats.calibrate_onset
 	@$(BIN)/python -m tests.stats.calibrate_watch
+	@$(BIN)/python -m tests.stats.calibrate_workers
 
 # Coverage-guided, for two minutes; new inputs that it finds stay in a folder of its own.
 fuzz: $(VENV)/.dev

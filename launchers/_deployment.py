@@ -65,8 +65,8 @@ class Disaggregated(Options, frozen=True, kw_only=True):
 
     `cache_transceiver` is the cache_transceiver_config of both sides, unless both configs have the same. `discovery`:
     the servers register with the orchestrator instead of being listed in its file, to which `orchestrator` adds further
-    keys. `request_timeout_s` is the orchestrator's limit per request (None: twice what the client waits for a sample,
-    at least 7200 s).
+    keys. `perf_metrics`: all of them keep, for whoever reads it, which servers had which request. `request_timeout_s`
+    is the orchestrator's limit per request (None: twice what the client waits for a sample, at least 7200 s).
     """
 
     model: str | None = None
@@ -76,6 +76,7 @@ class Disaggregated(Options, frozen=True, kw_only=True):
     cache_transceiver: dict[str, Any] = msgspec.field(default_factory=lambda: {"backend": "DEFAULT"})
     discovery: bool = False
     orchestrator: dict[str, Any] = {}
+    perf_metrics: bool = False
     env: dict[str, str | None] = {}
     command: str | list[str] = "trtllm-serve"
     request_timeout_s: int | None = None
@@ -133,6 +134,8 @@ def parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
             raise PlanError(f"launcher.{kind}.num_instances: must be 1 or more")
     read = [_trtllm_command.read_config(side.config, f"launcher.{kind}.config") for kind, side in sides.items()]
     types = [_trtllm_command.value_of("--kv_cache_dtype", side.extra_args) for side in sides.values()]
+    if deployment.perf_metrics:
+        read = [{**_disaggregated.PERF_METRICS, **content} for content in read]
     contents = _disaggregated.agreed(read[0], read[1], deployment.cache_transceiver, types)
     found = [
         _part(f"{role(kind)}_{i}", kind, side, deployment.backend, content, f"launcher.{kind}")
@@ -267,7 +270,10 @@ def _orchestrator(
     sides, place = _sides(deployment), placed[-1][1]
     addresses = {kind: [f"{p.reached_at}:{p.port}" for part, p in placed if part.kind == kind] for kind in sides}
     routers = {kind: side.router for kind, side in sides.items()}
-    content = _disaggregated.orchestrator(place.host, place.port, addresses, routers, section, deployment.orchestrator)
+    more = deployment.orchestrator
+    if deployment.perf_metrics:
+        more = {"perf_metrics_max_requests": _disaggregated.PERF_METRICS["perf_metrics_max_requests"], **more}
+    content = _disaggregated.orchestrator(place.host, place.port, addresses, routers, section, more)
     file = context.log_dir / f"{ORCHESTRATOR}.yaml"
     limit = deployment.request_timeout_s or max(REQUEST_S, math.ceil(2 * context.patience_s))
     if limit <= context.patience_s:

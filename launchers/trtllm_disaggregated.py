@@ -41,6 +41,7 @@ async def launch(
     cache_transceiver: dict[str, Any] = {"backend": "DEFAULT"},  # noqa: B006 - shown in lists of options, never changed
     discovery: bool = False,
     orchestrator: dict[str, Any] = {},  # noqa: B006
+    perf_metrics: bool = False,
     gpus: list[int | str] | None = None,
     env: dict[str, str | None] = {},  # noqa: B006
     command: str | list[str] = "trtllm-serve",
@@ -55,7 +56,8 @@ async def launch(
 
     GPUs are given in disjoint blocks, context servers first. `cache_transceiver` is the cache_transceiver_config of
     both sides, unless both configs have the same. `discovery`: the servers register with the orchestrator instead of
-    being listed in its file, to which `orchestrator` adds further keys. `host` and `port` are the orchestrator's; the
+    being listed in its file, to which `orchestrator` adds further keys. `perf_metrics`: all servers keep which of them
+    had which request, so that a run can say which one answers wrong. `host` and `port` are the orchestrator's; the
     servers bind loopback. `request_timeout_s` is the orchestrator's limit per request (None: twice what the client
     waits for a sample, at least 7200 s). The others are those of the launcher `trtllm`.
 

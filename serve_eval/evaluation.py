@@ -44,6 +44,7 @@ from serve_eval.rerunning import Rerun, note_asked, set_aside
 from serve_eval.runner import Lane, Progress, Session, ask
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Report, lives
+from serve_eval.served import noted
 from serve_eval.watch import Watch
 from serve_eval.work import Work, may_stop_early, open_task, opened, score_again
 
@@ -124,7 +125,8 @@ async def evaluate(
                     if lives(w.p.task.name):
                         pending = [w.tally.samples[i] for i in w.pending_samples()]
                         note_asked(folder, w.p.task, pending, _version_of(endpoint.info))
-                await _ask(plan, able, client, folder, progress, hung, seat, told)
+                async with noted(client, {w.p.task.name: w.journal for w in able}, folder):
+                    await _ask(plan, able, client, folder, progress, hung, seat, told)
                 await _judge_answers(plan, work, folder, environ, progress, itself=client)
                 if before and (after := await client.hidden_retries()):
                     retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}

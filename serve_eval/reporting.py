@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 
 import serve_eval
-from serve_eval import folders, judging, origins, pairing, run_folder
+from serve_eval import folders, judging, origins, pairing, run_folder, served
+from serve_eval.attribution import attributed
 from serve_eval.degradation import degradations
 from serve_eval.degradation import told as told_of
 from serve_eval.endpoint import LAUNCHERS
@@ -33,6 +34,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.served import Served
 from serve_eval.validity import remarks
 from serve_eval.verdicts import _acceptance
 from serve_eval.verdicts._classic import decided_early
@@ -58,8 +60,10 @@ def report_on(
     unsupported = run_folder.unsupported(folder)
     loads = run_folder.loads(folder)
     in_random_order = plan.early_stop is not None or all(load.limits.order == "random" for load in loads)
+    known = served.read(folder)
     tasks = tuple(
-        _report_task(w, plan, judge, unsupported.get(w.p.task.name), in_random_order=in_random_order) for w in work
+        _report_task(w, plan, judge, unsupported.get(w.p.task.name), known, in_random_order=in_random_order)
+        for w in work
     )
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -76,9 +80,16 @@ def report_on(
 
 
 def _report_task(
-    w: Work, plan: Plan, judge: Callable[..., Verdict], lacks: Ability | None, *, in_random_order: bool
+    w: Work,
+    plan: Plan,
+    judge: Callable[..., Verdict],
+    lacks: Ability | None,
+    known: Mapping[str, Mapping[str, Sequence[Served]]] | None,
+    *,
+    in_random_order: bool,
 ) -> TaskReport:
-    """`lacks` is what the endpoint cannot do; a task that was answered to its end before stays judged."""
+    """`lacks` is what the endpoint cannot do; a task that was answered to its end before stays judged. `known` is who
+    answered what, by task and sample."""
     p, tally = w.p, w.tally
     early = None if w.early is None else w.early.result()
     unasked = lacks is not None and w.unfinished
@@ -119,6 +130,9 @@ def _report_task(
         isolations=() if w.executions is None else tuple(w.executions.isolations),
         degradations=worse,
         judges=judges,
+        attribution=None
+        if known is None
+        else attributed(tally.fates(), w.journal.records(), known.get(p.task.name, {}), p.task.metric),
     )
 
 

@@ -9,6 +9,7 @@ cases/<task>.jsonl   under what a user's own cases were asked
 archive/<time>/      records that do not count any more
 report.json          the report                        report.html          the same to look at
 logs/                of launched servers
+served.jsonl         which servers behind one door answered which request, where the door tells it
 order.json           the seed of the order of a run that may stop early
 """
 

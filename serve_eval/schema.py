@@ -375,10 +375,12 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):
-    """Token counts as the server reports them."""
+    """Token counts as the server reports them. `cached_tokens` are those of the prompt that its prefix cache had (None:
+    it does not say)."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int | None = None
 
 
 class ToolCall(Struct, frozen=True, gc=False):
@@ -430,7 +432,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     `choice_logprobs` has the log-probabilities of the tokens of each of the sample's choices; usage, latency and
     attempts are then those of all their requests together, and there is no text either. `choice_greedy` says of each
     whether greedy decoding would have written it (None: the server does not tell). An answer with `tool_calls` often
-    has no text, and is none the less an answer.
+    has no text, and is none the less an answer. `answer_id` is what the server calls it.
     """
 
     text: str
@@ -451,6 +453,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     choice_logprobs: tuple[tuple[float, ...], ...] | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     choice_greedy: tuple[bool, ...] | None = None
+    answer_id: str | None = None
 
     @property
     def truncated(self) -> bool:
@@ -862,8 +865,9 @@ class WorkerShare:
     """What came of the answers that one worker had a hand in, beside those of all others of its role.
 
     `role` is context, generation, pair (of both) or server; `measure` what is counted as bad: wrong answers, empty
-    answers, failures. `p` is that of Fisher's one-sided test that this worker is no worse than the others, `p_holm`
-    the same corrected over all rows of the task. `accused`: it is, beyond the level that stands in the attribution.
+    answers, failures. A pair is named as `CONTEXT + GENERATION`. `p` is that of an exact one-sided test that this
+    worker is no worse than the others (serve_eval.stats.contingency), `p_holm` the same corrected over all rows of the
+    task. `accused`: it is, beyond the level that stands in the attribution.
     """
 
     worker: str
@@ -879,6 +883,23 @@ class WorkerShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFigures:
+    """What was measured of the requests that one worker had a hand in: medians, None where the server tells nothing.
+
+    `kv_transfer_s` is the time that the KV cache of a prompt took from the context to the generation server, and
+    `kv_bytes` its size. `cached_tokens` of `prompt_tokens`, in all, came out of a prefix cache.
+    """
+
+    worker: str
+    role: str
+    answers: int
+    kv_transfer_s: float | None = None
+    kv_bytes: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
     """Which of the workers behind one door had a hand in which answers, and who is to blame.
 
@@ -891,6 +912,7 @@ class Attribution:
     planned: int
     alpha: float
     rows: tuple[WorkerShare, ...]
+    figures: tuple[WorkerFigures, ...] = ()
 
 
 class VerdictOutcome(StrEnum):
@@ -1008,7 +1030,8 @@ class Traffic:
     `attempts` counts requests, `retries` those beyond a sample's first by what had gone wrong before
     ("http_error 429"), `not_streamed` those among them that asked without streaming for an answer that a stream had
     lost. Times are percentiles (p50, p90, p99, max) in seconds of answered requests; empty where nothing was measured.
-    `acceptance` is there when answers tell how many tokens a step gave.
+    `acceptance` is there when answers tell how many tokens a step gave. `cached_tokens` of the prompts came out of a
+    prefix cache (None: no answer tells).
     """
 
     attempts: int
@@ -1020,6 +1043,7 @@ class Traffic:
     prompt_tokens: int
     completion_tokens: int
     acceptance: Acceptance | None = None
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1333,7 +1357,8 @@ class ComparedTask:
     """One task, answered by A and by B. `verdict` is that of B with A in the place of the reference. `worse` and
     `better` count the prompts whose score fell and rose from A's first run to B's; `flips` are some of them, the worse
     ones first. `itself` is None where neither was asked twice. `apart_s` is the median time between the two requests
-    for a prompt in seconds: what lies far apart was not asked under the same load."""
+    for a prompt in seconds: what lies far apart was not asked under the same load. `attributions` tell of either side
+    which of its workers gave the bad answers (None: not known)."""
 
     task: str
     a: TaskResult
@@ -1347,6 +1372,7 @@ class ComparedTask:
     itself: SelfFlips | None
     flips: tuple[Flip, ...]
     warnings: tuple[str, ...] = ()
+    attributions: tuple[Attribution | None, Attribution | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1374,6 +1400,29 @@ class Comparison:
     b: ComparedSide
     rule: Spec
     tasks: tuple[ComparedTask, ...]
+    exit_code: int
+    started_at: str
+    wall_s: float
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributed:
+    """What asking each worker by itself told: what attribution.json holds.
+
+    `alone` is each worker answering whole, `in_pairs` every context server handing over to every generation server
+    (None: not asked). Both have half of the level where both were asked. `asked` are the prompts, `requests` all that
+    were sent.
+    """
+
+    schema_version: int
+    run: str
+    model: str | None
+    workers: tuple[tuple[str, str], ...]
+    asked: int
+    requests: int
+    alone: Attribution
+    in_pairs: Attribution | None
     exit_code: int
     started_at: str
     wall_s: float

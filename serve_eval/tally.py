@@ -268,6 +268,12 @@ class Tally:
     def _flagged(self, flag: int) -> int:
         return sum(flags & flag for flags in self._flags) // flag
 
+    def fates(self) -> Iterator[tuple[str, float, bool]]:
+        """Every sample with its score, NaN where it has none, and whether there was an answer without any text."""
+        no_text = {self._OUTCOMES[Outcome.EMPTY], self._OUTCOMES[Outcome.REASONING_ONLY]}
+        for i, outcome in enumerate(self._outcome):
+            yield self.samples[i].id, self._values[i] if outcome else math.nan, outcome in no_text
+
     def course(self, among: Iterable[int] | None = None) -> Course:
         """What came of the samples that have a score, `among` these positions or all, in the order in which they were
         started."""

@@ -75,6 +75,7 @@ class TrafficCounter:
         self._retries: Counter[str] = Counter()
         self._latency, self._ttft, self._tpot = Times(), Times(), Times()
         self._steps = Steps()
+        self._cached: int | None = None
 
     def see(self, result: Response | Failure) -> None:
         attempts = result.attempts
@@ -95,6 +96,8 @@ class TrafficCounter:
                 self._tpot.add(result.tpot_s)
             self._prompt_tokens += result.usage.prompt_tokens
             self._completion_tokens += result.usage.completion_tokens
+            if result.usage.cached_tokens is not None:
+                self._cached = (self._cached or 0) + result.usage.cached_tokens
             if result.tokens_per_step and result.usage.completion_tokens:
                 self._steps.add(result.usage.completion_tokens, result.tokens_per_step)
 
@@ -109,4 +112,5 @@ class TrafficCounter:
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
             acceptance=self._steps.acceptance(),
+            cached_tokens=self._cached,
         )

@@ -163,6 +163,7 @@ def _task(
         itself=itself,
         flips=tuple(replace(flip, divergence=looked.get((name, flip.id))) for flip in flips),
         warnings=tuple(warnings),
+        attributions=(a.task.attribution, b.task.attribution),
     )
 
 

@@ -41,6 +41,7 @@ def test_every_flag_that_is_named_exists() -> None:
             ["smoke"],
             ["watch"],
             ["compare"],
+            ["attribute"],
             ["power"],
             ["rescore"],
             ["export"],

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 import serve_eval
 from serve_eval.cli import (
+    attribute,
     capsule,
     cases,
     compare,
@@ -55,6 +56,7 @@ app = typer.Typer(
 )
 app.command("run", short_help="Evaluate an endpoint: PASS, FAIL, INCONCLUSIVE.")(run.run)
 app.command("compare", short_help="Two endpoints beside each other: is B worse than A?")(compare.compare)
+app.command("attribute", short_help="Which server behind a door answers wrong?")(attribute.attribute)
 app.command("smoke", short_help="Check an endpoint in seconds: what it does.")(smoke_command.smoke)
 app.command("watch", short_help="Watch an endpoint in production, and alarm.")(watch_command.watch)
 app.command("diagnose", short_help="Why is a run red, and what to change?")(diagnose.diagnose)

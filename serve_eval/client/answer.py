@@ -56,4 +56,5 @@ def response(
         tokens_per_step=said.tokens_per_step,
         prompt_logprobs=said.prompt_logprobs,
         tool_calls=said.tool_calls,
+        answer_id=said.id,
     )

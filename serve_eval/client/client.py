@@ -313,7 +313,7 @@ class Client:
         except wire.InvalidResponse as error:
             raise self._error(error) from error
         if self._secrets:
-            for name in ("text", "reasoning", "refusal", "finish_reason", "stop_reason"):
+            for name in ("text", "reasoning", "refusal", "finish_reason", "stop_reason", "id"):
                 if told := getattr(said, name):
                     setattr(said, name, self.masked(told, 8))
         return said
@@ -333,6 +333,10 @@ class Client:
     def _brief(self, text: str) -> str:
         """A message without what must not be shown, and not longer than one may be."""
         return self.masked(text)[: wire.MAX_MESSAGE]
+
+    def now(self) -> float:
+        """The time on the clock of the attempts: seconds since 1970 in UTC that never jump."""
+        return self._epoch + time.monotonic()
 
     async def models(self) -> list[str]:
         """The ids that /v1/models lists; empty where there is no such route (a disaggregated orchestrator).

@@ -204,9 +204,13 @@ def usage(told: object) -> Usage:
     if not isinstance(told, dict):
         return NO_USAGE
     prompt, completion = told.get("prompt_tokens"), told.get("completion_tokens")
+    details = told.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    if type(cached) is not int or not 0 <= cached < 2**53:
+        cached = None
     if type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0:
-        return Usage(prompt_tokens=prompt, completion_tokens=completion)
-    return Usage(prompt_tokens=_count(prompt), completion_tokens=_count(completion))
+        return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+    return Usage(prompt_tokens=_count(prompt), completion_tokens=_count(completion), cached_tokens=cached)
 
 
 def _count(value: object) -> int:

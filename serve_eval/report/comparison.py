@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from serve_eval.report.terminal import RED, diagnose_hint, paired_text, say, seconds
+from serve_eval.report.terminal import RED, attribution, diagnose_hint, paired_text, say, seconds
 from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome
 
 SHOWN = 5
@@ -102,6 +102,9 @@ def _explain(task: ComparedTask, console: Console) -> None:
     left = task.worse + task.better - min(SHOWN, len(task.flips))
     if left > 0 and task.flips:
         say(console, f"{name}: and {left} more flips; comparison.json has {len(task.flips)} with their texts")
+    for side, workers in zip("AB", task.attributions, strict=True):
+        if workers is not None:
+            attribution(workers, f"{name}: {side}", console)
     for reason in verdict.reasons:
         say(console, f"{name}: {reason}")
     for warning in (*verdict.warnings, *task.warnings):

@@ -12,11 +12,13 @@ from rich.text import Text
 
 from serve_eval.deployment import told
 from serve_eval.reference import spec_text
+from serve_eval.report.attribution import sentences, table
 from serve_eval.report.text import clean
 from serve_eval.schema import (
     MEAN,
     Acceptance,
     AcceptanceCheck,
+    Attribution,
     EarlyStop,
     FailureKind,
     Isolation,
@@ -184,6 +186,16 @@ def _explain(task: TaskReport, console: Console) -> None:
         say(console, f"{name}: {reason}")
     for warning in verdict.warnings:
         say(console, f"{name}: warning: {warning}")
+    if task.attribution is not None:
+        attribution(task.attribution, name, console)
+
+
+def attribution(told: Attribution, name: str, console: Console) -> None:
+    """Prints who of several workers gave the bad answers."""
+    for sentence in sentences(told):
+        say(console, f"{name}: {sentence}")
+    if (rows := table(told)) is not None:
+        console.print(rows)
 
 
 def _acceptance(told: Acceptance, check: AcceptanceCheck | None) -> str:
@@ -271,6 +283,8 @@ def _traffic(task: TaskReport) -> str:
     ):
         if times:
             said.append(f"{label} " + ", ".join(f"{name} {seconds(value)}" for name, value in times.items()))
+    if traffic.cached_tokens:
+        said.append(f"{traffic.cached_tokens} of {traffic.prompt_tokens} prompt tokens out of a prefix cache")
     return "; ".join(said)
 
 

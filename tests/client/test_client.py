@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,6 +84,23 @@ def test_text_and_messages_are_answered(answers: Path, prompt: Any) -> None:
     assert result.latency_s == pytest.approx(attempt.end_s - attempt.start_s, abs=1e-4)
     assert stats.headers[0]["X-Request-ID"] == attempt.request_id
     assert stats.bodies[0]["temperature"] == 0.0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_keeps_what_the_server_calls_it(stream: bool) -> None:
+    piece = {"id": "cmpl-of-the-server", "choices": [{"index": 0, "text": "7", "finish_reason": "stop"}]}
+    used = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 8}}
+    lines = [json.dumps(one) for one in ({**piece, "usage": None}, {"id": "x", "choices": [], "usage": used})]
+
+    async def handler(request: web.Request) -> web.Response:
+        if not stream:
+            return web.json_response({**piece, "usage": used})
+        text = "".join(f"data: {line}\n\n" for line in (*lines, "[DONE]"))
+        return web.Response(text=text, content_type="text/event-stream")
+
+    result = _ask(handler, replace(QUICK, stream=stream))
+    assert isinstance(result, Response)
+    assert (result.answer_id, result.usage.cached_tokens) == ("cmpl-of-the-server", 8)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,17 @@ def test_a_completion_of_trtllm_serve_is_read() -> None:
     assert answer.usage == Usage(prompt_tokens=7, completion_tokens=2)
 
 
+@pytest.mark.parametrize(
+    ("details", "kept"),
+    [({"cached_tokens": 5}, 5), ({"cached_tokens": 0}, 0), ({}, None), (None, None), ({"cached_tokens": "5"}, None)],
+)
+def test_the_tokens_that_a_prefix_cache_had_are_kept_and_so_is_the_id(details: object, kept: int | None) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": details}
+    body = {"id": "cmpl-1", "choices": [{"text": "7", "finish_reason": "stop"}], "usage": usage}
+    said = wire.decode(json.dumps(body).encode(), JSON)
+    assert (said.id, said.usage.cached_tokens) == ("cmpl-1", kept)
+
+
 def test_a_chat_answer_keeps_reasoning_apart() -> None:
     message = {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": []}
     answer = wire.decode(json.dumps({"choices": [{"message": message, "finish_reason": "length"}]}).encode(), JSON)

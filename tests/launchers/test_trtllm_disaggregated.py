@@ -180,6 +180,17 @@ def test_the_orchestrator_waits_longer_than_the_client() -> None:
     assert trtllm_disaggregated.commands(patient, ready_timeout_s=100.5)[-1][-4:] == ["-t", "161", "-r", "14400"]
 
 
+def test_perf_metrics_are_kept_by_all_servers_when_they_are_asked_for() -> None:
+    found = written(perf_metrics=True, context_servers={"config": {"perf_metrics_max_requests": 5}})
+    asked_for = ("return_perf_metrics", "perf_metrics_max_requests")
+    kept = {name: [content.get(key) for key in asked_for] for name, content in found.items()}
+    assert kept == {
+        "context_servers.yaml": [True, 5],
+        "generation_servers.yaml": [True, 10_000],
+        "orchestrator.yaml": [None, 10_000],
+    }
+
+
 # ----------------------------------------------------------------------------------------------------- lifecycle
 
 

@@ -23,6 +23,7 @@ from tests.standin.discovery import Store, prefix
 from tests.standin.faults import Faults
 from tests.standin.fields import CompletionRequest, Invalid, Request, parse, set_fields
 from tests.standin.options import Flavour
+from tests.standin.perf import Routed
 from tests.standin.serving import application, log
 from tests.standin.worker import VERSIONS
 
@@ -67,6 +68,7 @@ class Orchestrating:
         self._known: dict[str, tuple[_Router, str]] = {}
         self._numbers = itertools.count()
         self._requests = 0
+        self._routed = Routed(config.perf_metrics_max_requests)
         self.app = application()
         self.app.router.add_post("/v1/completions", self._receive)
         self.app.router.add_post("/v1/chat/completions", self._receive)
@@ -180,13 +182,14 @@ class Orchestrating:
         return json_response(200, encode(info))
 
     async def _perf_metrics(self, request: web.Request) -> web.Response:
+        told: dict[str, list[dict[str, Any]]] = {}
         for url in (*self._ctx.servers, *self._gen.servers):
             try:
                 async with self._client.get(f"http://{url}/perf_metrics") as response:
-                    await response.read()
-            except (aiohttp.ClientError, OSError) as error:
+                    told[url] = await response.json()
+            except (aiohttp.ClientError, OSError, ValueError) as error:
                 log(f"no metrics of {url}: {error}")
-        return json_response(200, b"[]")
+        return json_response(200, encode(self._routed.drain(told)))
 
     async def _to_prometheus(self, request: web.Request) -> web.Response:
         return web.Response(status=307, headers={"Location": "/prometheus/metrics/"})
@@ -200,7 +203,7 @@ class Orchestrating:
     # ----------------------------------------------------------------------------------------------------- inference
 
     async def _receive(self, http: web.Request) -> web.StreamResponse:
-        either = self.flavour == "v12"
+        arrived, either = time.monotonic(), self.flavour == "v12"
         try:
             chat = http.path == "/v1/chat/completions"
             request = parse(await http.read(), chat=chat, flavour=self.flavour, path=http.path, either=either)
@@ -209,7 +212,7 @@ class Orchestrating:
         self._requests += 1
         await self._misbehave()
         try:
-            return await self._serve(http, request)
+            return await self._serve(http, request, arrived)
         except Exception as error:
             return json_response(500, encode({"detail": f"Internal server error {error}"}))
 
@@ -223,7 +226,7 @@ class Orchestrating:
             await asyncio.Event().wait()
         await asyncio.sleep(faults.latency_s)
 
-    async def _serve(self, http: web.Request, request: Request) -> web.StreamResponse:
+    async def _serve(self, http: web.Request, request: Request, arrived: float) -> web.StreamResponse:
         if not self._ready():
             raise RuntimeError("Cluster is not ready")
         fields = set_fields(request)
@@ -232,7 +235,7 @@ class Orchestrating:
         number = self._request_id()
         context = self._ctx.next()
         if self.config.schedule_style == "generation_first":
-            return await self._both_at_once(http, request, fields, number, context)
+            return await self._both_at_once(http, request, fields, number, context, arrived)
         answer = await self._context(request, fields, number, context)
         if _is_final(answer, request):
             if request.stream:
@@ -244,17 +247,22 @@ class Orchestrating:
         given = {**params.model_dump(), "request_type": "generation_only"}
         ids = "prompt" if isinstance(request, CompletionRequest) else "prompt_token_ids"
         body = {**fields, ids: answer.prompt_token_ids, "disaggregated_params": given}
-        return await self._generation(http, request, body, self._gen.next(context))
+        generation = self._gen.next(context)
+        response = await self._generation(http, request, body, generation)
+        self._routed.note(context, generation, number, arrived)
+        return response
 
     async def _both_at_once(
-        self, http: web.Request, request: Request, fields: dict[str, Any], number: int, context: str
+        self, http: web.Request, request: Request, fields: dict[str, Any], number: int, context: str, arrived: float
     ) -> web.StreamResponse:
         params = {"request_type": "generation_only", "ctx_request_id": number, "disagg_request_id": number}
         body = {**fields, "disaggregated_params": {**params, "schedule_style": 1}}
         first = asyncio.create_task(self._context(request, fields, number, context))
         try:
-            response = await self._generation(http, request, body, self._gen.next(context))
+            generation = self._gen.next(context)
+            response = await self._generation(http, request, body, generation)
             await first
+            self._routed.note(context, generation, number, arrived)
         finally:
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)

@@ -43,6 +43,7 @@ from tests.standin.generation import (
     text_logprobs,
 )
 from tests.standin.options import Flavour
+from tests.standin.perf import Performed
 from tests.standin.serving import application
 
 VERSIONS = {"v12": "1.2.1", "main": "1.3.0rc25"}
@@ -64,7 +65,7 @@ def create(config: Worker, brain: model.Model, faults: Faults, flavour: Flavour)
         ("GET", "/version", worker.version),
         ("GET", "/v1/models", worker.models),
         ("GET", "/metrics", worker.nothing),
-        ("GET", "/perf_metrics", worker.nothing),
+        ("GET", "/perf_metrics", worker.perf_metrics),
         ("POST", "/kv_cache_events", worker.nothing),
         ("GET", "/steady_clock_offset", worker.clock),
         ("POST", "/steady_clock_offset", worker.set_clock),
@@ -92,6 +93,7 @@ class _Worker:
         self.dead = False
         self._requests = 0
         self._contexts = itertools.count(1)
+        self._performed = Performed(config)
 
     # -------------------------------------------------------------------------------------------------- small routes
 
@@ -117,12 +119,16 @@ class _Worker:
     async def nothing(self, request: web.Request) -> web.Response:
         return json_response(200, b"[]")
 
+    async def perf_metrics(self, request: web.Request) -> web.Response:
+        return json_response(200, encode(self._performed.drain()))
+
     async def clock(self, request: web.Request) -> web.Response:
         received = time.monotonic()
         await asyncio.sleep(0.2)
         return json_response(200, encode({"receive_ts": received, "transmit_ts": time.monotonic()}))
 
     async def set_clock(self, request: web.Request) -> web.Response:
+        self._performed.offset_s = (await request.json())["offset"]
         return web.Response()
 
     async def info(self, request: web.Request) -> web.Response:
@@ -147,6 +153,7 @@ class _Worker:
         return count is not None and self._requests > count
 
     async def _receive(self, http: web.Request, *, chat: bool) -> web.StreamResponse:
+        arrived = time.monotonic()
         try:
             raw: bytes | dict[str, Any] = await http.read()
             if http.headers.get("X-TRTLLM-Msgpack") == "1":
@@ -159,7 +166,7 @@ class _Worker:
             if self._requests == self.faults.lose and http.transport is not None:
                 http.transport.abort()
             await self._misbehave()
-            return await self._answer(http, request)
+            return await self._answer(http, request, arrived)
         except Invalid as error:
             return json_response(400, encode({"error": str(error)}))
         except Refused as error:
@@ -187,7 +194,8 @@ class _Worker:
             raise Refused(faults.error_status, trtllm_error("Generation failed, as told", kind, faults.error_status))
         await asyncio.sleep(faults.latency_s)
 
-    async def _answer(self, http: web.Request, request: Request) -> web.StreamResponse:
+    async def _answer(self, http: web.Request, request: Request, arrived: float) -> web.StreamResponse:
+        began = time.monotonic()
         self._check(request)
         prompts = self._prompts(request)
         room = [self._room(ids, request) for ids in prompts]
@@ -199,6 +207,7 @@ class _Worker:
                 answer = self._whole(ids, request, index)
                 outputs.append(generate(answer, request, 1 if context else most))
         prompt_tokens = sum(len(ids) for ids in prompts)
+        self._performed.note(request, arrived=arrived, began=began, prompt_tokens=prompt_tokens)
         if context:
             body = self._body(request, outputs, prompt_tokens)
             self._hand_over(request, body, outputs, prompts[0])

@@ -1,0 +1,74 @@
+"""`serve-eval attribute`: the prompts of a run to each server behind its front door, and to each pair of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serve_eval.cli._include import IncludePath, folders_of
+
+
+def attribute(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--worker",
+            metavar="ROLE=URL",
+            help="context=URL, generation=URL, or a URL of one of several whole servers. Repeatable.",
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", metavar="N", help="Prompts of the run, chosen at random.")] = 50,
+    no_pairs: Annotated[bool, typer.Option("--no-pairs", help="Each server alone; no pairs.")] = False,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of the choice (default: that of the run).")] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", help="Prompts asked at a time.")] = 4,
+    include_path: IncludePath = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show whom it asks, and the cost; send nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print attribution.json.")] = False,
+) -> None:
+    """Ask every server behind a front door, and every pair, the same prompts of a run: which of them answers wrong?
+
+    Servers are those that the run's launcher started and that are still up (--keep-servers), that are registered with
+    the front door, that the run was answered by, or --worker. Exit codes: 0 nobody is worse than the others, 1 somebody
+    is, 2 usage, 3 not the run's data any more, 4 endpoint or infrastructure, 5 nothing was answered, 130 interrupted.
+    """
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._streams import emit, say
+    from serve_eval.errors import PlanError
+    from serve_eval.report.exit_code import INTERRUPTED
+    from serve_eval.run_folder import saved_plan
+    from serve_eval.trust import trusted
+
+    if samples < 1 or concurrency < 1:
+        raise PlanError("--samples and --concurrency must be 1 or more")
+    from serve_eval import attributing
+
+    plan = trusted(saved_plan(run), folders_of(include_path))
+    given = [attributing.worker(text) for text in worker or ()]
+    try:
+        asking = run_async(
+            attributing.prepared(run, plan, given=given, samples=samples, with_pairs=not no_pairs, seed=seed)
+        )
+        if dry_run:
+            emit("".join(f"{one.role} {one.url}\n" for one in asking.workers) + f"{asking.cost()}\nnothing was sent\n")
+            return
+        say(f"serve-eval attribute: {run}", asking.cost())
+        done = run_async(attributing.attribute(run, asking, at_a_time=concurrency, told=say))
+    except Interrupted:
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        emit((run / attributing.RESULT_FILE).read_text(encoding="utf-8"))
+    else:
+        import io
+        import sys
+
+        from rich.console import Console
+
+        from serve_eval.report.attributed import render
+
+        buffer, terminal = io.StringIO(), sys.stdout.isatty()
+        render(done, run, Console(file=buffer, force_terminal=terminal, width=Console().width, highlight=False))
+        emit(buffer.getvalue())
+    raise typer.Exit(done.exit_code)

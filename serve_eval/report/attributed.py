@@ -1,0 +1,22 @@
+"""What asking each worker by itself told, for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from serve_eval.report.terminal import attribution, say
+from serve_eval.schema import Attributed
+
+
+def render(done: Attributed, run: Path, console: Console) -> None:
+    """Prints who was asked, who is accused, and the tables."""
+    say(console, f"{done.asked} prompts, {done.requests} requests, {done.wall_s:.1f} s")
+    for name, part in (("alone", done.alone), ("in pairs", done.in_pairs)):
+        if part is not None:
+            say(console, f"{name}: {part.joined} of {part.planned} answers were had")
+            attribution(part, name, console)
+    for warning in done.warnings:
+        say(console, f"warning: {warning}")
+    say(console, f"attribution: {run / 'attribution.json'}")

@@ -1,0 +1,190 @@
+"""Which servers behind one door answered which request: read beside a run, with no further request to the model.
+
+The orchestrator of trtllm-serve's 1.2 line tells of its requests at GET /perf_metrics, each once: whoever reads it
+takes it away from others. OUT/served.jsonl has a line per request that could be joined. Nothing of this ever fails a
+run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from serve_eval.client.client import Client
+from serve_eval.errors import ServeEvalError
+from serve_eval.joining import Record, Sent, join, record
+from serve_eval.journal import Journal
+from serve_eval.schema import Failure
+
+FILE = "served.jsonl"
+POLL_S, SLOWEST_POLL_S = 1.0, 10.0
+"""Between two readings: while something comes, and at most while nothing does."""
+SETTLE_S = 0.5
+"""From the last answer until the last reading: records come after answers."""
+READ_TIMEOUT_S = 10.0
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was joined: of a sample `id` of a task, begun at `started_s` as its last attempt says, by these
+    servers; `how` it is known (ids or times); time and size of the transfer of its KV cache, where told."""
+
+    task: str
+    id: str
+    started_s: float
+    context: str | None
+    generation: str | None
+    how: str
+    kv_transfer_s: float | None = None
+    kv_bytes: float | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Served)
+
+
+def read(folder: Path) -> dict[str, dict[str, list[Served]]] | None:
+    """The lines of a run folder by task and sample; None where there is no such file. Lines that cannot be read are
+    passed over: the file only informs."""
+    try:
+        lines = (folder / FILE).read_bytes().splitlines()
+    except OSError:
+        return None
+    found: dict[str, dict[str, list[Served]]] = {}
+    for line in lines:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            one = _decoder.decode(line)
+            found.setdefault(one.task, {}).setdefault(one.id, []).append(one)
+    return found
+
+
+@asynccontextmanager
+async def noted(client: Client, journals: Mapping[str, Journal], folder: Path) -> AsyncIterator[None]:
+    """Notes in the folder which servers answer the requests of the block, where the front door tells it. `journals` are
+    those of the tasks, by name."""
+    door = await _door(client)
+    if door is None:
+        yield
+        return
+    began, records = client.now(), list[Record]()
+    door.listeners.append((client, records))
+    try:
+        yield
+        if await door.read() or door.told:
+            await asyncio.sleep(SETTLE_S)
+            await door.read()
+    finally:
+        door.listeners = [one for one in door.listeners if one[1] is not records]
+        if not door.listeners:
+            door.close()
+        if records:
+            with suppress(ServeEvalError, OSError):  # it only informs, and what ended the run is to be told
+                _append(folder / FILE, _joined(journals, began, records))
+
+
+class _Door:
+    """Reads what a front door tells, for all runs of this process that ask it: each record is told once."""
+
+    def __init__(self, client: Client) -> None:
+        self.listeners: list[tuple[Client, list[Record]]] = []
+        self.told = False
+        self._url, self._read_s = client.endpoint.base_url, client.now()
+        self._reading = asyncio.Lock()
+        self._task = asyncio.create_task(self._watch())
+
+    async def read(self) -> bool:
+        """Hands what has come since the reading before to all who listen; whether there was any."""
+        async with self._reading:
+            if not self.listeners:
+                return False
+            client = self.listeners[0][0]
+            told = await _get(client, "/perf_metrics")
+            before, self._read_s = self._read_s, client.now()
+            listed = told if isinstance(told, list) else []
+            found = [one for entry in listed if (one := record(entry, before, self._read_s)) is not None]
+            for _, records in self.listeners:
+                records += found
+            self.told |= bool(found)
+            return bool(found)
+
+    async def _watch(self) -> None:
+        pause = POLL_S
+        while True:
+            await asyncio.sleep(pause)
+            pause = POLL_S if await self.read() else min(SLOWEST_POLL_S, 1.5 * pause)
+
+    def close(self) -> None:
+        del _DOORS[self._url]
+        self._task.cancel()
+
+
+_DOORS: dict[str, _Door] = {}
+"""Those that are read now, by their address."""
+
+
+async def _door(client: Client) -> _Door | None:
+    """The front door of a client, with what it had to tell before thrown away. None where it is none that tells."""
+    url = client.endpoint.base_url
+    if url in _DOORS:
+        return _DOORS[url]
+    if not isinstance(await _get(client, "/cluster_info"), dict):
+        return None  # no orchestrator: what /perf_metrics of a single server tells is somebody else's to read
+    if not isinstance(await _get(client, "/perf_metrics"), list):
+        return None
+    if url not in _DOORS:
+        _DOORS[url] = _Door(client)
+    return _DOORS[url]
+
+
+async def _get(client: Client, path: str) -> object:
+    """The JSON of a route beside those of the base URL; None where there is none."""
+    root = urlsplit(client.endpoint.base_url).path.removesuffix("/v1")
+    reply = await client.exchange("GET", root + path, timeout_s=READ_TIMEOUT_S)
+    if isinstance(reply, Failure) or reply.error is not None or reply.status != 200:
+        return None
+    try:
+        told: object = msgspec.json.decode(reply.content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return told
+
+
+def _joined(journals: Mapping[str, Journal], began: float, records: list[Record]) -> Iterator[Served]:
+    """The samples whose last attempt, begun since then, is joined to a record."""
+    sent: list[Sent] = []
+    last: dict[int, tuple[str, str]] = {}
+    for task, journal in journals.items():
+        for kept in journal.records():
+            result = kept.response or kept.failure
+            if result is None or (kept.response is not None and kept.response.choice_logprobs is not None):
+                continue  # of choices each has requests of its own
+            answer_id = None if kept.response is None else kept.response.answer_id
+            for attempt in result.attempts:
+                if attempt.start_s >= began:
+                    final = attempt is result.attempts[-1]
+                    if final:
+                        last[len(sent)] = task, kept.id
+                    sent.append(Sent(attempt.start_s, attempt.end_s, answer_id if final else None))
+    for i, (one, how) in join(sent, records).items():
+        if i in last:
+            task, name = last[i]
+            yield Served(
+                task=task,
+                id=name,
+                started_s=sent[i].start_s,
+                context=one.context,
+                generation=one.generation,
+                how=how,
+                kv_transfer_s=one.kv_transfer_s,
+                kv_bytes=one.kv_bytes,
+            )
+
+
+def _append(path: Path, lines: Iterator[Served]) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as file:
+        file.write(b"".join(_encode(one) + b"\n" for one in lines))

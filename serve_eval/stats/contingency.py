@@ -1,0 +1,205 @@
+"""Which of several workers gives more bad answers than the others, from a table worker x answers x bad.
+
+A test of labels: under "all are alike" the router's choice says nothing of an answer, so that with the margins of the
+table fixed the number of bad ones of a worker is hypergeometric (Fisher 1934), however the answers depend on their
+prompts. In strata, the sum of such numbers (Birch 1964; the strata of the exact test of Mantel and Haenszel's setting).
+
+Context and generation workers are told apart by testing those of one role among answers that share the worker of the
+other: a bad generation worker then makes no context worker look bad, even where a router in turns never mixes all of
+them. What no single worker explains is looked for in pairs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.multiplicity import holm
+
+CONTEXT, GENERATION, PAIR = "context", "generation", "pair"
+ROLES = (CONTEXT, GENERATION)
+
+
+class Cell(NamedTuple):
+    """So many answers, of which some were bad, that the same workers had a hand in (None: no worker of that role, or
+    one that is not known). Only answers of one `stratum` are compared, such as those to one prompt."""
+
+    context: str | None
+    generation: str | None
+    answers: int
+    bad: int
+    stratum: Hashable = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A worker, or the pair of a context and a generation worker, beside all others of its role."""
+
+    worker: tuple[str, ...]
+    role: str
+    measure: str
+    answers: int
+    bad: int
+    others: int
+    others_bad: int
+    p: float
+    p_holm: float = 1.0
+    accused: bool = False
+
+
+def no_worse(tables: Iterable[tuple[int, int, int, int]]) -> float:
+    """P(at least as many bad answers as were seen | all alike), of tables (answers, bad, others, others bad).
+
+    Exact: the distribution of the sum is the convolution of one hypergeometric distribution per table. 1 where no table
+    has answers of both sides, some of them bad and some not. Raises ServeEvalError for counts that make no table.
+    """
+    import numpy
+    from scipy.special import gammaln
+
+    chances, least, seen = numpy.ones(1), 0, 0
+    for answers, bad, others, others_bad in tables:
+        if not (0 <= bad <= answers and 0 <= others_bad <= others):
+            raise ServeEvalError(f"{bad} of {answers} and {others_bad} of {others} make no table")
+        total = bad + others_bad
+        low, high = max(0, total - others), min(answers, total)
+        seen += bad
+        least += low
+        if low == high:
+            continue
+        k = numpy.arange(low, high + 1, dtype=float)
+        # C(answers, k) C(others, total - k), but for a factor
+        logs = -gammaln(k + 1) - gammaln(answers - k + 1) - gammaln(total - k + 1) - gammaln(others - total + k + 1)
+        one = numpy.exp(logs - logs.max())
+        chances = numpy.convolve(chances, one / one.sum())
+    if seen <= least:
+        return 1.0
+    return min(1.0, float(chances[seen - least :].sum()))
+
+
+def rows(measures: Mapping[str, Sequence[Cell]], alpha: float) -> list[Row]:
+    """Every worker with company in its role, and every pair, by what is counted as bad; Holm's correction over all.
+
+    With probability 1 - `alpha` nobody is accused where all are alike.
+
+    * A worker is compared with the others among answers of the same worker of the other role. Where it shares none with
+      them, as under two routers in turns, it is compared with all, and has to be worse also without the answers of any
+      one of its partners, by the largest p: else that partner explains it.
+    * A pair has to be worse both than its context worker with others and than its generation worker with others, by the
+      larger of both p. When it is, its two workers are tested without it, and when that accuses both of them, they
+      explain the pair.
+    * Two workers that only ever work with each other are one row, a pair beside all others.
+
+    Leaving out what others explain can only raise a p, so that it costs none of the level. Measures without any bad
+    answer have no rows: given the totals, which the tests do, they could accuse nobody.
+    """
+    found = [one for measure, cells in measures.items() if any(c.bad for c in cells) for one in _tested(measure, cells)]
+    level = alpha / max(1, len(found))
+    for measure, cells in measures.items():
+        mine = [i for i, one in enumerate(found) if one.measure == measure]
+        for i, one in zip(mine, _explained([found[i] for i in mine], cells, level), strict=True):
+            found[i] = one
+    corrected = holm([one.p for one in found])
+    return [replace(one, p_holm=p, accused=p <= alpha) for one, p in zip(found, corrected, strict=True)]
+
+
+def _tested(measure: str, cells: Sequence[Cell]) -> list[Row]:
+    """The rows of one measure, each by itself."""
+    tied = _tied(cells)
+    found = []
+    for place, role in enumerate(ROLES):
+        names = {name for c in cells if (name := (c.context, c.generation)[place]) is not None}
+        bound = {pair[place] for pair in tied}
+        if len(names) > 1:
+            found += [
+                _row((name,), role, measure, cells, _worker_p(cells, place, name)) for name in sorted(names - bound)
+            ]
+    for pair in sorted(
+        {(c.context, c.generation) for c in cells if c.context is not None and c.generation is not None}
+    ):
+        if pair in tied:
+            p = _pair_p(cells, pair)
+        elif any(len(partners) == 1 for partners in _partners(cells, pair)):
+            continue  # the answers of one of its workers are all its own, and so is that worker's row
+        else:
+            p = max(_pair_p([c for c in cells if c[place] == pair[place]], pair) for place in (0, 1))
+        found.append(_row(pair, PAIR, measure, cells, p))
+    return found
+
+
+def _explained(found: list[Row], cells: Sequence[Cell], level: float) -> list[Row]:
+    """The rows with a higher p where other rows, below `level` whatever Holm makes of it, explain them."""
+    tied = _tied(cells)
+    strong = {one.worker for one in found if one.role == PAIR and one.p <= level and one.worker not in tied}
+    rest = [c for c in cells if c[:2] not in strong]
+    without = {
+        (one.role, one.worker[0]): max(one.p, _worker_p(rest, ROLES.index(one.role), one.worker[0]))
+        for one in found
+        if one.role != PAIR and any(pair[ROLES.index(one.role)] == one.worker[0] for pair in strong)
+    }
+    by_two = {pair for pair in strong if all(without.get(one, 1.0) <= level for one in zip(ROLES, pair, strict=True))}
+    return [
+        replace(one, p=1.0 if one.worker in by_two else without.get((one.role, one.worker[0]), one.p)) for one in found
+    ]
+
+
+def _row(worker: tuple[str, ...], role: str, measure: str, cells: Sequence[Cell], p: float) -> Row:
+    known = [c for c in cells if None not in _who(c, role)]
+    its = [c for c in known if _who(c, role) == worker]
+    answers, bad = sum(c.answers for c in its), sum(c.bad for c in its)
+    others, others_bad = sum(c.answers for c in known) - answers, sum(c.bad for c in known) - bad
+    return Row(worker, role, measure, answers, bad, others, others_bad, p)
+
+
+def _who(cell: Cell, role: str) -> tuple[str | None, ...]:
+    both = (cell.context, cell.generation)
+    return both if role == PAIR else (both[ROLES.index(role)],)
+
+
+def _worker_p(cells: Sequence[Cell], place: int, name: str) -> float:
+    """A worker beside the others of its role."""
+    known = [c for c in cells if c[place] is not None]
+    if _informed(cells, place, name):
+        return no_worse(_tables((c, c[place] == name, (c.stratum, c[1 - place])) for c in known))
+    partners = {c[1 - place] for c in known if c[place] == name}
+    left = [[c for c in known if c[1 - place] != partner] for partner in partners] if len(partners) > 1 else [known]
+    return max((no_worse(_tables((c, c[place] == name, c.stratum) for c in some)) for some in left), default=1.0)
+
+
+def _pair_p(cells: Sequence[Cell], pair: tuple[str, ...]) -> float:
+    """A pair beside all others."""
+    return no_worse(_tables((c, c[:2] == pair, c.stratum) for c in cells if None not in c[:2]))
+
+
+def _informed(cells: Sequence[Cell], place: int, name: str) -> bool:
+    """Whether a worker shares a partner, within a stratum, with another of its role."""
+    mine = {(c.stratum, c[1 - place]) for c in cells if c[place] == name}
+    return any((c.stratum, c[1 - place]) in mine for c in cells if c[place] is not None and c[place] != name)
+
+
+def _tables(marked: Iterable[tuple[Cell, bool, Hashable]]) -> list[tuple[int, int, int, int]]:
+    """A table per stratum of cells, of which some are those of who is tested."""
+    sums: dict[Hashable, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for cell, mine, stratum in marked:
+        at = 0 if mine else 2
+        sums[stratum][at] += cell.answers
+        sums[stratum][at + 1] += cell.bad
+    return [(a, b, c, d) for a, b, c, d in sums.values()]
+
+
+def _partners(cells: Sequence[Cell], pair: tuple[str, ...]) -> tuple[set[str | None], set[str | None]]:
+    """With whom each of two workers worked."""
+    return (
+        {c.generation for c in cells if c.context == pair[0] and c.generation is not None},
+        {c.context for c in cells if c.generation == pair[1] and c.context is not None},
+    )
+
+
+def _tied(cells: Sequence[Cell]) -> set[tuple[str, ...]]:
+    """Pairs that only ever work with each other, where there are others."""
+    pairs = {(c.context, c.generation) for c in cells if c.context is not None and c.generation is not None}
+    if len(pairs) < 2:
+        return set()
+    return {pair for pair in pairs if all(len(partners) == 1 for partners in _partners(cells, pair))}

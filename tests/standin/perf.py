@@ -1,0 +1,96 @@
+"""What became of each request, as GET /perf_metrics tells it: a worker's own records, and both legs put together by the
+orchestrator. Read once, they are gone. Times are those of a clock that starts with the machine, in seconds."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tests.standin.config import Worker
+from tests.standin.fields import Request
+
+BYTES_PER_TOKEN = 131072
+"""Of the KV cache: 32 layers, 8 heads of 128, keys and values of 2 bytes."""
+BYTES_PER_S = 50e9
+"""Of the transfer, which is told and not waited for."""
+
+
+class Performed:
+    """The records of a worker, none unless its config asks for them."""
+
+    def __init__(self, config: Worker) -> None:
+        most = config.args.get("perf_metrics_max_requests") if config.args.get("return_perf_metrics") else 0
+        self._records: deque[dict[str, Any]] = deque(maxlen=most or 0)
+        self._number = 0
+        self.offset_s = 0.0
+        """By how much the clock of whoever collects the records is ahead."""
+
+    def note(self, request: Request, *, arrived: float, began: float, prompt_tokens: int) -> None:
+        """A request that was worked on from `began` until now."""
+        params, now = request.disaggregated_params, time.monotonic()
+        generation = params is not None and params.request_type == "generation_only"
+        size = prompt_tokens * BYTES_PER_TOKEN if generation else 0
+        timing: dict[str, Any] = {
+            "arrival_time": arrived,
+            "first_scheduled_time": began,
+            "first_token_time": now,
+            "last_token_time": now,
+            "server_arrival_time": arrived,
+            "server_first_token_time": now,
+        }
+        if generation:
+            timing |= {"kv_cache_transfer_start": began, "kv_cache_transfer_end": began + size / BYTES_PER_S}
+        timing = {name: at + self.offset_s for name, at in timing.items()}
+        if generation:
+            timing["kv_cache_size"] = size
+        blocks = -(-prompt_tokens // 32)
+        kv_cache = {"num_total_allocated_blocks": blocks, "num_new_allocated_blocks": blocks}
+        kv_cache |= {"num_reused_blocks": 0, "num_missed_blocks": blocks}
+        metrics = {"first_iter": 0, "last_iter": 0, "timing_metrics": timing, "kv_cache_metrics": kv_cache}
+        self._number += 1
+        one: dict[str, Any] = {"request_id": self._number, "perf_metrics": metrics}
+        if params is not None:
+            one["ctx_request_id"] = params.disagg_request_id or params.ctx_request_id
+        self._records.append(one)
+
+    def drain(self) -> list[dict[str, Any]]:
+        told = list(self._records)
+        self._records.clear()
+        return told
+
+
+class Routed:
+    """Which servers an orchestrator gave each request to, at most `most`, until their records are there."""
+
+    def __init__(self, most: int) -> None:
+        self._requests: deque[tuple[str, str, int, float, float]] = deque(maxlen=most)
+        self._of_servers: dict[str, dict[int, dict[str, Any]]] = {}
+
+    def note(self, context: str, generation: str, number: int, arrived: float) -> None:
+        self._requests.append((context, generation, number, arrived, time.monotonic()))
+
+    def drain(self, of_servers: Mapping[str, Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """What is complete with the records that the servers have given."""
+        for url, records in of_servers.items():
+            mine = self._of_servers.setdefault(url, {})
+            mine |= {one["ctx_request_id"]: one for one in records if "ctx_request_id" in one}
+        told, left = [], []
+        for context, generation, number, arrived, first_token in self._requests:
+            of_generation = self._of_servers.get(generation, {}).pop(number, None)
+            if of_generation is None:
+                left.append((context, generation, number, arrived, first_token))
+                continue
+            told.append(
+                {
+                    "ctx_server": context,
+                    "gen_server": generation,
+                    "disagg_server_arrival_time": arrived,
+                    "disagg_server_first_token_time": first_token,
+                    "ctx_perf_metrics": self._of_servers.get(context, {}).pop(number, None),
+                    "gen_perf_metrics": of_generation,
+                }
+            )
+        self._requests = deque(left, maxlen=self._requests.maxlen)
+        return told

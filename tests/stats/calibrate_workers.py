@@ -1,0 +1,83 @@
+"""How often healthy workers are accused, and how often the one that is not is named, as Markdown tables: part of
+`make calibrate`. Printed, never asserted; seeded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy
+
+from serve_eval.stats.contingency import Cell, rows
+
+ALPHA = 0.01
+ROUNDS = 2000
+ANSWERS = 400
+BAD = (0.05, 0.2, 0.5)
+DEPLOYMENTS: dict[str, tuple[int, int, bool]] = {
+    "1 x 4, in turns": (1, 4, True),
+    "2 x 2, in turns": (2, 2, True),
+    "2 x 4, in turns": (2, 4, True),
+    "2 x 4, at random": (2, 4, False),
+    "4 x 8, at random": (4, 8, False),
+}
+"""Context x generation workers, and how requests are given to them."""
+WORSE = (0.1, 0.2, 0.4)
+"""By how much one generation worker, or one pair, is worse than a share of 10 %."""
+
+
+def _named(deployment: str, chance: Callable[[int, int], float], random: numpy.random.Generator) -> set[str]:
+    contexts, generations, in_turns = DEPLOYMENTS[deployment]
+    k = numpy.arange(ANSWERS)
+    c = k % contexts if in_turns else random.integers(contexts, size=ANSWERS)
+    g = k % generations if in_turns else random.integers(generations, size=ANSWERS)
+    cells = []
+    for context in range(contexts):
+        for generation in range(generations):
+            n = int(((c == context) & (g == generation)).sum())
+            if n:
+                bad = int(random.binomial(n, chance(context, generation)))
+                cells.append(Cell(f"c{context}", f"g{generation}", n, bad))
+    return {"+".join(row.worker) for row in rows({"wrong answers": cells}, ALPHA) if row.accused}
+
+
+def tables() -> str:
+    """Both tables."""
+    lines = [
+        f"| context x generation workers | {' | '.join(f'{share:.0%} wrong' for share in BAD)} |",
+        "|---" * (1 + len(BAD)) + "|",
+    ]
+    for name in DEPLOYMENTS:
+        cells = []
+        for share in BAD:
+            random = numpy.random.default_rng(round(100 * share))
+            found = sum(bool(_named(name, lambda c, g, p=share: p, random)) for _ in range(ROUNDS))
+            cells.append(f"{100 * found / ROUNDS:.2f}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    head = [f"{what} +{by:.0%}" for what in ("worker", "pair") for by in WORSE]
+    lines += ["", f"| who is named | {' | '.join(head)} |", "|---" * (1 + len(head)) + "|"]
+    rounds = max(1, ROUNDS // 10)
+    for name, (contexts, generations, in_turns) in DEPLOYMENTS.items():
+        tied = in_turns and contexts == generations
+        cells = []
+        for pair in (False, True):
+            for by in WORSE:
+                if pair and (in_turns or contexts == 1):
+                    cells.append("-")  # these workers have but one partner each
+                    continue
+                random = numpy.random.default_rng(round(100 * by))
+                right = "c1+g1" if pair or tied else "g1"
+                told = [
+                    _named(name, lambda c, g, d=by, p=pair: 0.1 + d * (g == 1 and (c == 1 or not p)), random)
+                    for _ in range(rounds)
+                ]
+                counts = [sum(right in one for one in told)]
+                if pair:
+                    counts.append(sum(right not in one and bool(one & {"c1", "g1"}) for one in told))
+                counts.append(sum(bool(one - {right} - ({"c1", "g1"} if pair else set())) for one in told))
+                cells.append(" / ".join(f"{100 * count / rounds:.3g}" for count in counts))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(tables())

@@ -1,0 +1,166 @@
+"""Who of several workers is to blame: exact p-values, deployments with one fault each, and false accusations."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from math import comb
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.contingency import Cell, no_worse, rows
+from serve_eval.stats.mcnemar import mcnemar
+
+ALPHA = 0.01
+
+
+def _fisher(answers: int, bad: int, others: int, others_bad: int) -> Fraction:
+    """The tail of the hypergeometric distribution in whole numbers."""
+    total = bad + others_bad
+    ways = (comb(answers, k) * comb(others, total - k) for k in range(bad, min(answers, total) + 1))
+    return Fraction(sum(ways), comb(answers + others, total))
+
+
+SIDE = st.integers(0, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))
+
+
+@given(SIDE, SIDE)
+def test_one_table_is_the_one_sided_test_of_fisher(its: tuple[int, int], others: tuple[int, int]) -> None:
+    assert no_worse([(*its, *others)]) == pytest.approx(float(_fisher(*its, *others)), rel=1e-9)
+
+
+def test_small_tables_have_the_p_that_is_worked_out_by_hand() -> None:
+    assert no_worse([(3, 3, 3, 0)]) == pytest.approx(1 / 20)
+    assert no_worse([(50, 48, 150, 12)]) == pytest.approx(3.0105900e-32, rel=1e-6)  # scipy.stats.fisher_exact
+    assert no_worse([(2, 1, 2, 1), (1, 1, 1, 0)]) == pytest.approx(5 / 6 * 1 / 2 + 1 / 6 * 1 / 2)
+
+
+@pytest.mark.parametrize("tables", [[], [(0, 0, 5, 3)], [(5, 0, 5, 0)], [(5, 5, 5, 5)], [(4, 0, 9, 7)]])
+def test_what_cannot_be_worse_has_p_one(tables: list[tuple[int, int, int, int]]) -> None:
+    assert no_worse(tables) == 1.0
+
+
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_two_workers_that_were_asked_the_same_prompts_are_compared_by_mcnemars_exact_test(down: int, up: int) -> None:
+    strata = [(1, 1, 1, 0)] * down + [(1, 0, 1, 1)] * up + [(1, 1, 1, 1), (1, 0, 1, 0)]
+    expected = mcnemar(down, up).p_exact if down else 1.0
+    assert no_worse(strata) == pytest.approx(expected, rel=1e-9)
+
+
+def test_counts_that_make_no_table_are_refused() -> None:
+    with pytest.raises(ServeEvalError, match="make no table"):
+        no_worse([(3, 4, 5, 1)])
+
+
+Router = Callable[[int, random.Random], tuple[int, int]]
+IN_TURNS: dict[str, Router] = {
+    "2 x 4": lambda k, _: (k % 2, k % 4),
+    "2 x 3": lambda k, _: (k % 2, k % 3),
+    "2 x 2": lambda k, _: (k % 2, k % 2),
+    "1 x 4": lambda k, _: (0, k % 4),
+}
+AT_RANDOM: Router = lambda _, rng: (rng.randrange(2), rng.randrange(4))  # noqa: E731
+
+
+def _cells(router: Router, chance: Callable[[int, int], float], *, n: int = 400, seed: int = 0) -> list[Cell]:
+    rng, counts = random.Random(seed), dict[tuple[int, int], list[int]]()
+    for k in range(n):
+        context, generation = router(k, rng)
+        sums = counts.setdefault((context, generation), [0, 0])
+        sums[0] += 1
+        sums[1] += rng.random() < chance(context, generation)
+    return [Cell(f"c{c}", f"g{g}", *sums) for (c, g), sums in counts.items()]
+
+
+def _accused(cells: list[Cell], alpha: float = ALPHA) -> list[str]:
+    return ["+".join(row.worker) for row in rows({"wrong answers": cells}, alpha) if row.accused]
+
+
+@pytest.mark.parametrize(
+    ("router", "chance", "named"),
+    [
+        (AT_RANDOM, lambda c, g: 0.2 + 0.6 * (g == 1), ["g1"]),
+        (AT_RANDOM, lambda c, g: 0.2 + 0.6 * (c == 1), ["c1"]),
+        (AT_RANDOM, lambda c, g: 0.2 + 0.6 * (c == 1 and g == 2), ["c1+g2"]),
+        (AT_RANDOM, lambda c, g: 0.9 if (c == 1) == (g > 1) else 0.1, ["c0+g0", "c0+g1", "c1+g2", "c1+g3"]),
+        (AT_RANDOM, lambda c, g: 1 - 0.95 * (1 - 0.5 * (c == 1)) * (1 - 0.5 * (g == 1)), ["c1", "g1"]),
+        (AT_RANDOM, lambda c, g: 0.2 + 0.6 * (g in (0, 3)), ["g0", "g3"]),
+        (AT_RANDOM, lambda c, g: 0.6, []),
+        (IN_TURNS["2 x 4"], lambda c, g: 0.2 + 0.6 * (g == 1), ["g1"]),
+        (IN_TURNS["2 x 4"], lambda c, g: 0.2 + 0.6 * (c == 1), ["c1"]),
+        (IN_TURNS["2 x 3"], lambda c, g: 0.2 + 0.6 * (g == 2), ["g2"]),
+        (IN_TURNS["2 x 3"], lambda c, g: 0.2 + 0.6 * (c == 0 and g == 2), ["c0+g2"]),
+        (IN_TURNS["2 x 2"], lambda c, g: 0.2 + 0.6 * (g == 1), ["c1+g1"]),
+        (IN_TURNS["1 x 4"], lambda c, g: 0.1 + 0.6 * (g == 3), ["g3"]),
+        (IN_TURNS["1 x 4"], lambda c, g: 0.7, []),
+    ],
+)
+def test_who_is_to_blame_is_named_and_nobody_else(
+    router: Router, chance: Callable[[int, int], float], named: list[str]
+) -> None:
+    assert _accused(_cells(router, chance)) == named
+
+
+def test_workers_that_always_work_together_are_one_row() -> None:
+    found = rows({"wrong answers": _cells(IN_TURNS["2 x 2"], lambda c, g: 0.3)}, ALPHA)
+    assert [(row.role, row.worker) for row in found] == [("pair", ("c0", "g0")), ("pair", ("c1", "g1"))]
+
+
+def test_a_row_has_the_worker_and_all_others_of_its_role() -> None:
+    cells = [Cell("c0", "g0", 50, 48), Cell("c0", "g1", 70, 5), Cell("c0", "g2", 80, 7), Cell("c0", None, 9, 9)]
+    first = rows({"wrong answers": cells}, ALPHA)[0]
+    assert (first.worker, first.answers, first.bad, first.others, first.others_bad) == (("g0",), 50, 48, 150, 12)
+    assert first.p == pytest.approx(3.0105900e-32, rel=1e-6)
+    assert first.p_holm == pytest.approx(3 * first.p)
+
+
+def test_a_measure_without_any_bad_answer_has_no_rows() -> None:
+    good = [Cell(None, "g0", 50, 0), Cell(None, "g1", 50, 0)]
+    assert not rows({"wrong answers": good, "failures": []}, ALPHA)
+
+
+def test_the_correction_is_over_all_measures() -> None:
+    cells = [Cell(None, "g0", 50, 9), Cell(None, "g1", 50, 1)]
+    alone = rows({"wrong answers": cells}, ALPHA)
+    both = rows({"wrong answers": cells, "failures": cells}, ALPHA)
+    assert both[0].p_holm == pytest.approx(2 * alone[0].p_holm)
+
+
+CELLS = st.lists(
+    st.builds(
+        lambda c, g, n, share: Cell(c, g, n, round(n * share)),
+        st.sampled_from(["c0", "c1", None]),
+        st.sampled_from(["g0", "g1", "g2", None]),
+        st.integers(0, 40),
+        st.floats(0, 1),
+    ),
+    max_size=8,
+)
+
+
+@given(CELLS)
+def test_any_table_gives_probabilities_and_never_more_bad_answers_than_answers(cells: list[Cell]) -> None:
+    for row in rows({"wrong answers": cells}, ALPHA):
+        assert 0.0 <= row.p <= row.p_holm <= 1.0
+        assert row.accused == (row.p_holm <= ALPHA)
+        assert 0 <= row.bad <= row.answers
+        assert 0 <= row.others_bad <= row.others
+
+
+@given(CELLS, st.randoms())
+def test_the_order_of_the_answers_does_not_matter(cells: list[Cell], rng: random.Random) -> None:
+    mixed = list(cells)
+    rng.shuffle(mixed)
+    before, after = rows({"m": cells}, ALPHA), rows({"m": mixed}, ALPHA)
+    assert [(r.worker, pytest.approx(r.p, abs=1e-9)) for r in before] == [(r.worker, r.p) for r in after]
+
+
+def test_healthy_workers_are_rarely_accused() -> None:
+    """At a level of a fifth, where few rounds tell: P(Bin(60, 0.2) > 23) is 0.0003."""
+    for name, router in {**IN_TURNS, "at random": AT_RANDOM}.items():
+        false = sum(bool(_accused(_cells(router, lambda c, g: 0.3, n=200, seed=s), 0.2)) for s in range(60))
+        assert false <= 23, name

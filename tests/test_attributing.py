@@ -1,0 +1,238 @@
+"""Each worker behind a front door, and each pair, is asked by itself: who answers wrong is named, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval import attributing
+from serve_eval.attributing import Asking, Worker, attribute, prepared, worker
+from serve_eval.endpoint import _write_answers
+from serve_eval.errors import EndpointError, NotComparableError, PlanError
+from serve_eval.evaluation import evaluate
+from serve_eval.preparation import prepare
+from serve_eval.schema import Attributed, Endpoint, Limits, Plan, Spec
+from tests.cli.command import serve_eval
+from tests.standin.in_process import Deployed, deployed
+from tests.standin.options import Flavour
+
+
+@pytest.fixture(scope="module")
+def plan(data_root: Path) -> Plan:
+    return Plan(
+        model="m",
+        launcher=Spec(name="external", options={}),
+        tasks=(Spec(name="gsm8k", options={"max_tokens": 64}),),
+        dataset_roots=(str(data_root),),
+        limit=24,
+        no_reference=True,
+        limits=Limits(concurrency=4),
+    )
+
+
+@pytest.fixture(scope="module")
+def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
+    _write_answers(path, prepare(plan), lambda task, sample: 0.9)
+    return path
+
+
+def asked(
+    plan: Plan,
+    out: Path,
+    *shape: int,
+    samples: int = 12,
+    with_pairs: bool = True,
+    workers: Callable[[Deployed], list[Worker]] | None = None,
+    more: Mapping[str, Any] | None = None,
+    door: str | None = None,
+    **deployment: Any,
+) -> tuple[Attributed, Deployed]:
+    """A run of a few samples, and then each worker. The workers are told as a launcher would, or by `workers`. `door`:
+    the run goes to this worker instead of the orchestrator."""
+
+    async def story() -> tuple[Attributed, Deployed]:
+        async with deployed(*shape, perf_metrics=False, **deployment) as there:
+            url = there.url if door is None else there.workers[door]
+            here = replace(plan, launcher=Spec(name="external", options={"base_url": url}), **(more or {}))
+            await evaluate(here, out, environ={})
+            if workers is None:
+                file = out / "environment.json"
+                sessions = json.loads(file.read_text())
+                sessions[-1]["endpoint"]["info"]["servers"] = {**there.workers, "orchestrator": there.url}
+                file.write_text(json.dumps(sessions))
+            given = [] if workers is None else workers(there)
+            asking = await prepared(out, here, given=given, samples=samples, with_pairs=with_pairs, environ={})
+            return await attribute(out, asking, environ={}), there
+
+    return asyncio.run(story())
+
+
+def accused(done: Attributed) -> dict[str, list[str]]:
+    """Who is accused of wrong answers, by the phase."""
+    parts = {"alone": done.alone, "in pairs": done.in_pairs}
+    return {name: [row.worker for row in part.rows if row.accused] for name, part in parts.items() if part is not None}
+
+
+@pytest.mark.parametrize("flavour", ["v12", "main"])
+def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(
+    plan: Plan, answers: Path, tmp_path: Path, flavour: Flavour
+) -> None:
+    faults = {"generation_2": {"corrupt_after": 0}}
+    done, there = asked(plan, tmp_path, 2, 4, answers=answers, faults=faults, flavour=flavour)
+    guilty = there.workers["generation_2"]
+    assert accused(done) == {"alone": [guilty], "in pairs": [guilty]}
+    assert done.exit_code == 1
+    assert (done.asked, done.requests) == (12, 12 * (6 + 2 * 8))
+    assert done.alone.how == "asked"
+    assert json.loads((tmp_path / attributing.RESULT_FILE).read_text())["exit_code"] == 1
+
+
+def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    done, _ = asked(plan, tmp_path, 2, 2, answers=answers)
+    assert accused(done) == {"alone": [], "in pairs": []}
+    assert (done.exit_code, done.warnings) == (0, ())
+    assert done.in_pairs is not None
+    assert (done.in_pairs.joined, done.in_pairs.planned) == (48, 48)
+
+
+def test_sides_that_do_not_fit_show_in_pairs_only(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    """Wrong is what comes of another tensor parallel size than the generation worker's own: a checkerboard."""
+    faults = {f"generation_{i}": {"wrong_tp": True} for i in (0, 1)}
+    sizes = {"context_1": 2, "generation_1": 2}
+    done, there = asked(plan, tmp_path, 2, 2, samples=24, answers=answers, faults=faults, tensor_parallel=sizes)
+    url = there.workers
+    pairs = [f"{url[f'context_{c}']} + {url[f'generation_{g}']}" for c, g in ((0, 1), (1, 0))]
+    assert accused(done) == {"alone": [], "in pairs": sorted(pairs)}
+
+
+def test_a_context_server_with_another_size_than_all_generation_servers_is_the_one_to_blame(
+    plan: Plan, answers: Path, tmp_path: Path
+) -> None:
+    faults = {f"generation_{i}": {"wrong_tp": True} for i in (0, 1)}
+    done, there = asked(plan, tmp_path, 2, 2, answers=answers, faults=faults, tensor_parallel={"context_1": 2})
+    assert accused(done) == {"alone": [], "in pairs": [there.workers["context_1"]]}
+
+
+def test_a_failure_is_no_wrong_answer(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    faults = {"generation_1": {"error_after": 0, "error_status": 400}}
+    done, there = asked(plan, tmp_path, 1, 3, answers=answers, faults=faults, more={"limits": Limits(max_error_rate=1)})
+    rows = [row for row in done.alone.rows if row.accused]
+    assert [(row.worker, row.measure, row.bad) for row in rows] == [(there.workers["generation_1"], "failures", 12)]
+    assert not [row for row in done.alone.rows if row.measure == "wrong answers" and row.accused]
+
+
+def test_whole_servers_behind_a_load_balancer_are_told_apart(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    def whole(there: Deployed) -> list[Worker]:
+        return [worker(url) for name, url in there.workers.items() if name.startswith("generation")]
+
+    faults = {"generation_0": {"corrupt_after": 0}}
+    done, there = asked(plan, tmp_path, 1, 3, answers=answers, faults=faults, workers=whole)
+    assert done.in_pairs is None
+    [row] = [row for row in done.alone.rows if row.accused]
+    assert (row.worker, row.role) == (there.workers["generation_0"], "server")
+
+
+def test_pairs_that_cannot_be_asked_are_told(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    faults = {f"context_{i}": {"no_transceiver": True} for i in (0, 1)}
+    done, _ = asked(plan, tmp_path, 2, 2, answers=answers, faults=faults, door="generation_0")
+    assert accused(done) == {"alone": [], "in pairs": []}
+    [warning] = done.warnings
+    assert warning.startswith("no pair of workers answered: context server: HTTP 400")
+
+
+def test_chats_are_handed_over_too(plan: Plan, tmp_path: Path) -> None:
+    chat = {"tasks": (Spec(name="gsm8k", options={"max_tokens": 64, "apply_chat_template": True}),)}
+    done, _ = asked(plan, tmp_path, 1, 2, samples=5, more=chat)
+    assert done.in_pairs is not None
+    assert (done.in_pairs.joined, done.in_pairs.planned) == (10, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("context=host:8001", Worker("context", "http://host:8001/v1", True)),
+        ("generation=http://h:2/v1", Worker("generation", "http://h:2/v1", True)),
+        ("host:8001", Worker("server", "http://host:8001/v1", True)),
+    ],
+)
+def test_workers_are_named_by_role_and_address(text: str, told: Worker) -> None:
+    assert worker(text) == told
+
+
+def test_a_role_that_there_is_not_is_refused() -> None:
+    with pytest.raises(PlanError, match="'decode' is no role"):
+        worker("decode=host:1")
+
+
+def test_registered_workers_are_found_in_what_the_front_door_tells() -> None:
+    one = {"worker_id": "x", "host": "h", "port": 8001, "role": 0}
+    body = {"is_ready": True, "current_workers": {"context_servers": [one], "generation_servers": []}}
+    assert attributing._registered(json.dumps(body).encode()) == [Worker("context", "http://h:8001/v1")]
+    for odd in (b"", b"{}", b"[]", b'{"current_workers": 3}', b'{"current_workers": {"context_servers": [{}]}}'):
+        assert attributing._registered(odd) == []
+
+
+@pytest.fixture
+def finished(plan: Plan, tmp_path: Path) -> tuple[Path, Plan]:
+    """A run whose endpoint is gone."""
+
+    async def story() -> Plan:
+        async with deployed(1, 1, perf_metrics=False) as there:
+            here = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": there.url}))
+            await evaluate(here, tmp_path / "run", environ={})
+            return here
+
+    return tmp_path / "run", asyncio.run(story())
+
+
+def test_without_known_workers_the_user_is_asked_for_them(finished: tuple[Path, Plan]) -> None:
+    with pytest.raises(PlanError, match=r"no two workers of one role are known \(known: none\)"):
+        asyncio.run(prepared(*finished, environ={}))
+
+
+def test_workers_that_are_gone_end_it(finished: tuple[Path, Plan]) -> None:
+    run, plan = finished
+    given = [Worker("context", f"http://127.0.0.1:{port}/v1") for port in (1, 2)]
+
+    async def story() -> Attributed:
+        return await attribute(run, await prepared(run, plan, given=given, environ={}), environ={})
+
+    with pytest.raises(EndpointError, match="none of 2 workers can be reached") as error:
+        asyncio.run(story())
+    assert "--keep-servers" in error.value.hint
+
+
+def test_other_data_than_the_runs_is_refused(finished: tuple[Path, Plan]) -> None:
+    run, plan = finished
+    given = [worker("host:1"), worker("host:2")]
+    with pytest.raises(NotComparableError, match="not those of the run any more"):
+        asyncio.run(prepared(run, replace(plan, limit=3), given=given, environ={}))
+
+
+def test_no_key_goes_to_workers_that_the_user_did_not_name(finished: tuple[Path, Plan]) -> None:
+    _, plan = finished
+    asking = Asking(plan=plan, endpoint=Endpoint(base_url="http://a/v1"), workers=(), prompts=(), pairs=())
+    for one, sent in ((Worker("context", "http://h:1/v1"), False), (Worker("context", "http://h:1/v1", True), True)):
+        client = attributing._client(asking, one, {"OPENAI_API_KEY": "sk-of-the-front-door"})
+        assert ("Authorization" in client._headers) is sent
+
+
+def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan]) -> None:
+    flags = ["--worker", "context=h:1", "--worker", "context=h:2", "--worker", "generation=h:3", "--dry-run"]
+    done = serve_eval("attribute", finished[0], "--samples", "3", *flags)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "context http://h:1/v1",
+        "context http://h:2/v1",
+        "generation http://h:3/v1",
+        "3 prompts to 2 context and 1 generation servers and 2 pairs: 21 requests, at most 960 tokens of answers",
+        "nothing was sent",
+    ]
+    assert serve_eval("attribute", finished[0], "--samples", "0").returncode == 2

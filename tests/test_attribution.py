@@ -1,0 +1,143 @@
+"""The attribution of a task out of what is known, and how it is told."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from serve_eval.attribution import attributed, wrong
+from serve_eval.journal import Record
+from serve_eval.report.attribution import sentences, table
+from serve_eval.schema import (
+    Attempt,
+    Attribution,
+    Failure,
+    FailureKind,
+    Metric,
+    Response,
+    Usage,
+    WorkerShare,
+)
+from serve_eval.served import Served
+
+POINTS, LOSS = Metric(), Metric(name="perplexity", higher_is_better=False, lo=None, hi=None)
+
+
+@pytest.mark.parametrize(
+    ("values", "metric", "bad"),
+    [
+        ([1, 0, 1], POINTS, [False, True, False]),
+        ([1, 1], POINTS, [False, False]),
+        ([0, 0], POINTS, [True, True]),
+        ([0.2, 0.5, 0.9, 1.0], POINTS, [True, True, False, False]),
+        ([0.5, 0.5, 1.0], POINTS, [True, True, False]),
+        ([0.5, 0.5], POINTS, [False, False]),
+        ([3.0, 7.0, 5.0], LOSS, [False, True, False]),
+        ([], POINTS, []),
+    ],
+)
+def test_what_counts_as_a_wrong_answer(values: list[float], metric: Metric, bad: list[bool]) -> None:
+    assert wrong(values, metric) == bad
+
+
+def _attempt(start_s: float) -> Attempt:
+    return Attempt(start_s=start_s, end_s=start_s + 1, failure=None, status=200, request_id="r")
+
+
+def _answer(name: str, start_s: float, cached: int | None = None) -> Record:
+    usage = Usage(prompt_tokens=10, completion_tokens=5, cached_tokens=cached)
+    response = Response(text="x", finish_reason="stop", usage=usage, attempts=(_attempt(start_s),))
+    return Record(id=name, response=response)
+
+
+def _failure(name: str, start_s: float) -> Record:
+    failure = Failure(kind=FailureKind.HTTP_ERROR, message="", attempts=(_attempt(start_s),))
+    return Record(id=name, failure=failure)
+
+
+def _line(name: str, start_s: float, generation: str, **more: Any) -> Served:
+    return Served(task="t", id=name, started_s=start_s, context="c0", generation=generation, how="times", **more)
+
+
+def _known(n: int) -> dict[str, list[Served]]:
+    return {f"{i}": [_line(f"{i}", float(i), f"g{i % 2}", kv_transfer_s=0.1 * (i % 2 + 1))] for i in range(n)}
+
+
+def test_wrong_empty_and_failed_answers_are_measures_of_their_own() -> None:
+    fates = [(f"{i}", math.nan if i % 4 == 1 else float(i % 4 != 3), i % 4 == 3) for i in range(80)]
+    records = [(_failure if i % 4 == 1 else _answer)(f"{i}", float(i)) for i in range(80)]
+    told = attributed(fates, records, _known(80), POINTS)
+    assert (told.joined, told.planned) == (80, 80)
+    shown = {(row.worker, row.measure): (row.answers, row.bad, row.accused) for row in told.rows}
+    assert shown["g1", "wrong answers"] == (20, 20, True)
+    assert shown["g1", "empty answers"] == (20, 20, True)
+    assert shown["g1", "failures"] == (40, 20, True)
+    assert shown["g0", "failures"] == (40, 0, False)
+
+
+def test_a_line_of_an_earlier_answer_says_nothing_of_a_later_one() -> None:
+    told = attributed([("0", 1.0, False)], [_answer("0", 7.0)], {"0": [_line("0", 5.0, "g0")]}, POINTS)
+    assert (told.joined, told.planned) == (0, 1)
+
+
+def test_the_answer_counts_and_not_the_failure_before_it() -> None:
+    records = [_failure("0", 5.0), _answer("0", 7.0), _answer("0", 9.0)]
+    lines = {"0": [_line("0", 5.0, "g0"), _line("0", 7.0, "g1"), _line("0", 9.0, "g0")]}
+    told = attributed([("0", 1.0, False)], records, lines, POINTS)
+    assert [(one.worker, one.answers) for one in told.figures if one.role == "generation"] == [("g1", 1)]
+
+
+def test_figures_are_medians_and_sums() -> None:
+    told = attributed(
+        [(f"{i}", 1.0, False) for i in range(10)], [_answer(f"{i}", float(i), i) for i in range(10)], _known(10), POINTS
+    )
+    one, two = (figure for figure in told.figures if figure.role == "generation")
+    assert (one.kv_transfer_s, two.kv_transfer_s) == (0.1, 0.2)
+    assert (one.prompt_tokens, one.cached_tokens) == (50, 0 + 2 + 4 + 6 + 8)
+
+
+def _row(worker: str, role: str, **more: Any) -> WorkerShare:
+    given = {"answers": 50, "bad": 48, "others": 150, "others_bad": 12, "p": 3e-32, "p_holm": 1.2e-31}
+    return WorkerShare(**{"worker": worker, "role": role, "measure": "wrong answers", "accused": True, **given, **more})
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [_row("h:8003", "generation")],
+            "generation server h:8003 gives 48 of 50 wrong, the others 12 of 150 (p = 1e-31)",
+        ),
+        (
+            [_row("a + b", "pair")],
+            "context server a with generation server b gives 48 of 50 wrong, the others 12 of 150 (p = 1e-31); they "
+            "always work together, so that only serve-eval attribute can tell which of them it is",
+        ),
+        (
+            [_row("a", "context", accused=False), _row("a + b", "pair")],
+            "context server a with generation server b gives 48 of 50 wrong, the others 12 of 150 (p = 1e-31); neither "
+            "does so with others",
+        ),
+        (
+            [_row("a", "context", accused=False)],
+            "no server is worse than the others beyond chance (level 0.01 over all rows)",
+        ),
+    ],
+)
+def test_who_is_accused_is_said_in_a_sentence(rows: list[WorkerShare], said: str) -> None:
+    told = Attribution(how="ids", joined=200, planned=210, alpha=0.01, rows=tuple(rows))
+    assert list(sentences(told)) == ["200 of 210 samples are known by ids to be answered by which servers", said]
+
+
+def test_the_table_cannot_control_a_terminal() -> None:
+    told = Attribution(how="ids", joined=1, planned=1, alpha=0.01, rows=(_row("\x1b[2Jh", "context"),))
+    found = table(told)
+    assert found is not None
+    console = Console(file=io.StringIO(), width=120)
+    console.print(found)
+    assert "\x1b" not in console.file.getvalue()  # type: ignore[attr-defined]
+    assert table(Attribution(how="ids", joined=1, planned=1, alpha=0.01, rows=())) is None

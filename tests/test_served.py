@@ -1,0 +1,217 @@
+"""Which servers answered which request: read beside a run, joined, and told in its report."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from rich.console import Console
+
+from launchers._openai_server import json_response, serve_app
+from serve_eval import served
+from serve_eval.comparison import Rules, Side, compare
+from serve_eval.endpoint import _write_answers
+from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.preparation import prepare
+from serve_eval.report.comparison import render as render_comparison
+from serve_eval.report.terminal import render
+from serve_eval.schema import Limits, Plan, Report, Spec
+from tests.standin.in_process import Deployed, deployed
+
+N = 100
+PACE = {f"generation_{i}": {"latency_s": 0.02 * (i + 1)} for i in range(4)}
+"""Workers that take times of their own: answers that all begin and end together are anybody's. How many can be joined
+depends on how busy the machine is, so that the tests ask for few."""
+
+
+def faulty(name: str) -> dict[str, dict[str, Any]]:
+    """One worker whose answers are wrong from the first one on."""
+    return {**PACE, name: {**PACE.get(name, {}), "corrupt_after": 0}}
+
+
+@pytest.fixture(scope="module")
+def plan(data_root: Path) -> Plan:
+    return Plan(
+        model="m",
+        launcher=Spec(name="external", options={}),
+        tasks=(Spec(name="gsm8k", options={"max_tokens": 64}),),
+        dataset_roots=(str(data_root),),
+        limit=N,
+        no_reference=True,
+        limits=Limits(concurrency=4),
+    )
+
+
+@pytest.fixture(scope="module")
+def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is known to be right in nine of ten cases."""
+    path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
+    _write_answers(path, prepare(plan), lambda task, sample: 0.9)
+    return path
+
+
+def at(plan: Plan, there: Deployed) -> Plan:
+    return replace(plan, launcher=Spec(name="external", options={"base_url": there.url}))
+
+
+def run(plan: Plan, out: Path, *shape: int, **more: Any) -> tuple[Report, Deployed]:
+    """A run against workers behind an orchestrator."""
+
+    async def story() -> tuple[Report, Deployed]:
+        async with deployed(*shape, **more) as there:
+            return await evaluate(at(plan, there), out, environ={}), there
+
+    return asyncio.run(story())
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "served.jsonl").read_text().splitlines()]
+
+
+def shown(report: Report) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    render(report, Path("OUT"), console)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_a_corrupt_generation_server_is_named_by_the_run_itself(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    report, there = run(plan, tmp_path, 2, 4, answers=answers, faults=faulty("generation_2"))
+    told = report.tasks[0].attribution
+    assert told is not None
+    assert (told.how, told.planned) == ("times", N)
+    assert told.joined > N / 4
+    guilty = there.host("generation_2")
+    [row] = [row for row in told.rows if row.accused]
+    assert (row.worker, row.role, row.measure) == (guilty, "generation", "wrong answers")
+    assert row.bad > 0.8 * row.answers
+    assert all(one.kv_transfer_s for one in told.figures if one.role == "generation")
+    text = shown(report)
+    assert f"generation server {guilty} gives {row.bad} of {row.answers} wrong, the others" in text
+    assert "transfer of the KV cache to generation servers (medians)" in text
+    again = judge_again(report.plan, tmp_path)
+    assert again.tasks[0].attribution == told
+    assert stat.S_IMODE((tmp_path / "served.jsonl").stat().st_mode) == 0o600
+    assert {"task", "id", "started_s", "context", "generation", "how", "kv_transfer_s", "kv_bytes"} == set(
+        lines(tmp_path)[0]
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_is_told_is_who_it_was(plan: Plan, tmp_path: Path, stream: bool) -> None:
+    """One server is always wrong and the others never are, so that every join can be looked at."""
+    right = tmp_path / "answers.jsonl"
+    _write_answers(right, prepare(plan), lambda task, sample: 1.0)
+    streamed = replace(plan, limit=60, limits=Limits(concurrency=4, stream=stream))
+    faults = faulty("generation_1")
+    report, there = run(streamed, tmp_path / "run", 1, 3, answers=right, faults=faults)
+    told = report.tasks[0].attribution
+    assert told is not None
+    rows = {row.worker: row for row in told.rows if row.measure == "wrong answers"}
+    guilty = rows.pop(there.host("generation_1"))
+    assert told.joined >= 15
+    assert guilty.bad >= 0.75 * guilty.answers
+    assert sum(row.bad for row in rows.values()) <= 0.25 * sum(row.answers for row in rows.values())
+    assert told.joined == len(lines(tmp_path / "run"))
+
+
+def test_healthy_servers_are_not_accused(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    report, _ = run(plan, tmp_path, 2, 3, answers=answers, faults=PACE)
+    told = report.tasks[0].attribution
+    assert told is not None
+    assert told.rows
+    assert not any(row.accused for row in told.rows)
+    assert "no server is worse than the others beyond chance" in shown(report)
+
+
+def test_a_door_that_tells_nothing_leaves_no_file(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    report, _ = run(replace(plan, limit=10), tmp_path, 1, 2, answers=answers, perf_metrics=False)
+    assert report.tasks[0].attribution is None
+    assert not (tmp_path / "served.jsonl").exists()
+
+
+def test_a_run_that_goes_on_adds_what_it_asks(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    few = replace(plan, limit=20)
+
+    async def story() -> Report:
+        async with deployed(1, 2, answers=answers, faults=PACE) as there:
+            await evaluate(at(few, there), tmp_path, environ={})
+            before.extend(lines(tmp_path))
+            return await evaluate(at(replace(few, repeats=2), there), tmp_path, environ={})
+
+    before: list[dict[str, Any]] = []
+    told = asyncio.run(story()).tasks[0].attribution
+    after = lines(tmp_path)
+    assert after[: len(before)] == before
+    assert told is not None
+    assert (told.planned, told.joined) == (40, len(after))
+    assert len(after) > len(before) > 0
+
+
+def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_tells(
+    plan: Plan, answers: Path, tmp_path: Path
+) -> None:
+    async def story() -> Any:
+        async with (
+            deployed(1, 2, answers=answers, faults=PACE) as a,
+            deployed(1, 2, answers=answers, faults=faulty("generation_1")) as b,
+        ):
+            small = replace(plan, limit=60, limits=Limits(concurrency=4))
+            sides = Side(plan=at(small, a)), Side(plan=at(small, b))
+            rules = Rules(rule=Spec(name="paired"), again=20)
+            return await compare(*sides, rules, tmp_path, environ={}, show_flips=0), b
+
+    comparison, b = asyncio.run(story())
+    of_a, of_b = comparison.tasks[0].attributions
+    assert not any(row.accused for row in of_a.rows)
+    assert [row.worker for row in of_b.rows if row.accused] == [b.host("generation_1")]
+    assert (tmp_path / "again/served.jsonl").exists()
+    console = Console(file=io.StringIO(), width=200)
+    render_comparison(comparison, tmp_path, console)
+    told = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"gsm8k: B: generation server {b.host('generation_1')} gives" in told
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        ["odd", None, 7, {}, {"gen_server": 3}],
+        [{"ctx_server": "a:1", "gen_server": "b:1", "gen_perf_metrics": None, "disagg_server_arrival_time": "soon"}],
+        [{"ctx_server": "a:1", "gen_server": "b:1", "disagg_server_arrival_time": 5.0}] * 3,
+        {"detail": "Not Found"},
+    ],
+)
+def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) -> None:
+    async def story() -> Report:
+        bodies = {
+            "/cluster_info": {"is_ready": True},
+            "/perf_metrics": records,
+            "/v1/completions": {"choices": [{"text": " #### 7", "finish_reason": "stop"}]},
+        }
+
+        async def answer(request: web.Request) -> web.Response:
+            return json_response(200, json.dumps(bodies.get(request.path)).encode())
+
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", answer)
+        async with serve_app(app) as url:
+            return await evaluate(at(replace(plan, limit=5), Deployed(url, {})), tmp_path, environ={})
+
+    report = asyncio.run(story())
+    assert report.tasks[0].result.scored == 5
+    assert served.read(tmp_path) in (None, {})
+
+
+def test_a_damaged_line_is_passed_over(tmp_path: Path) -> None:
+    line = {"task": "gsm8k", "id": "1", "started_s": 5.0, "context": None, "generation": "g", "how": "ids"}
+    (tmp_path / "served.jsonl").write_text(f"{json.dumps(line)}\nnot json\n\xff\n", encoding="latin-1")
+    found = served.read(tmp_path)
+    assert found is not None
+    assert [one.generation for one in found["gsm8k"]["1"]] == ["g"]
