@@ -276,7 +276,9 @@ class _Server:
         if body.get("echo") and not self.has("no_prompt_logprobs"):
             asked = _TOKEN.findall(prompt)
             tokens, values = ["", *asked, *tokens], [None, *[value] * len(asked), *values]
-        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": None}
+        likelier = {"x": 0.0} if self.has("misplaced_logprobs") else {}
+        tops = [None if one is None else {token: one, **likelier} for token, one in zip(tokens, values, strict=True)]
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}
 
     async def _stream(
         self, request: web.Request, body: dict[str, Any], said: list[Said], usage: dict[str, Any], chat: bool

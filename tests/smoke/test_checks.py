@@ -123,6 +123,7 @@ CASES: list[Case] = [
     ("prompt_logprobs", UNSUPPORTED, "log-probabilities for a prompt", _quirks("no_prompt_logprobs")),
     ("prompt_logprobs", UNSUPPORTED, "this field is not taken", _has("echo", "prompt_logprobs")),
     ("prompt_logprobs", FAIL, "HTTP 500", _errs("echo")),
+    ("prompt_logprobs", FAIL, "only 0 are the likeliest at their place", _quirks("misplaced_logprobs")),
     ("json", UNSUPPORTED, "ignored", _quirks("no_guided")),
     ("json", FAIL, "HTTP 500", _errs("response_format")),
     ("json_schema", UNSUPPORTED, "ignored", _quirks("no_guided")),
