@@ -31,7 +31,7 @@ class Peer:
     `import_` is the package that it needs. `gguf`: it reads files of that format, of which there are quantised ones;
     else folders as the hub has them. `beginning`: it tells log-probabilities of prompts where a token stands before
     every text. `extra_body` switches off what it does unasked. `limit`: so many samples are asked of a slow one (None:
-    all). `smoke` are the rows of `serve-eval smoke` that are no PASS; those that test the model are left out.
+    all). `smoke` are the rows of `serve-eval smoke --level full` that are no PASS.
     """
 
     name: str
