@@ -234,6 +234,8 @@ class _Server:
         return Said(tokens=tokens, thoughts=thoughts, finish=finish)
 
     def _text(self, prompt: str, body: dict[str, Any], index: int) -> str:
+        if prompt in self.quirks.knows:
+            return self.quirks.knows[prompt]
         form = body.get("response_format")
         if form and not self.has("no_guided"):
             if self.has("wrong_guided"):
@@ -248,8 +250,6 @@ class _Server:
         if skilled is not None:
             return skilled.strip()
         hot = body.get("temperature", 1.0) and not self.has("always_greedy")
-        if prompt in self.quirks.knows:
-            return self.quirks.knows[prompt]
         drawn = f"{body.get('seed', '')}:{index}" if hot else ""
         if self.has("restless") or (hot and self.has("ignores_seed")):
             drawn = str(next(self._numbers))
