@@ -76,7 +76,7 @@ HANDLED: dict[str, dict[str, Any]] = {
     "no usage in streams": {"names": {"no_stream_usage"}},
     "422 for fields that it does not know": {
         "refuses": lambda body: not set(body) <= SENT,
-        "refusal": (422, {"detail": "Unexpected keys in the request: {'top_k'}"}),
+        "refusal": (422, {"detail": "Unexpected fields in the request: {'top_k'}"}),
     },
 }
 
