@@ -156,9 +156,11 @@ LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
                 "newest_stream_only",
                 "one_choice",
                 "max_tokens_0_is_no_limit",
+                "misplaced_logprobs",
             ).names,
             errs=lambda body: (
-                isinstance(body.get("prompt"), list) or body.get("response_format", {}).get("type") == "json_schema"
+                isinstance(body.get("prompt"), list)
+                or body.get("response_format", {}).get("type") in ("json_schema", "json")
             ),
         ),
         {
@@ -169,7 +171,9 @@ LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
             "concurrency": FAIL,
             "cancel": FAIL,
             "n": UNSUPPORTED,
+            "prompt_logprobs": FAIL,
             "json_schema": FAIL,
+            "json_portable": FAIL,
             "token_ids": FAIL,
             "batch": FAIL,
             "max_tokens_0": FAIL,
