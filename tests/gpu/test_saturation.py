@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import os
 import shutil
 import subprocess
 import threading
@@ -172,3 +173,17 @@ def test_the_measurement_itself_works_on_a_cpu(tmp_path: Path) -> None:
         pytest.skip(why)
     found = _measured(tmp_path, small=True, requests=IN_FLIGHT, use=lambda: nullcontext([]), device="cpu", threads=1)
     assert all(per_s > 0 for per_s, _ in found.values())
+
+
+def test_the_use_of_a_gpu_is_taken_from_its_first_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for nvidia-smi, which tells another use each time."""
+    told = tmp_path / "told"
+    told.write_text("".join(f"{percent}\n" for percent in (0, 0, 80, 0, 90, 0)))
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f'#!/bin/sh\nuse=$(head -n 1 "{told}")\necho "${{use:-0}}"\nsed -i 1d "{told}"\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with _gpu_use() as seen:
+        while told.read_text():
+            time.sleep(0.05)
+    assert seen == [80.0, 0.0, 90.0]
