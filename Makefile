@@ -34,7 +34,7 @@ test-peer: $(VENV)/.dev
 	@sh tests/peers/build.sh $(PEERS) wheel
 	$(BIN)/python -m pytest -q tests/peers -k xllamacpp
 
-# On a machine with an NVIDIA GPU and the environment of test-peers; skipped elsewhere.
+# On a machine with an NVIDIA GPU and the environment of test-peers; without a GPU the measurement is only tried out.
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -s tests/gpu
 

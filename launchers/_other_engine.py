@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from launchers import _environment, _gpus, _machine
+from launchers._fleet import free_ports
+from launchers._session import served
 from launchers._trtllm_command import Place, Server
 from serve_eval.errors import PlanError
-from serve_eval.schema import LaunchContext
+from serve_eval.schema import Endpoint, LaunchContext
 
 MODEL_HINT = "Set launcher.model, or name the model by --model."
+
+
+@asynccontextmanager
+async def launched(
+    build: Callable[[Sequence[int] | None], Server],
+    context: LaunchContext,
+    options: Mapping[str, Any],
+    *,
+    launcher: str,
+    model: str,
+) -> AsyncIterator[Endpoint]:
+    """Runs the server that `build` makes of the ports that it gets, for the length of the block. `options` are those of
+    the launcher, `model` is the name that is asked for. Raises PlanError before anything is looked for, LaunchError."""
+    build(None)
+    async with served(
+        [build(free_ports(options["host"], options["port"]))],
+        context,
+        launcher=launcher,
+        model=model,
+        ready_timeout_s=options["ready_timeout_s"],
+        answer_timeout_s=options["answer_timeout_s"],
+        stop_timeout_s=options["stop_timeout_s"],
+    ) as endpoint:
+        yield endpoint
 
 
 def loaded(context: LaunchContext, model: str | None, what: str) -> str:

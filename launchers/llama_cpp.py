@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from launchers import _other_engine
-from launchers._fleet import free_ports
-from launchers._session import served
 from launchers._trtllm_command import Server, with_defaults, words
 from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, LaunchContext
@@ -56,20 +55,12 @@ async def launch(
     """
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
-    _server(context, options)  # what is wrong is told before anything is looked for
-    async with served(
-        [_server(context, options, free_ports(host, port))],
-        context,
-        launcher=NAME,
-        model=_name(context, model),
-        ready_timeout_s=ready_timeout_s,
-        answer_timeout_s=answer_timeout_s,
-        stop_timeout_s=stop_timeout_s,
-    ) as endpoint:
+    build = partial(_server, context, options)
+    async with _other_engine.launched(build, context, options, launcher=NAME, model=_name(context, model)) as endpoint:
         yield endpoint
 
 
-def _server(context: LaunchContext, options: Mapping[str, Any], ports: list[int] | None = None) -> Server:
+def _server(context: LaunchContext, options: Mapping[str, Any], ports: Sequence[int] | None = None) -> Server:
     kind, parallel, tokens = options["server"], options["parallel"], options["context_tokens"]
     for name, least in (("parallel", 1), ("context_tokens", 1), ("threads", 1), ("gpu_layers", 0)):
         if options[name] is not None and options[name] < least:

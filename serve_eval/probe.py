@@ -171,17 +171,23 @@ async def prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | Non
 
 
 async def _misplaced(client: Client) -> str:
-    """What shows that the log-probabilities stand at wrong tokens; nothing where nothing does.
-
-    What the model itself says next is the likeliest token at every place, and has to be so when it is weighed.
-    llama-cpp-python gives each token the place behind its own where the tokenizer puts no token before a text.
-    """
+    """What shows that the log-probabilities stand at wrong tokens; nothing where nothing does."""
     said = await _sent(client, TEXT, max_tokens=LIKELIEST)
     if isinstance(said, Failure) or not said.text.strip():
         return ""
     weighed = await _sent(client, TEXT + said.text, prompt_logprobs=True)
     told = weighed.prompt_logprobs if isinstance(weighed, Response) else None
-    if told is None or told.likeliest is None or told.offsets is None:
+    return "" if told is None else misplaced(told)
+
+
+def misplaced(told: PromptLogprobs) -> str:
+    """What shows that these log-probabilities, of TEXT and what the model itself says next, stand at wrong tokens;
+    nothing where nothing does.
+
+    What the model says is the likeliest token at every place, and has to be so when it is weighed. llama-cpp-python
+    gives each token the place behind its own where the tokenizer puts no token before a text.
+    """
+    if told.likeliest is None or told.offsets is None:
         return ""
     own = [mark for mark, at in zip(told.likeliest, told.offsets, strict=True) if at >= len(TEXT)]
     if len(own) < LIKELIEST // 2 or 2 * own.count("1") >= len(own):

@@ -28,7 +28,7 @@ def quirks(plan: Plan, endpoint: Endpoint, tasks: Sequence[Task]) -> list[str]:
         if plan.limits.stream and plan.limits.concurrency != 1 and plan.launcher.name != "llama_cpp":
             found.append(
                 f"the endpoint is {LLAMA_CPP_PYTHON}, which cuts streams off when a newer request comes unless it was "
-                "started with --interrupt_requests false: what was cut is asked again, or fails as disconnected"
+                "started with --interrupt_requests false. Start it so, or ask without --stream or with --concurrency 1"
             )
     sampled = [task.name for task in asked if task.sampling.temperature or plan.repeats > 1]
     if plan.launcher.name == TRANSFORMERS and sampled:

@@ -34,7 +34,8 @@ class OverBudget(Exception):
 @dataclass(slots=True)
 class Known:
     """What the checks found out so far. `varied`: temperature changed an answer; `takes_seed`: the field is not
-    refused; `streams` holds the streams that came to their end, by kind of request."""
+    refused; `goes_on`: the answer that counts was cut at the few tokens that it was to have; `streams` holds the
+    streams that came to their end, by kind of request."""
 
     listed: list[str] = field(default_factory=list)
     models: Answer | None = None
@@ -42,6 +43,7 @@ class Known:
     context_tokens: int | None = None
     varied: bool = False
     takes_seed: bool = True
+    goes_on: bool = False
     streams: dict[bool, Stream] = field(default_factory=dict)
     tokens_per_line: float | None = None
 

@@ -1,6 +1,7 @@
-"""Writes a Llama with random weights in the layout of the hub: PYTHON random_model.py FOLDER TOKENIZER_FOLDER.
+"""Writes a Llama with random weights in the layout of the hub: PYTHON random_model.py FOLDER TOKENIZER [--small].
 
-About 1.1 billion parameters in bfloat16. Needs torch and transformers.
+TOKENIZER is a folder that has one. About 1.1 billion parameters in bfloat16; with --small about a million, for a CPU.
+Needs torch and transformers.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 FILES = ("tokenizer.json", "tokenizer_config.json")
 
 if __name__ == "__main__":
-    folder, tokenizer = Path(sys.argv[1]), Path(sys.argv[2])
+    folder, tokenizer, small = Path(sys.argv[1]), Path(sys.argv[2]), "--small" in sys.argv[3:]
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=LlamaConfig.from_pretrained(tokenizer).vocab_size,
-        hidden_size=2048,
-        intermediate_size=5632,
-        num_hidden_layers=22,
-        num_attention_heads=16,
-        num_key_value_heads=16,
+        hidden_size=128 if small else 2048,
+        intermediate_size=352 if small else 5632,
+        num_hidden_layers=4 if small else 22,
+        num_attention_heads=4 if small else 16,
+        num_key_value_heads=4 if small else 16,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         eos_token_id=0,

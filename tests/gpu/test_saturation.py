@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import os
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launchers import embedded, transformers_serve
+from serve_eval import run_folder
 from serve_eval.asking import request_of
 from serve_eval.client.wire import encode
 from serve_eval.evaluation import evaluate
@@ -38,15 +41,22 @@ NEARLY = 0.9
 def _missing() -> str | None:
     if shutil.which("nvidia-smi") is None:
         return "no NVIDIA GPU here: there is no nvidia-smi"
-    if not PYTHON.exists():
-        return f"{PYTHON} is not there (make test-peers builds it)"
-    tried = subprocess.run([PYTHON, "-c", "import torch, transformers; assert torch.cuda.is_available()"])
+    if why := _not_built():
+        return why
+    tried = subprocess.run([PYTHON, "-c", "import torch; assert torch.cuda.is_available()"])
     return f"the torch of {PYTHON} sees no GPU" if tried.returncode else None
+
+
+def _not_built() -> str | None:
+    if not (PEERS / "bin/transformers").exists():
+        return f"{PEERS} has no transformers (make test-peers builds it)"
+    return None
 
 
 @contextmanager
 def _gpu_use() -> Iterator[list[float]]:
-    """The use of the first GPU in percent, twice a second for the length of the block."""
+    """The use of the first GPU in percent, twice a second for the length of the block, from its first use to its last:
+    an evaluation does other things before and after its requests."""
     seen: list[float] = []
     over = threading.Event()
 
@@ -62,6 +72,8 @@ def _gpu_use() -> Iterator[list[float]]:
     finally:
         over.set()
         thread.join()
+        used = [number for number, percent in enumerate(seen) if percent]
+        seen[:] = seen[used[0] : used[-1] + 1] if used else []
 
 
 def _bare_loop(url: str, bodies: list[bytes]) -> float:
@@ -71,16 +83,16 @@ def _bare_loop(url: str, bodies: list[bytes]) -> float:
     lock = threading.Lock()
 
     def send() -> None:
-        connection = http.client.HTTPConnection(address, timeout=600)
-        while True:
-            with lock:
-                body = next(left, None)
-            if body is None:
-                return
-            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-            reply = connection.getresponse()
-            reply.read()
-            assert reply.status == 200
+        with closing(http.client.HTTPConnection(address, timeout=600)) as connection:
+            while True:
+                with lock:
+                    body = next(left, None)
+                if body is None:
+                    return
+                connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+                reply = connection.getresponse()
+                reply.read()
+                assert reply.status == 200
 
     began = time.monotonic()
     with ThreadPoolExecutor(IN_FLIGHT) as threads:
@@ -89,55 +101,89 @@ def _bare_loop(url: str, bodies: list[bytes]) -> float:
     return time.monotonic() - began
 
 
-def test_an_evaluation_keeps_the_gpu_as_busy_as_a_bare_loop(tmp_path: Path) -> None:
-    if why := _missing():
-        pytest.skip(why)
-    model = tmp_path / "model"
+def _measured(
+    folder: Path,
+    *,
+    small: bool,
+    requests: int,
+    use: Callable[[], AbstractContextManager[list[float]]],
+    **options: Any,
+) -> dict[str, tuple[float, list[float]]]:
+    """Requests per second while requests were sent, and the use of the GPU by then, of each way of asking a model with
+    random weights."""
+    model = folder / "model"
     script = Path(__file__).with_name("random_model.py")
-    subprocess.run([PYTHON, script, model, embedded.WEIGHTS], check=True)
-    task = Spec(name="word_problems", options={"num_samples": REQUESTS})
+    subprocess.run([PYTHON, script, model, embedded.WEIGHTS, *["--small"] * small], check=True)
     plan = Plan(
         model=str(model),
         launcher=Spec(name="external"),
-        tasks=(task,),
+        tasks=(Spec(name="word_problems", options={"num_samples": requests}),),
         no_reference=True,
         limits=Limits(concurrency=IN_FLIGHT),
     )
     [prepared] = prepare(plan)
-    requests = [request_of(prepared.task, sample) for sample in prepared.dataset.samples]
-    bodies = [encode(request, str(model)) for request in requests]
+    bodies = [encode(request_of(prepared.task, sample), str(model)) for sample in prepared.dataset.samples]
 
-    async def measured(endpoint: Endpoint) -> dict[str, tuple[float, float]]:
-        """Requests per second and use of the GPU, of each way of asking."""
-        found: dict[str, tuple[float, float]] = {}
+    async def measured(endpoint: Endpoint) -> dict[str, tuple[float, list[float]]]:
+        found: dict[str, tuple[float, list[float]]] = {}
         await asyncio.to_thread(_bare_loop, endpoint.base_url, bodies[:IN_FLIGHT])  # kernels are compiled, caches made
-        with _gpu_use() as use:
+        with use() as used:
             seconds = await asyncio.to_thread(_bare_loop, endpoint.base_url, bodies)
-        found["bare loop"] = REQUESTS / seconds, sum(use) / len(use)
+        found["bare loop"] = requests / seconds, used
         running = replace(plan, launcher=Spec(name="external", options={"base_url": endpoint.base_url}))
-        began = time.monotonic()
-        with _gpu_use() as use:
-            report = await evaluate(running, tmp_path / "run", environ={})
-        found["serve-eval"] = REQUESTS / (time.monotonic() - began), sum(use) / len(use)
-        result = report.tasks[0].result
-        assert (result.scored, result.failed) == (REQUESTS, 0)
+        with use() as used:
+            report = await evaluate(running, folder / "run", environ={})
+        result, [load] = report.tasks[0].result, run_folder.loads(folder / "run")
+        assert (result.scored, result.failed) == (requests, 0)
+        found["serve-eval"] = requests / load.wall_s, used
         return found
 
-    async def story() -> dict[str, tuple[float, float]]:
-        context = LaunchContext(model=str(model), log_dir=tmp_path / "logs", told=print)
+    async def story() -> dict[str, tuple[float, list[float]]]:
+        context = LaunchContext(model=str(model), log_dir=folder / "logs", told=print)
         async with transformers_serve.launch(
             context,
             command=[str(PEERS / "bin/transformers")],
-            device="cuda",
-            dtype="bfloat16",
             continuous_batching=True,
             env={"HF_HUB_OFFLINE": "1"},
+            **options,
         ) as endpoint:
             return await measured(endpoint)
 
     found = asyncio.run(story())
-    for name, (per_s, use) in found.items():
-        print(f"{name}: {per_s:.1f} requests/s, GPU {use:.0f} % busy")
+    for name, (per_s, used) in found.items():
+        busy = f", GPU {sum(used) / len(used):.0f} % busy" if used else ""
+        print(f"{name}: {per_s:.1f} requests/s{busy}")
+    return found
+
+
+def test_an_evaluation_keeps_the_gpu_as_busy_as_a_bare_loop(tmp_path: Path) -> None:
+    if why := _missing():
+        pytest.skip(why)
+    found = _measured(tmp_path, small=False, requests=REQUESTS, use=_gpu_use, device="cuda", dtype="bfloat16")
     (ideal_per_s, ideal_use), (per_s, use) = found["bare loop"], found["serve-eval"]
+    assert ideal_use
+    assert use
     assert per_s >= NEARLY * ideal_per_s
-    assert use >= NEARLY * ideal_use
+    assert sum(use) / len(use) >= NEARLY * sum(ideal_use) / len(ideal_use)
+
+
+def test_the_measurement_itself_works_on_a_cpu(tmp_path: Path) -> None:
+    """All of it but the GPU, with a model of a million parameters: no figure is judged."""
+    if why := _not_built():
+        pytest.skip(why)
+    found = _measured(tmp_path, small=True, requests=IN_FLIGHT, use=lambda: nullcontext([]), device="cpu", threads=1)
+    assert all(per_s > 0 for per_s, _ in found.values())
+
+
+def test_the_use_of_a_gpu_is_taken_from_its_first_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for nvidia-smi, which tells another use each time."""
+    told = tmp_path / "told"
+    told.write_text("".join(f"{percent}\n" for percent in (0, 0, 80, 0, 90, 0)))
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f'#!/bin/sh\nuse=$(head -n 1 "{told}")\necho "${{use:-0}}"\nsed -i 1d "{told}"\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with _gpu_use() as seen:
+        while told.read_text():
+            time.sleep(0.05)
+    assert seen == [80.0, 0.0, 90.0]

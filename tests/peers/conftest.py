@@ -20,7 +20,8 @@ from serve_eval import folders
 from serve_eval.evaluation import evaluate
 from serve_eval.registration import register
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec, TaskReport
-from tests.peers.peers import PYTHON, ROOT, WEIGHTS, Peer
+from serve_eval.smoke.story import chosen
+from tests.peers.peers import CONTEXT_TOKENS, PYTHON, ROOT, WEIGHTS, Peer
 
 MODEL = "embedded"
 SAMPLES = 300
@@ -29,6 +30,8 @@ MARGIN = 5.0
 """Points by which no server may be worse than ours. A few answers do differ: each sums in an order of its own."""
 TABLE: list[str] = []
 """A line for every evaluation, shown at the end."""
+SMOKE_TABLE: list[str] = []
+"""Of every smoke test its time, and the rows that are no PASS."""
 
 TEXT = Spec(name="word_problems", options={"num_samples": SAMPLES})
 CHAT = Spec(name="word_problems", options={"num_samples": SAMPLES, "apply_chat_template": True})
@@ -102,7 +105,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             "server | weights | way | asked | accuracy | ours | other answers (lost, won) | verdict | requests/s"
         )
-        for line in TABLE:
+        for line in [*TABLE, *SMOKE_TABLE]:
             terminalreporter.write_line(line)
 
 
@@ -134,7 +137,10 @@ def evaluated(
     per_s = result.scored / (time.monotonic() - began)
     paired = told.paired
     differ = "-" if paired is None else f"{paired.down}, {paired.up}"
-    value, wanted = (f"{one.value:.2f}" if one.value is not None else "-" for one in (result, theirs))
+    both = result.value, theirs.value
+    if paired is not None and result.value is not None:
+        both = result.value, result.value - paired.difference  # ours of the same problems, where fewer are asked
+    value, wanted = ("-" if one is None else f"{one:.2f}" for one in both)
     judged = f"{told.rule} {told.outcome.value}"
     TABLE.append(f"{peer.name} | {row} | {result.scored} | {value} | {wanted} | {differ} | {judged} | {per_s:.0f}")
     return report
@@ -172,7 +178,7 @@ def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) ->
                     model=endpoint.model,
                     reference_model=MODEL,
                 )
-            smoke.update(await asyncio.to_thread(_smoke, endpoint))
+            smoke.update(await asyncio.to_thread(_smoke, peer, endpoint))
 
     for spec, _ in WAYS.values():
         ours(spec)
@@ -180,8 +186,16 @@ def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) ->
     return Seen(found, smoke)
 
 
-def _smoke(endpoint: Endpoint) -> dict[str, str]:
-    command = [sys.executable, "-m", "serve_eval", "smoke", endpoint.base_url, "--model", str(endpoint.model), "--json"]
-    said = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "OPENAI_API_KEY": ""})
-    rows = json.loads(said.stdout)["rows"]
-    return {row["name"]: row["outcome"] for row in rows if row["outcome"] != "PASS" and not row["model"]}
+def _smoke(peer: Peer, endpoint: Endpoint) -> dict[str, str]:
+    """The rows that are no PASS, of a smoke test as a user gives it."""
+    command = [sys.executable, "-m", "serve_eval", "smoke", endpoint.base_url, "--model", str(endpoint.model)]
+    more = ["--level", "full", "--context-tokens", str(CONTEXT_TOKENS), "--json"]
+    environ = {**os.environ, "OPENAI_API_KEY": ""}
+    said = subprocess.run([*command, *more], capture_output=True, text=True, cwd=ROOT, env=environ)
+    done = json.loads(said.stdout)
+    rows = {row["name"]: row for row in done["rows"]}
+    assert list(rows) == [check.name for check in chosen("full")], done["stopped"]
+    lacks = {name: row["outcome"] for name, row in rows.items() if row["outcome"] != "PASS"}
+    SMOKE_TABLE.append(f"{peer.name}: {done['seconds']:.1f} s, {done['requests']} requests")
+    SMOKE_TABLE.extend(f"  {name} {outcome}: {rows[name]['told']}" for name, outcome in lacks.items())
+    return lacks

@@ -31,7 +31,7 @@ class Peer:
     `import_` is the package that it needs. `gguf`: it reads files of that format, of which there are quantised ones;
     else folders as the hub has them. `beginning`: it tells log-probabilities of prompts where a token stands before
     every text. `extra_body` switches off what it does unasked. `limit`: so many samples are asked of a slow one (None:
-    all). `smoke` are the rows of `serve-eval smoke` that are no PASS; those that test the model are left out.
+    all). `smoke` are the rows of `serve-eval smoke --level full` that are no PASS.
     """
 
     name: str
@@ -66,17 +66,36 @@ class Peer:
 
 
 FAIL, LACKS = "FAIL", "UNSUPPORTED"
-NOT_OF_THIS_MODEL = {"version": LACKS, "tools": LACKS, "reasoning": LACKS, "special_tokens": LACKS}
-LLAMA_SERVER = {**NOT_OF_THIS_MODEL, "logprobs_completions": FAIL, "prompt_logprobs": LACKS, "json_portable": LACKS}
+NOT_OF_THIS_MODEL = {
+    "version": LACKS,
+    "tools": LACKS,
+    "reasoning": LACKS,
+    "special_tokens": LACKS,
+    "questions": FAIL,
+    "passkey_1k": LACKS,
+    "passkey_8k": LACKS,
+}
+"""It is no instructed one, and its window has 512 tokens. No server of these has a /version."""
+LLAMA_SERVER = {
+    **NOT_OF_THIS_MODEL,
+    "logprobs_completions": FAIL,
+    "prompt_logprobs": LACKS,
+    "json_portable": LACKS,
+    "max_tokens_0": LACKS,
+}
 LLAMA_CPP_PYTHON = {
     **NOT_OF_THIS_MODEL,
     "health": LACKS,
     "stream_usage": LACKS,
+    "max_completion_tokens": FAIL,
     "n": LACKS,
+    "prompt_logprobs": FAIL,
     "json_schema": FAIL,
     "json_portable": FAIL,
     "token_ids": FAIL,
     "batch": FAIL,
+    "cancel": LACKS,
+    "max_tokens_0": FAIL,
 }
 TRANSFORMERS = {
     **NOT_OF_THIS_MODEL,
@@ -95,6 +114,8 @@ TRANSFORMERS = {
     "json_portable": LACKS,
     "token_ids": LACKS,
     "batch": LACKS,
+    "cancel": LACKS,
+    "long_prompt": FAIL,
 }
 ONE_CORE = {"context_tokens": CONTEXT_TOKENS, "parallel": SLOTS, "threads": 1}
 PEERS_OF_OURS = (

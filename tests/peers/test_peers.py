@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from serve_eval.schema import Spec, VerdictOutcome
+from launchers import llama_cpp
+from serve_eval.errors import EndpointError
+from serve_eval.evaluation import evaluate
+from serve_eval.schema import LaunchContext, Limits, Plan, Spec, VerdictOutcome
 from tests.peers.conftest import (
     BEGINNING,
     LIKELIHOOD,
     MANY,
+    MODEL,
     QUANTISED,
     SAMPLES,
+    TEXT,
     WAYS,
     WIDE,
     Ours,
@@ -21,7 +28,7 @@ from tests.peers.conftest import (
     evaluated,
     seen,
 )
-from tests.peers.peers import PEERS_OF_OURS, Peer
+from tests.peers.peers import PEERS_OF_OURS, PYTHON, Peer
 
 WEIGHED = ("likelihood", "perplexity")
 pytestmark = [pytest.mark.slow, pytest.mark.peers]
@@ -74,6 +81,34 @@ def test_prompts_are_weighed_where_the_server_can(
 
 def test_a_smoke_test_shows_what_the_server_lacks(peer: Peer, server: Seen) -> None:
     assert server.smoke == peer.smoke
+
+
+def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(
+    weights: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """llama-cpp-python as it is by default, where its launcher does not see to it."""
+    [peer] = [one for one in PEERS_OF_OURS if one.name == "llama-cpp-python"]
+    if why := peer.missing():
+        pytest.skip(why)
+    as_it_is = ["sh", "-c", f'exec "{PYTHON}" -m llama_cpp.server "$@" --interrupt_requests true', "sh"]
+    options = {**peer.spec(weights("BF16")).options, "command": as_it_is}
+    said: list[str] = []
+
+    async def story() -> None:
+        context = LaunchContext(model=MODEL, log_dir=tmp_path / "logs")
+        async with llama_cpp.launch(context, **options) as endpoint:
+            running = Spec(name="external", options={"base_url": endpoint.base_url})
+            plan = Plan(model=MODEL, launcher=running, tasks=(TEXT,), no_reference=True)
+            one, many = (replace(plan, limits=Limits(concurrency=n, stream=True)) for n in (1, 16))
+            [task] = (await evaluate(replace(one, limit=40), tmp_path / "one", environ={}, told=said.append)).tasks
+            assert (task.result.scored, task.result.failed) == (40, 0)
+            assert not any("--interrupt_requests" in line for line in said)
+            assert any("repeat_penalty" in line for line in said)
+            with pytest.raises(EndpointError, match="the connection ended within the answer"):
+                await evaluate(many, tmp_path / "many", environ={}, told=said.append)
+            assert any("--interrupt_requests" in line for line in said)
+
+    asyncio.run(story())
 
 
 def test_a_run_that_starts_the_server_judges_sound_and_rounded_weights(

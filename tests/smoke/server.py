@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
@@ -22,6 +22,7 @@ CONTEXT = 9000
 SLOTS = 8
 """Requests that are answered at once; others wait."""
 WORDS = ("red", "green", "blue", "seven", "river", "stone", "north", "apple", "glass", "paper", "quiet", "early")
+GONE = {"error": {"message": "the engine is gone"}}
 _TOKEN = re.compile(r"\s*\S+")
 
 Wanted = Callable[[Mapping[str, Any]], bool]
@@ -32,6 +33,7 @@ Wanted = Callable[[Mapping[str, Any]], bool]
 class Quirks:
     """`names` are the things that go wrong, each a word in the code below. Bodies that `refuses` wants are answered
     with `refusal` (a status and a JSON body), those that `errs` wants with HTTP 500. `prefix` is the path before /chat.
+    `knows` are answers to prompts.
     """
 
     names: frozenset[str] = frozenset()
@@ -39,6 +41,7 @@ class Quirks:
     refusal: tuple[int, Any] = (400, {"object": "error", "message": "this field is not taken", "code": 400})
     errs: Wanted | None = None
     prefix: str = "/v1"
+    knows: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,7 @@ class _Server:
         self._numbers = itertools.count()
         self._slots = asyncio.Semaphore(SLOTS)
         self._streams: list[web.Request] = []
+        self._erred: set[str] = set()
         self.dead = False
 
     async def page(self, request: web.Request) -> web.Response:
@@ -167,6 +171,9 @@ class _Server:
         if self.has("no_prompt_tokens"):
             usage["prompt_tokens"] = 0
         if body.get("stream") and not self.has("no_stream"):
+            if self.has("errs_first") and prompts[0] not in self._erred:
+                self._erred.add(prompts[0])
+                return web.Response(body=_event(GONE), content_type="text/event-stream")
             return await self._stream(request, body, said, usage, chat)
         choices = [self._choice(body, prompts[0], one, number, chat) for number, one in enumerate(said)]
         return web.json_response({"id": "x", "object": "answer", "model": MODEL, "choices": choices, "usage": usage})
@@ -227,6 +234,8 @@ class _Server:
         return Said(tokens=tokens, thoughts=thoughts, finish=finish)
 
     def _text(self, prompt: str, body: dict[str, Any], index: int) -> str:
+        if prompt in self.quirks.knows:
+            return self.quirks.knows[prompt]
         form = body.get("response_format")
         if form and not self.has("no_guided"):
             if self.has("wrong_guided"):
@@ -276,7 +285,9 @@ class _Server:
         if body.get("echo") and not self.has("no_prompt_logprobs"):
             asked = _TOKEN.findall(prompt)
             tokens, values = ["", *asked, *tokens], [None, *[value] * len(asked), *values]
-        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": None}
+        likelier = {"x": 0.0} if self.has("misplaced_logprobs") else {}
+        tops = [None if one is None else {token: one, **likelier} for token, one in zip(tokens, values, strict=True)]
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}
 
     async def _stream(
         self, request: web.Request, body: dict[str, Any], said: list[Said], usage: dict[str, Any], chat: bool
@@ -302,14 +313,13 @@ class _Server:
 
     def _events(self, body: dict[str, Any], said: list[Said], usage: dict[str, Any], chat: bool) -> Iterator[bytes]:
         def event(data: object) -> bytes:
-            text = data if isinstance(data, str) else json.dumps(data)
-            return f"data: {text}".encode() + (b"\r\n\r\n" if self.has("carriage_returns") else b"\n\n")
+            return _event(data, b"\r\n" if self.has("carriage_returns") else b"\n")
 
         if self.has("done_only"):
             yield event("[DONE]")
             return
         if self.has("error_event"):
-            yield event({"error": {"message": "the engine is gone"}})
+            yield event(GONE)
         if self.has("no_json_event"):
             yield event("{oops")
         for number, one in enumerate(said):
@@ -324,6 +334,11 @@ class _Server:
             yield event({"choices": [], "usage": counted})
         if not self.has("no_done"):
             yield event("[DONE]")
+
+
+def _event(data: object, end: bytes = b"\n") -> bytes:
+    text = data if isinstance(data, str) else json.dumps(data)
+    return f"data: {text}".encode() + end * 2
 
 
 def most_of(body: Mapping[str, Any]) -> int:

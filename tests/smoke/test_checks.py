@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from serve_eval.smoke import story
+from serve_eval.smoke.checks.ending import COUNT
 from tests.smoke.server import Quirks, create
 from tests.smoke.trying import by_name, smoke_of
 
@@ -87,6 +88,12 @@ CASES: list[Case] = [
     ("max_tokens", UNSUPPORTED, "refused", _prompted("Count from")),
     ("max_completion_tokens", FAIL, "ignored: the answer was cut off by us", _quirks("ignores_max_completion_tokens")),
     ("max_completion_tokens", FAIL, "characters", _quirks("ignores_max_completion_tokens", "unskilled")),
+    (
+        "max_completion_tokens",
+        FAIL,
+        "came to its own end",
+        _quirks("ignores_max_completion_tokens", knows={COUNT: "6, 7, 8, 9, 10"}),
+    ),
     ("max_completion_tokens", UNSUPPORTED, "refused", _has("max_completion_tokens")),
     ("stop", PASS, "cut before", _quirks("one_word")),
     ("stop", FAIL, "still holds it", _quirks("keeps_stop")),
@@ -123,6 +130,7 @@ CASES: list[Case] = [
     ("prompt_logprobs", UNSUPPORTED, "log-probabilities for a prompt", _quirks("no_prompt_logprobs")),
     ("prompt_logprobs", UNSUPPORTED, "this field is not taken", _has("echo", "prompt_logprobs")),
     ("prompt_logprobs", FAIL, "HTTP 500", _errs("echo")),
+    ("prompt_logprobs", FAIL, "only 0 are the likeliest at their place", _quirks("misplaced_logprobs")),
     ("json", UNSUPPORTED, "ignored", _quirks("no_guided")),
     ("json", FAIL, "HTTP 500", _errs("response_format")),
     ("json_schema", UNSUPPORTED, "ignored", _quirks("no_guided")),
@@ -182,6 +190,7 @@ CASES: list[Case] = [
     ("long_prompt", UNSUPPORTED, "handed on as HTTP 500", _quirks("wraps_refusals")),
     ("long_prompt", UNSUPPORTED, "--context-tokens", _quirks("context_untold")),
     ("max_tokens_0", FAIL, "taken as no limit", _quirks("max_tokens_0_is_no_limit")),
+    ("max_tokens_0", FAIL, "no limit", _quirks("max_tokens_0_is_no_limit", knows={COUNT: "6, 7, 8, 9, 10"})),
     ("max_tokens_0", UNSUPPORTED, "taken as one token", _quirks("max_tokens_0_is_1")),
     ("max_tokens_0", UNSUPPORTED, "not sent", _quirks("orchestrator")),
     ("max_tokens_0", FAIL, "HTTP 500", Quirks(errs=lambda body: body.get("max_tokens") == 0)),
@@ -191,7 +200,8 @@ STANDS_ON = {
     "seed": ["temperature"],
     "concurrency": ["stream_chat"],
     "cancel": ["stream_chat"],
-    "max_tokens_0": ["version"],
+    "max_completion_tokens": ["max_tokens"],
+    "max_tokens_0": ["version", "max_tokens"],
     "models": ["version"],
 }
 NEVER_UNSUPPORTED = {"reachable", "unknown_field", "concurrency"}

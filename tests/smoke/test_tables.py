@@ -1,4 +1,5 @@
-"""Whole tables: of the stand-in in both flavours, of the simulated endpoint, of what others are known to do."""
+"""Whole tables: of the stand-in in both flavours, of the simulated endpoint, of the embedded model, of what others are
+known to do. Those of servers that others wrote are in tests/peers."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from launchers import embedded
 from launchers._simulator import SimulatorConfig, create_app
+from serve_eval.schema import LaunchContext
 from serve_eval.smoke import story
 from serve_eval.smoke.story import Smoke
 from tests.smoke.server import Quirks, create
@@ -107,6 +110,23 @@ def test_the_simulated_endpoint() -> None:
     assert {row.name for row in done.rows if row.model} == set(NO_MODEL)
 
 
+NOT_SERVED = dict.fromkeys(("json", "json_schema", "json_portable", "tools"), UNSUPPORTED)
+TOO_LONG = dict.fromkeys(("reasoning", "passkey_1k", "passkey_8k", "cancel"), UNSUPPORTED)
+"""What does not fit into its 512 tokens."""
+
+
+def test_the_embedded_model_which_is_no_instructed_one(tmp_path: Path) -> None:
+    async def main() -> Smoke:
+        async with embedded.launch(LaunchContext(model=None, log_dir=tmp_path)) as endpoint:
+            return await smoke_at(endpoint.base_url)
+
+    done = asyncio.run(main())
+    assert no_pass(done) == NOT_SERVED | TOO_LONG | {"special_tokens": UNSUPPORTED, "questions": FAIL}
+    refused = {row.name: row.told for row in done.rows if row.name in {*NOT_SERVED, *TOO_LONG}}
+    assert all("512 tokens" in refused[name] for name in TOO_LONG)
+    assert all("is not served by the embedded model" in refused[name] for name in NOT_SERVED)
+
+
 def _like(*names: str) -> Quirks:
     return Quirks(names=frozenset({"no_thoughts", "no_tools", "no_special_setting", *names}))
 
@@ -136,9 +156,11 @@ LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
                 "newest_stream_only",
                 "one_choice",
                 "max_tokens_0_is_no_limit",
+                "misplaced_logprobs",
             ).names,
             errs=lambda body: (
-                isinstance(body.get("prompt"), list) or body.get("response_format", {}).get("type") == "json_schema"
+                isinstance(body.get("prompt"), list)
+                or body.get("response_format", {}).get("type") in ("json_schema", "json")
             ),
         ),
         {
@@ -149,7 +171,9 @@ LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
             "concurrency": FAIL,
             "cancel": FAIL,
             "n": UNSUPPORTED,
+            "prompt_logprobs": FAIL,
             "json_schema": FAIL,
+            "json_portable": FAIL,
             "token_ids": FAIL,
             "batch": FAIL,
             "max_tokens_0": FAIL,

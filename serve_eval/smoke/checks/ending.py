@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from serve_eval.client.wire import CHAT_COMPLETIONS
-from serve_eval.smoke.answer import NotAnswered, read_stream, short
+from serve_eval.smoke.answer import Answer, NotAnswered, read_stream, short
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.row import Found, failed, passed, unsupported
 from serve_eval.smoke.session import ALIVE_TOKENS, Session, answered
@@ -28,6 +28,7 @@ async def max_tokens(s: Session) -> Found:
         return failed(f"ignored: {size} where {FEW} tokens were the most", answer.sent)
     if first.finish != "length" and counted == FEW:
         return failed(f"cut after {FEW} tokens, but finish_reason is {first.finish!r}", answer.sent)
+    s.known.goes_on = first.finish == "length"
     size = f"{len(first.said)} characters" if counted is None else f"{counted} of {FEW} tokens"
     return passed(f"{size}, {first.finish}")
 
@@ -44,9 +45,11 @@ async def max_completion_tokens(s: Session) -> Found:
         return failed(f"ignored: the answer was cut off by us after {CUT_OFF_BYTES} bytes", answer.sent)
     if answer.status != 200 or answer.problem:
         raise NotAnswered(answer)
-    said = read_stream(answer).said if answer.streams else answered(answer).first.said
+    said, finish = _said(answer) if answer.streams else _said(answered(answer))
     if len(said) > FEW * LONG_TOKEN:
         return failed(f"ignored: {len(said)} characters where {FEW} tokens were the most", answer.sent)
+    if finish == "stop" and s.known.goes_on:
+        return failed(f"ignored: an answer that has more than {FEW} tokens came to its own end", answer.sent)
     return passed(f"{len(said)} characters")
 
 
@@ -91,10 +94,18 @@ async def max_tokens_0(s: Session) -> Found:
         return passed(f"refused: {answer.told}")
     if answer.status != 200 or (answer.problem and not answer.cut_by_us):
         return failed(answer.told, answer.sent)
-    said = read_stream(answer).said if answer.streams else (answer.first.said if answer.answered else "")
-    if answer.cut_by_us or len(said) > LONG_TOKEN:
+    said, finish = _said(answer)
+    if answer.cut_by_us or len(said) > LONG_TOKEN or (said and finish == "stop" and s.known.goes_on):
         return failed("taken as no limit: the answer went on", answer.sent)
     return passed("an empty answer") if not said else unsupported(f"taken as one token: {short(said)!r}", answer.sent)
+
+
+def _said(answer: Answer) -> tuple[str, str | None]:
+    """What was generated, streamed or not, and why it ended."""
+    if answer.streams:
+        stream = read_stream(answer)
+        return stream.said, stream.finish
+    return (answer.first.said, answer.first.finish) if answer.answered else ("", None)
 
 
 CHECKS = (

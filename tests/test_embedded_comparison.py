@@ -1,0 +1,67 @@
+"""A real model beside its own rounded forms: docs/regression-checks.md has the table that the slow one repeats."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from launchers import embedded
+from launchers._embedded.damage import Damage
+from serve_eval.comparison import Rules, Side, compare
+from serve_eval.report.exit_code import FAIL, PASS
+from serve_eval.schema import ComparedTask, LaunchContext, Plan, Spec
+
+SOUND = "embedded"
+
+
+def _compared(
+    damages: tuple[Damage, ...], folder: Path, *, problems: int, again: int, rule: Spec
+) -> dict[str, tuple[ComparedTask, int]]:
+    """What the comparison with each form found, and its exit code."""
+    found: dict[str, tuple[ComparedTask, int]] = {}
+
+    async def story() -> None:
+        context = LaunchContext(model=SOUND, log_dir=folder / "logs")
+        async with embedded.launch(context, also={one: one for one in damages}) as endpoint:
+            running = Spec(name="external", options={"base_url": endpoint.base_url})
+            task = Spec(name="word_problems", options={"num_samples": problems})
+            for damage in damages:
+                a, b = (Side(plan=Plan(model=one, launcher=running, tasks=(task,))) for one in (SOUND, damage))
+                done = await compare(a, b, Rules(rule=rule, again=again), folder / damage, show_flips=4, environ={})
+                found[damage] = done.tasks[0], done.exit_code
+
+    asyncio.run(story())
+    return found
+
+
+def test_int8_is_no_drop_and_int3_is_one(tmp_path: Path) -> None:
+    found = _compared(("int8", "int3"), tmp_path, problems=60, again=20, rule=Spec(name="paired"))
+    (int8, passed), (int3, failed) = found["int8"], found["int3"]
+    assert (passed, failed) == (PASS, FAIL)
+    for task in (int8, int3):
+        assert task.itself is not None
+        assert (task.itself.prompts, task.itself.own) == (20, 0)
+    assert int8.worse + int8.better <= 3
+    assert int3.worse > 5 * int3.better
+    assert any(warning.startswith("more_flips: ") for warning in int3.warnings)
+    assert not any(warning.startswith("more_flips: ") for warning in int8.warnings)
+    looked = [flip.divergence for flip in int3.flips]
+    assert len(looked) == 4
+    assert {one.kind for one in looked if one is not None} <= {"near tie", "confident"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["paired", "noninferiority"])
+def test_the_whole_task_tells_int8_from_int3(name: str, tmp_path: Path) -> None:
+    found = _compared(("int8", "int3"), tmp_path, problems=500, again=200, rule=Spec(name=name))
+    assert {damage: code for damage, (_, code) in found.items()} == {"int8": PASS, "int3": FAIL}
+
+
+@pytest.mark.slow
+def test_four_bits_take_more_problems(tmp_path: Path) -> None:
+    found = _compared(("int4", "int4-g32"), tmp_path, problems=2000, again=200, rule=Spec(name="paired"))
+    for damage, (task, code) in found.items():
+        assert code == FAIL, damage
+        assert any(warning.startswith("more_flips: ") for warning in task.warnings), damage
