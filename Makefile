@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-slow test-peer test-peers test-gpu test-slurm lint calibrate bench bench-launch bench-embedded fuzz clean
+.PHONY: demo test test-slow test-peer test-peers test-gpu test-slurm lint calibrate detectors bench bench-launch bench-embedded fuzz clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -49,6 +49,11 @@ calibrate: $(VENV)/.runtime
 	@$(BIN)/python -m tests.stats.calibrate_onset
 	@$(BIN)/python -m tests.stats.calibrate_watch
 	@$(BIN)/python -m tests.stats.calibrate_workers
+
+# Faults of a deployment and who finds them after how many prompts, in a quarter of an hour; docs/regression-checks.md
+# holds what it printed.
+detectors: $(VENV)/.dev
+	@$(BIN)/python -m tests.detectors
 
 # Coverage-guided, for two minutes; new inputs that it finds stay in a folder of its own.
 fuzz: $(VENV)/.dev

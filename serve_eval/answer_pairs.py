@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from serve_eval.errors import RunFolderError
 from serve_eval.rescoring import Line
 from serve_eval.schema import (
     Agreement,
+    FailureKind,
     FirstDifference,
     Flip,
     Report,
@@ -39,14 +40,17 @@ _BEFORE, _AFTER = 20, 60
 
 @dataclass(frozen=True, slots=True)
 class Had:
-    """What a run folder holds of one task: by repeat the line of each prompt's score, and a hash of what was said;
-    when the first answer to each prompt was asked for, in seconds since 1970."""
+    """What a run folder holds of one task: by repeat the line of each prompt's score, and a hash of what was said; of
+    the first answer to each prompt when it was asked for, in seconds since 1970, how long it took in seconds, and where
+    a request for it failed, in which way the first one did."""
 
     task: TaskReport
     folder: Path
     lines: tuple[Mapping[str, Line], ...]
     said: tuple[Mapping[str, bytes], ...]
     started_s: Mapping[str, float]
+    latency_s: Mapping[str, float] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def planned(self) -> int:
@@ -77,24 +81,37 @@ def read_task(folder: Path, report: Report, name: str) -> Had:
     lines: tuple[dict[str, Line], ...] = tuple({} for _ in range(repeats))
     said: tuple[dict[str, bytes], ...] = tuple({} for _ in range(repeats))
     started_s: dict[str, float] = {}
+    latency_s: dict[str, float] = {}
+    failed: dict[str, str] = {}
     scores = folder / "scores" / f"{stem}.jsonl"
     try:
         for line in msgspec.json.Decoder(Line).decode_lines(scores.read_bytes()):
             repeat, prompt = _place(line.id, repeats)
             lines[repeat][prompt] = line
         for record in journal.read(folder / "samples" / f"{stem}.jsonl"):
+            repeat, prompt = _place(record.id, repeats)
+            result = record.response or record.failure
+            if repeat == 0 and result is not None:
+                for attempt in result.attempts:
+                    if attempt.failure is not None:
+                        failed.setdefault(prompt, _how(attempt.failure, attempt.status))
             if record.response is not None:
-                repeat, prompt = _place(record.id, repeats)
                 if prompt in lines[repeat]:
                     said[repeat].setdefault(prompt, _content(record.response))
                 if repeat == 0 and record.response.attempts:
                     started_s.setdefault(prompt, record.response.attempts[0].start_s)
+                    latency_s.setdefault(prompt, record.response.latency_s)
     except (OSError, msgspec.MsgspecError, IndexError) as error:
         raise RunFolderError(
             f"{folder}: the scores of {name} cannot be read: {error}",
             hint=f"Write them anew: serve-eval verdict {folder}",
         ) from error
-    return Had(task, folder, lines, said, started_s)
+    return Had(task, folder, lines, said, started_s, latency_s, failed)
+
+
+def _how(failure: FailureKind, status: int | None) -> str:
+    """In which way a request failed, with the status where that was at fault."""
+    return f"{failure.value} {status}" if status is not None and status >= 400 else failure.value
 
 
 def _place(sample: str, repeats: int) -> tuple[int, str]:

@@ -28,6 +28,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.service_pairs import more_failures, slower, uneven
 
 SCHEMA_VERSION = 1
 VERDICTS = "serve_eval.verdicts"
@@ -143,6 +144,9 @@ def _task(
         warnings.append(f"{secret} flips are of a hold-out set, and not listed")
     if apart is not None and apart > APART_S:
         warnings.append(f"the two requests for a prompt lie {apart:.0f} s apart (median): not under the same load")
+    elif apart is not None:
+        warnings += filter(None, (slower(a, b), uneven(a, b)))
+    warnings += filter(None, [more_failures(a, b)])
     itself = _itself(a, b, again)
     if itself is not None and itself.more:
         one, other = ("B", "A") if itself.endpoint == "A" else ("A", "B")

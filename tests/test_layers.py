@@ -79,6 +79,7 @@ LAYERS: list[tuple[str, ...]] = [
         "diagnosis",
         "capsule",
         "answer_pairs",
+        "service_pairs",
         "divergence",
         "twin_verdict",
         "comparison",

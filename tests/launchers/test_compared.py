@@ -1,4 +1,5 @@
-"""An aggregated beside a disaggregated deployment, both launched: a sound pair, and one with a bad worker of two."""
+"""An aggregated beside a disaggregated deployment, both launched: a sound pair, and one with a bad worker of two, a
+pair that does not fit, or a worker that loses what it is handed. tests/detectors has more faults, in one process."""
 
 from __future__ import annotations
 
@@ -14,13 +15,19 @@ from serve_eval.comparison import Rules, Side, compare
 from serve_eval.schema import Limits, Plan, Spec
 from tests.launchers.test_with_standin import _answers
 
-BAD = [{"corrupt_after": 0, "when": {"command": "serve", "gpus": "2"}}]
+SECOND = {"when": {"command": "serve", "gpus": "2"}}
+BAD = {
+    "one-bad-worker": {"corrupt_after": 0},
+    "wrong-pair": {"wrong_pair": {"gpus": "0"}},
+    "lost": {"kv_loss_after": 0},
+}
+CASES = [("sound", None, "PASS"), *((name, [{**fault, **SECOND}], "FAIL") for name, fault in BAD.items())]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("faults", "outcome"), [(None, "PASS"), (BAD, "FAIL")], ids=["sound", "one-bad-worker"])
+@pytest.mark.parametrize(("name", "faults", "outcome"), CASES, ids=[name for name, _, _ in CASES])
 def test_a_deployment_beside_the_one_that_it_replaces(
-    data_root: Path, tmp_path: Path, standin: Callable[..., None], faults: Any, outcome: str
+    data_root: Path, tmp_path: Path, standin: Callable[..., None], name: str, faults: Any, outcome: str
 ) -> None:
     plan = Plan(
         model="my-org/my-model",
@@ -48,3 +55,4 @@ def test_a_deployment_beside_the_one_that_it_replaces(
     if outcome == "FAIL":  # every second request went to it
         assert 15 <= task.worse <= 45
         assert task.better == 0
+        assert (task.b.outcomes.get("empty", 0) >= task.worse) is (name == "lost")

@@ -1,7 +1,8 @@
 """The stand-in as a process.
 
 STANDIN_FLAVOUR: v12 (default) or main. STANDIN_LOAD_S: how long loading takes. STANDIN_ANSWERS: an answer file of the
-simulated endpoint; STANDIN_SEED and STANDIN_RUN choose among its answers. STANDIN_FAULTS: see `faults`.
+simulated endpoint; STANDIN_SEED and STANDIN_RUN choose among its answers, STANDIN_VARIED=1 does so anew for every
+request and every worker. STANDIN_FAULTS: see `faults`.
 STANDIN_POLL_S: how often an orchestrator looks whether its workers are healthy (3, as the real one).
 STANDIN_START_TIMEOUT_RC: exit code of an orchestrator whose workers do not come (0 in the 1.2 line, 3 on main).
 """
@@ -77,7 +78,9 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     answers = os.environ.get("STANDIN_ANSWERS")
     seed, number = (int(os.environ.get(name, "0")) for name in ("STANDIN_SEED", "STANDIN_RUN"))
     skilled = os.environ.get("STANDIN_SKILLS") == "1"
-    brain = Model(Path(answers) if answers else None, seed=seed, run=number, skilled=skilled)
+    varied = os.environ.get("STANDIN_VARIED") == "1"
+    drawn = f"{number}:{os.environ.get('CUDA_VISIBLE_DEVICES')}" if varied else number
+    brain = Model(Path(answers) if answers else None, seed=seed, run=drawn, skilled=skilled, varied=varied)
     app = create(config, brain, trouble, flavour)
     meanwhile = None
     if config.cluster and config.role:

@@ -2,7 +2,8 @@
 
 It holds a JSON object, or a list of them when servers that share an environment are to fail differently; the optional
 `when` of each says which processes it is for, by any of `command` (serve, disaggregated), `role` (context, generation),
-`port`, `gpus` (CUDA_VISIBLE_DEVICES) and `config` (the file's name). Requests are those for completions.
+`port`, `gpus` (CUDA_VISIBLE_DEVICES) and `config` (the file's name). Requests are those for completions, whole or one
+leg of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+
+from serve_eval.prompt_hash import uniform
 
 
 class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,17 +53,43 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The engine dies: the request gets `null` and the server sends itself SIGINT."""
     corrupt_after: int | None = None
     """Answers are wrong; 0: from the beginning."""
+    kv_loss_after: int | None = None
+    """What the context worker computed is lost: a generation worker says nothing, as if the answer ended at once."""
     wrong_tp: bool = False
     """Answers are wrong when the context worker has another tensor parallel size than this generation worker."""
+    wrong_pair: Mapping[str, str | int] = {}
+    """Answers are wrong when the context worker is the one that these tell of, by `port` or `gpus`."""
+    share: float = 1.0
+    """Of the requests that would be corrupted, emptied, refused or dropped so many are, by a draw for each."""
+    seed: int = 0
+    """Of these draws."""
     null_ctx_id: bool = False
     """A context worker that finished an answer gives no ctx_request_id."""
     latency_s: float = 0.0
     """Pause before every answer."""
+    latency_jitter_s: float = 0.0
+    """Up to so much more, by a draw for each request."""
     ignore_sigterm: bool = False
     """The shutdown of the model hangs: only SIGKILL ends the process."""
     silent_discovery: bool = False
     """A worker registers and sends no heartbeats."""
     when: Mapping[str, str | int] = {}
+
+    def strikes(self, after: int | None, number: int) -> bool:
+        """Whether a fault with this count and the common share hits the request of that number, counted from 1."""
+        return after is not None and number > after and self.drawn(number)
+
+    def drawn(self, number: int) -> bool:
+        """Whether this request is among the share."""
+        return uniform(f"{self.seed}:share:{number}") < self.share
+
+    def pause_s(self, number: int) -> float:
+        return self.latency_s + self.latency_jitter_s * uniform(f"{self.seed}:latency:{number}")
+
+
+def is_at(wanted: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
+    """Whether a process is where `wanted` says."""
+    return all(str(place.get(key)) == str(value) for key, value in wanted.items())
 
 
 def faults(text: str | None, place: Mapping[str, Any]) -> Faults:
@@ -71,9 +100,5 @@ def faults(text: str | None, place: Mapping[str, Any]) -> Faults:
     if not text:
         return Faults()
     found = msgspec.json.decode(text, type=Faults | list[Faults])
-    fitting = [
-        one
-        for one in (found if isinstance(found, list) else [found])
-        if all(str(place.get(key)) == str(value) for key, value in one.when.items())
-    ]
+    fitting = [one for one in (found if isinstance(found, list) else [found]) if is_at(one.when, place)]
     return fitting[-1] if fitting else Faults()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tests.standin.fields import Request
@@ -122,9 +122,10 @@ def split_calls(text: str) -> list[dict[str, Any]]:
     ]
 
 
-def opaque_state(ids: Sequence[int], tensor_parallel: int) -> str:
-    """What a context worker hands to the generation worker, which can tell from it whether they fit."""
-    state = {"tp": tensor_parallel, "prompt": _digest(ids)}
+def opaque_state(ids: Sequence[int], tensor_parallel: int, place: Mapping[str, Any]) -> str:
+    """What a context worker hands to the generation worker, which can tell from it whether they fit, and from where in
+    the deployment it comes."""
+    state = {**place, "tp": tensor_parallel, "prompt": _digest(ids)}
     return base64.b64encode(json.dumps(state).encode()).decode()
 
 

@@ -1,12 +1,13 @@
-"""A disaggregated deployment of the stand-in in one process, by real sockets: a tenth of a second instead of a process
-each."""
+"""Deployments of the stand-in in one process, by real sockets: a tenth of a second instead of a process each. What ends
+a process (`crash_after` and the like) is not for here."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from launchers._openai_server import serve_app
 from tests.standin.config import Worker, orchestrator
@@ -31,19 +32,33 @@ class Deployed(NamedTuple):
 
 
 @asynccontextmanager
+async def aggregated(
+    model: Model | None = None, faults: Mapping[str, Any] | None = None, flavour: Flavour = "v12"
+) -> AsyncIterator[str]:
+    """The base URL of one server that does everything itself."""
+    config = Worker(model="M", host="127.0.0.1", port=0, args={})
+    async with serve_app(create(config, model or Model(), Faults(**(faults or {})), flavour)) as url:
+        yield url
+
+
+@asynccontextmanager
 async def deployed(
     contexts: int,
     generations: int,
     *,
     answers: Path | None = None,
+    model: Callable[[str], Model] | None = None,
     faults: Mapping[str, Mapping[str, Any]] | None = None,
     flavour: Flavour = "v12",
     perf_metrics: bool = True,
     front: Mapping[str, Any] | None = None,
     tensor_parallel: Mapping[str, int] | None = None,
+    wrong_pair: tuple[str, str] | None = None,
+    greeted: bool = True,
 ) -> AsyncIterator[Deployed]:
-    """Workers behind an orchestrator. `faults` and `tensor_parallel` are by the names of workers, `front` are further
-    keys of the orchestrator's file."""
+    """Workers behind an orchestrator. `model` (what answers), `faults` and `tensor_parallel` are by the names of
+    workers, `front` are further keys of the orchestrator's file. `wrong_pair`: the second cannot read what comes from
+    the first. `greeted`: the orchestrator sets its workers' clocks first, which takes 0.2 s each."""
     args: dict[str, Any] = {"cache_transceiver_config": {"backend": "DEFAULT"}}
     args |= PERF_METRICS if perf_metrics else {}
     counts = {"context": contexts, "generation": generations}
@@ -52,13 +67,16 @@ async def deployed(
         for name in (f"{role}_{i}" for role, count in counts.items() for i in range(count)):
             own = {**args, "tensor_parallel_size": (tensor_parallel or {}).get(name, 1)}
             config = Worker(model="M", host="127.0.0.1", port=0, args=own)
-            app = create(config, Model(answers), Faults(**(faults or {}).get(name, {})), flavour)
+            wrong = dict((faults or {}).get(name, {}))
+            if wrong_pair is not None and name == wrong_pair[1]:
+                wrong["wrong_pair"] = {"port": urlsplit(workers[wrong_pair[0]]).port}
+            app = create(config, model(name) if model else Model(answers), Faults(**wrong), flavour)
             workers[name] = await stack.enter_async_context(serve_app(app))
         found = Deployed("", workers)
         document: dict[str, Any] = {"perf_metrics_max_requests": 1000} if perf_metrics else {}
         for role, count in counts.items():
             document[f"{role}_servers"] = {"urls": [found.host(f"{role}_{i}") for i in range(count)]}
         server = Orchestrating(orchestrator({**document, **(front or {})}, flavour), Faults(), flavour, 30.0)
-        assert await server.workers_healthy(10.0)
+        assert not greeted or await server.workers_healthy(10.0)
         await stack.enter_async_context(server.watching())
         yield Deployed(await stack.enter_async_context(serve_app(server.app)), workers)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,11 +110,21 @@ class _Entry(msgspec.Struct):
 
 
 class Model:
-    """Answers of one server. `seed` and `run` choose among right and wrong as they do in the simulated endpoint.
-    `skilled`: what `tests.skills` knows to answer is answered."""
+    """Answers of one server. `seed` and `run` choose among right and wrong as they do in the simulated endpoint, and so
+    does `varied`: a prompt that is asked again is decided anew. `skilled`: what `tests.skills` knows to answer is
+    answered."""
 
-    def __init__(self, answers: Path | None = None, *, seed: int = 0, run: int = 0, skilled: bool = False) -> None:
-        self._seed, self._run, self._skilled = seed, run, skilled
+    def __init__(
+        self,
+        answers: Path | None = None,
+        *,
+        seed: int = 0,
+        run: int | str = 0,
+        skilled: bool = False,
+        varied: bool = False,
+    ) -> None:
+        self._seed, self._run, self._skilled, self._varied = seed, run, skilled, varied
+        self._asked: Counter[str] = Counter()
         lines = answers.read_bytes() if answers else b""
         self._entries = {entry.sha256: entry for entry in msgspec.json.Decoder(_Entry).decode_lines(lines)}
 
@@ -127,6 +138,9 @@ class Model:
         key = prompt_sha256(prompt)
         if entry := self._entries.get(key):
             drawn = f"{self._seed}:{self._run}:{key}" + (f":{index}" if index else "")
+            if self._varied and (again := self._asked[key]):
+                drawn += f":again {again}"
+            self._asked[key] += 1
             right = not wrong and uniform(drawn) < entry.probability
             return [*encode(entry.right if right else entry.wrong), EOS]
         if not wrong and (tools := tools_of(ids)):

@@ -224,7 +224,7 @@ class Orchestrating:
             os._exit(1)
         if faults.hang_after is not None and self._requests > faults.hang_after:
             await asyncio.Event().wait()
-        await asyncio.sleep(faults.latency_s)
+        await asyncio.sleep(faults.pause_s(self._requests))
 
     async def _serve(self, http: web.Request, request: Request, arrived: float) -> web.StreamResponse:
         if not self._ready():

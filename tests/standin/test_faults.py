@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
+from collections import Counter
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from serve_eval.prompt_hash import prompt_sha256
+from tests.standin.faults import Faults
+from tests.standin.in_process import Deployed, aggregated, deployed
 from tests.standin.model import BOS, Model, decode, encode
 from tests.standin.options import Flavour
 from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
@@ -91,3 +98,111 @@ def test_hangs(tmp_path: Path) -> None:
 def test_a_start_that_fails(faults: dict[str, Any], code: int, tmp_path: Path) -> None:
     with running(["M", "--port", str(free_port())], tmp_path / "log", environment(faults=faults)) as process:
         assert process.wait(READY_S) == code
+
+
+# ------------------------------------------------------------------------------------- of deployments in this process
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Path:
+    """One prompt that is known for sure, and one that is answered rightly every second time."""
+    prompts = [("sure", "the one answer", "another answer", 1.0), ("unsure", "the one answer", "another answer", 0.5)]
+    lines = [
+        {"sha256": prompt_sha256(prompt), "right": right, "wrong": wrong, "probability": chance}
+        for prompt, right, wrong, chance in prompts
+    ]
+    (tmp_path / "answers").write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
+    return tmp_path / "answers"
+
+
+def ask(
+    deployment: AbstractAsyncContextManager[Deployed | str], times: int, prompt: str = "sure", **more: Any
+) -> list[str | int | None]:
+    """What is said each time, one request after the other: a text, a status, or nothing when the connection ends."""
+
+    async def each() -> list[str | int | None]:
+        said: list[str | int | None] = []
+        async with deployment as there, httpx.AsyncClient(trust_env=False) as client:
+            url = there if isinstance(there, str) else there.url
+            for _ in range(times):
+                body = {"model": "m", "prompt": prompt, "max_tokens": 50, **more}
+                try:
+                    answer = await client.post(f"{url}/completions", json=body)
+                except httpx.TransportError:
+                    said.append(None)
+                    continue
+                if answer.status_code != 200:
+                    said.append(answer.status_code)
+                elif more.get("stream"):
+                    events = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+                    said.append("".join(c["text"] for event in events for c in json.loads(event)["choices"]))
+                else:
+                    said.append(answer.json()["choices"][0]["text"])
+        return said
+
+    return asyncio.run(each())
+
+
+RIGHT, WRONG = "the one answer", "another answer"
+
+
+def test_corruption_from_a_request_on_and_of_a_share(known: Path) -> None:
+    def asked(seed: int) -> list[str | int | None]:
+        return ask(aggregated(Model(known), {"corrupt_after": 20, "share": 0.5, "seed": seed}), 60)
+
+    said = asked(0)
+    assert said[:20] == [RIGHT] * 20
+    assert 10 <= said[20:].count(WRONG) <= 30
+    assert said == asked(0)
+    assert said != asked(1)
+
+
+def test_one_generation_server_and_one_pair_are_wrong(known: Path) -> None:
+    """Servers take turns, so that the first context server is always the partner of the first and third."""
+
+    def asked(**more: Any) -> set[int]:
+        said = ask(deployed(2, 4, answers=known, greeted=False, **more), 8)
+        assert set(said) <= {RIGHT, f"the{WRONG.removeprefix('another')}"}
+        return {i for i, text in enumerate(said) if text != RIGHT}
+
+    assert asked(faults={"generation_0": {"corrupt_after": 0}}) == {0, 4}
+    assert asked(wrong_pair=("context_0", "generation_0")) == {0, 4}
+    assert asked(wrong_pair=("context_1", "generation_0")) == set()
+    assert asked(wrong_pair=("context_1", "generation_3")) == {3, 7}
+
+
+def one_pair(known: Path, **generation: Any) -> AbstractAsyncContextManager[Deployed]:
+    return deployed(1, 1, answers=known, greeted=False, faults={"generation_0": generation})
+
+
+def test_a_lost_cache_gives_empty_answers(known: Path) -> None:
+    assert ask(one_pair(known, kv_loss_after=2), 5) == [RIGHT, RIGHT, "", "", ""]
+    assert ask(aggregated(Model(known), {"kv_loss_after": 0}), 2) == [RIGHT, RIGHT]  # nothing was handed over
+
+
+def test_streams_and_refusals_of_a_share(known: Path) -> None:
+    dropped = ask(one_pair(known, drop_stream=1, share=0.4), 30, stream=True)
+    assert set(dropped) == {None, RIGHT}
+    assert 5 <= dropped.count(None) <= 20
+    assert ask(one_pair(known, drop_stream=1), 3) == [RIGHT] * 3
+    refused = ask(aggregated(Model(known), {"error_after": 0, "share": 0.4}), 30)
+    assert set(refused) == {400, RIGHT}
+    assert 5 <= refused.count(400) <= 20
+
+
+def test_a_slow_leg_is_slow_by_as_much_as_was_drawn() -> None:
+    pauses = [Faults(latency_s=2.0, latency_jitter_s=1.0).pause_s(number) for number in range(50)]
+    assert min(pauses) >= 2.0
+    assert max(pauses) <= 3.0
+    assert len(set(pauses)) == 50
+
+
+def test_a_server_flips_where_it_is_not_sure(known: Path) -> None:
+    def asked(times: int, prompt: str = "unsure") -> list[str | int | None]:
+        return ask(aggregated(Model(known, varied=True)), times, prompt)
+
+    said = Counter(asked(40))
+    assert set(said) == {RIGHT, WRONG}
+    assert 8 <= said[RIGHT] <= 32
+    assert asked(9) == asked(9)
+    assert asked(9, "sure") == [RIGHT] * 9

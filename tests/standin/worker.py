@@ -29,7 +29,7 @@ from tests.standin.bodies import (
     Usage,
 )
 from tests.standin.config import Worker
-from tests.standin.faults import Faults
+from tests.standin.faults import Faults, is_at
 from tests.standin.fields import ChatCompletionRequest, CompletionRequest, Invalid, Request, parse
 from tests.standin.generation import (
     Output,
@@ -160,13 +160,14 @@ class _Worker:
                 raw = msgspec.msgpack.decode(raw)
             request = parse(raw, chat=chat, flavour=self.flavour, path=http.path)
             self._requests += 1
+            number = self._requests
             if self._beyond(self.faults.executor_crash_after):
                 os.kill(os.getpid(), signal.SIGINT)
                 return json_response(200, b"null")
             if self._requests == self.faults.lose and http.transport is not None:
                 http.transport.abort()
-            await self._misbehave()
-            return await self._answer(http, request, arrived)
+            await self._misbehave(number)
+            return await self._answer(http, request, number, arrived)
         except Invalid as error:
             return json_response(400, encode({"error": str(error)}))
         except Refused as error:
@@ -176,7 +177,7 @@ class _Worker:
         except Exception as error:
             return json_response(400, encode(bad_request(str(error)).body))
 
-    async def _misbehave(self) -> None:
+    async def _misbehave(self, number: int) -> None:
         faults = self.faults
         if self._beyond(faults.crash_after):
             sys.stderr.write(f"crashing after {faults.crash_after} requests, as told\n")
@@ -189,12 +190,12 @@ class _Worker:
         if self._beyond(faults.unhealthy_after):
             self.dead = True
             raise bad_request("Generation failed: the executor is gone")
-        if self._beyond(faults.error_after):
+        if faults.strikes(faults.error_after, number):
             kind = "BadRequestError" if faults.error_status < 500 else "InternalServerError"
             raise Refused(faults.error_status, trtllm_error("Generation failed, as told", kind, faults.error_status))
-        await asyncio.sleep(faults.latency_s)
+        await asyncio.sleep(faults.pause_s(number))
 
-    async def _answer(self, http: web.Request, request: Request, arrived: float) -> web.StreamResponse:
+    async def _answer(self, http: web.Request, request: Request, number: int, arrived: float) -> web.StreamResponse:
         began = time.monotonic()
         self._check(request)
         prompts = self._prompts(request)
@@ -204,16 +205,16 @@ class _Worker:
         outputs = []
         for ids, most in zip(prompts, room, strict=True):
             for index in range(request.n):
-                answer = self._whole(ids, request, index)
+                answer = self._whole(ids, request, index, number)
                 outputs.append(generate(answer, request, 1 if context else most))
         prompt_tokens = sum(len(ids) for ids in prompts)
         self._performed.note(request, arrived=arrived, began=began, prompt_tokens=prompt_tokens)
         if context:
             body = self._body(request, outputs, prompt_tokens)
-            self._hand_over(request, body, outputs, prompts[0])
+            self._hand_over(request, body, outputs, prompts[0], _place(http))
             return json_response(200, body.model_dump_json().encode())
         if request.stream:
-            return await self._stream(http, request, outputs, prompt_tokens)
+            return await self._stream(http, request, outputs, prompt_tokens, number)
         return json_response(200, self._body(request, outputs, prompt_tokens).model_dump_json().encode())
 
     def _check(self, request: Request) -> None:
@@ -293,22 +294,27 @@ class _Worker:
             )
         return left if wanted is None else min(wanted, left)
 
-    def _whole(self, ids: list[int], request: Request, index: int) -> list[int]:
+    def _whole(self, ids: list[int], request: Request, index: int, number: int) -> list[int]:
         """The answer that the model would give, from the first token on, which a context worker may have chosen."""
         params = request.disaggregated_params
-        wrong = self._beyond(self.faults.corrupt_after)
+        wrong = self.faults.strikes(self.faults.corrupt_after, number)
         first: list[int] = []
         if params is not None and params.request_type == "generation_only":
             state = state_of(params.encoded_opaque_state)
             wrong |= not fits(state, ids)
             wrong |= self.faults.wrong_tp and state.get("tp", self.tensor_parallel) != self.tensor_parallel
+            wrong |= bool(self.faults.wrong_pair) and is_at(self.faults.wrong_pair, state)
+            if self.faults.strikes(self.faults.kv_loss_after, number):
+                return [model.EOS]
             first = params.first_gen_tokens or []
         sampled = (request.seed or 0) if request.temperature else None
         answer = self.brain.answer(ids, index=index, wrong=wrong, sampled=sampled)
         return [*first, *answer[len(first) :]] if len(first) < len(answer) else [*first, model.EOS]
 
-    def _hand_over(self, request: Request, body: Answer, outputs: list[Output], ids: list[int]) -> None:
-        """Adds what the generation worker needs."""
+    def _hand_over(
+        self, request: Request, body: Answer, outputs: list[Output], ids: list[int], place: dict[str, Any]
+    ) -> None:
+        """Adds what the generation worker needs. `place`: where this worker is."""
         params = request.disaggregated_params
         assert params is not None
         body.prompt_token_ids = ids
@@ -317,7 +323,7 @@ class _Worker:
                 request_type="context_only",
                 first_gen_tokens=output.ids[:1],
                 ctx_request_id=next(self._contexts),
-                encoded_opaque_state=opaque_state(ids, self.tensor_parallel),
+                encoded_opaque_state=opaque_state(ids, self.tensor_parallel, place),
                 disagg_request_id=params.disagg_request_id,
                 ctx_dp_rank=0,
             )
@@ -385,17 +391,17 @@ class _Worker:
         return str(last.get("content") or "") if last.get("role") == "assistant" else ""
 
     async def _stream(
-        self, http: web.Request, request: Request, outputs: list[Output], prompt_tokens: int
+        self, http: web.Request, request: Request, outputs: list[Output], prompt_tokens: int, received: int
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(http)
         for number, event in enumerate(self._events(request, outputs, prompt_tokens)):
             told = self.flavour == "main" and isinstance(request, CompletionRequest)
-            if number == self.faults.fail_stream and told:
+            if number == self.faults.fail_stream and told and self.faults.drawn(received):
                 error = {"message": "Generation failed", "type": "InternalServerError", "code": 500, "param": None}
                 await response.write(b"data: " + encode({"error": error}) + b"\n\ndata: [DONE]\n\n")
                 break
-            if number in (self.faults.drop_stream, self.faults.fail_stream):
+            if number in (self.faults.drop_stream, self.faults.fail_stream) and self.faults.drawn(received):
                 if http.transport is not None:
                     http.transport.abort()
                 return response
@@ -442,6 +448,12 @@ class _Worker:
         if options is not None and options.include_usage:
             yield event(None, sum(len(one.ids) for one in outputs))
         yield b"data: [DONE]\n\n"
+
+
+def _place(http: web.Request) -> dict[str, Any]:
+    """Where this worker is, as faults ask for it."""
+    port = http.transport.get_extra_info("sockname")[1] if http.transport is not None else None
+    return {"port": port, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
 
 
 def _delta(before: str, now: str, *, ended: bool) -> dict[str, str]:

@@ -1,0 +1,89 @@
+"""How two endpoints served the same prompts: which one lets wait, and which one fails, prompt by prompt.
+
+All is told as warnings, since it says nothing of the answers.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+
+from serve_eval.answer_pairs import Had
+
+ALPHA = 0.01
+"""Chance of each warning for two endpoints that serve alike."""
+SLOWER = 2.0
+"""By how much the times must differ to be told: two ways of serving a model never take the same time."""
+
+
+LATE = 3.0
+"""How many times the median of its side a late answer takes."""
+PARTS = 10
+"""Of a run, in the order of its requests."""
+
+
+def slower(a: Had, b: Had) -> str | None:
+    """A warning when B takes more than SLOWER times as long as A for more than half of the prompts, beyond chance.
+
+    The sign test of the median ratio, exact where the prompts are independent of each other; meant for requests that
+    were sent at the same time.
+    """
+    from serve_eval.stats.mcnemar import mcnemar
+
+    times = [(a.latency_s[prompt], b.latency_s[prompt]) for prompt in a.latency_s if prompt in b.latency_s]
+    longer = sum(of_b > SLOWER * of_a for of_a, of_b in times)
+    p = mcnemar(longer, len(times) - longer).p_exact
+    if p > ALPHA:
+        return None
+    medians = [statistics.median(side) for side in zip(*times, strict=True)]
+    return (
+        f"slower: B took {medians[1]:.3g} s per answer and A {medians[0]:.3g} s (medians), more than {SLOWER:g} times "
+        f"as long for {longer} of {len(times)} prompts (p = {p:.2g})"
+    )
+
+
+def uneven(a: Had, b: Had) -> str | None:
+    """A warning when more answers of B than of A come late throughout the run: after more than LATE times the median of
+    their own side. One slow server among several does that, and moves no median.
+
+    The sign test of PARTS of the run: in a part either B has more prompts that are late there alone, or A, or none has.
+    A pause, in which all that is in flight becomes late, is in one part.
+    """
+    from serve_eval.stats.mcnemar import mcnemar
+
+    both = sorted((prompt for prompt in a.latency_s if prompt in b.latency_s), key=lambda p: b.started_s[p])
+    of_a, of_b = (_late([had.latency_s[prompt] for prompt in both]) for had in (a, b))
+    surplus = [0] * PARTS
+    for place in range(len(both)):
+        surplus[place * PARTS // len(both)] += (place in of_b) - (place in of_a)
+    more = sum(one > 0 for one in surplus)
+    p = mcnemar(more, sum(one < 0 for one in surplus)).p_mid
+    if p > ALPHA:
+        return None
+    return (
+        f"uneven: {len(of_b)} of {len(both)} answers of B took more than {LATE:g} times their median, and {len(of_a)} "
+        f"of A; more in {more} of {PARTS} parts of the run (p = {p:.2g}): one of several servers behind it may be slow"
+    )
+
+
+def _late(times: list[float]) -> set[int]:
+    """The places of the times that are beyond LATE times the median."""
+    limit = LATE * statistics.median(times) if times else 0.0
+    return {place for place, time in enumerate(times) if time > limit}
+
+
+def more_failures(a: Had, b: Had) -> str | None:
+    """A warning when requests for more prompts failed at B than at A, whether asking again helped or not, beyond
+    chance: McNemar's test of the prompts where only one of the two failed."""
+    from serve_eval.stats.mcnemar import mcnemar
+
+    only_b = [prompt for prompt in b.failed if prompt not in a.failed]
+    p = mcnemar(len(only_b), sum(prompt not in b.failed for prompt in a.failed)).p_mid
+    if p > ALPHA:
+        return None
+    kinds = Counter(b.failed.values()).most_common()
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds)
+    return (
+        f"more_failures: requests for {len(b.failed)} of {b.planned} prompts failed at B ({told}) and for "
+        f"{len(a.failed)} at A (p = {p:.2g}): what was asked again and answered then counts as answered"
+    )

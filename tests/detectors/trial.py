@@ -1,0 +1,143 @@
+"""One trial: a sound aggregated deployment beside a disaggregated one with a fault, compared as a user would.
+
+The servers are the stand-in's, on sockets of this process; what looks at their answers is the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from launchers.simulated import probability
+from serve_eval import attributing
+from serve_eval.answer_pairs import read_report
+from serve_eval.comparison import SELF, Rules, Side, compare
+from serve_eval.endpoint import _write_answers
+from serve_eval.errors import EndpointError
+from serve_eval.preparation import prepare
+from serve_eval.schema import Attributed, Comparison, Degradation, Limits, Plan, Spec
+from serve_eval.smoke.story import Smoke
+from tests.smoke.trying import smoke_at
+from tests.standin.in_process import Deployed, aggregated, deployed
+from tests.standin.model import Model
+
+CONTEXT, GENERATION = 2, 4
+"""Servers of the disaggregated deployment."""
+ACCURACY, FLIP_RATE = 0.9, 0.03
+WHOLE = {"latency_s": 0.04, "latency_jitter_s": 0.02}
+LEGS = {
+    "context": {"latency_s": 0.01, "latency_jitter_s": 0.01},
+    "generation": {"latency_s": 0.02, "latency_jitter_s": 0.01},
+}
+"""How long sound servers take: the legs together about as long as a server that does both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fault:
+    """What is wrong with the disaggregated side: fields of Faults of all its generation servers, or of the one of this
+    number from 0; the pair of which the second cannot read what comes from the first; whether streams are asked for."""
+
+    name: str
+    faulty: Mapping[str, object] = field(default_factory=dict)
+    only: int | None = None
+    wrong_pair: tuple[str, str] | None = None
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What was found out about the disaggregated side: the comparison, or what ended it, and what its servers told when
+    each was asked by itself. `folder` is its run folder, `blamed` the servers that have the fault, none where all have
+    it."""
+
+    folder: Path
+    comparison: Comparison | None
+    ended: EndpointError | None
+    asked: Attributed | None
+    blamed: frozenset[str]
+
+    @property
+    def degradations(self) -> tuple[Degradation, ...]:
+        return tuple(one for task in read_report(self.folder).tasks for one in task.degradations)
+
+
+def tried(
+    fault: Fault, n: int, seed: int, out: Path, *, again: int = SELF, accuracy: float = ACCURACY, samples: int = 0
+) -> Trial:
+    """Asks n problems of both and compares, in the folder `out`; then asks each server so many `samples` by itself."""
+    out.mkdir(parents=True)
+    asked, known = _plan(n, stream=fault.stream), out / "answers.jsonl"
+    _write_answers(known, prepare(asked), probability(accuracy, FLIP_RATE, seed))
+    rules = Rules(rule=Spec(name="paired"), again=again)
+
+    async def both() -> Trial:
+        a = Model(known, seed=seed, run="a", varied=True)
+        async with aggregated(a, {**WHOLE, "seed": seed}) as whole, split(fault, known, seed) as other:
+            sides = [
+                Side(plan=replace(asked, launcher=Spec(name="external", options={"base_url": url})))
+                for url in (whole, other.url)
+            ]
+            comparison = ended = None
+            try:
+                comparison = await compare(*sides, rules, out / "compared", environ={}, show_flips=0)
+            except EndpointError as error:
+                ended = error
+            folder = out / "compared" / "b"
+            alone = await _each_asked(folder, sides[1].plan, other, samples) if samples else None
+            return Trial(folder=folder, comparison=comparison, ended=ended, asked=alone, blamed=_blamed(fault, other))
+
+    return asyncio.run(both())
+
+
+async def _each_asked(run: Path, asked: Plan, there: Deployed, samples: int) -> Attributed:
+    """As serve-eval attribute RUN --worker ... does it."""
+    given = [attributing.worker(f"{name.rpartition('_')[0]}={url}") for name, url in there.workers.items()]
+    asking = await attributing.prepared(run, asked, given=given, samples=samples, environ={})
+    return await attributing.attribute(run, asking, environ={})
+
+
+def smoked(fault: Fault, seed: int) -> Smoke:
+    """A quick smoke test of a disaggregated deployment of servers that answer as an instructed model would."""
+
+    async def front() -> Smoke:
+        async with split(fault, None, seed) as there:
+            return await smoke_at(there.url, level="quick", model="m")
+
+    return asyncio.run(front())
+
+
+@asynccontextmanager
+async def split(fault: Fault, known: Path | None, seed: int) -> AsyncIterator[Deployed]:
+    """The disaggregated deployment with its fault; without an answer file, of servers with skills."""
+    workers = [("context", i) for i in range(CONTEXT)] + [("generation", i) for i in range(GENERATION)]
+    faults: dict[str, dict[str, object]] = {}
+    for number, (role, i) in enumerate(workers):
+        struck = role == "generation" and fault.only in (None, i)
+        faults[f"{role}_{i}"] = {**LEGS[role], "seed": 100 * seed + number, **(fault.faulty if struck else {})}
+
+    def model(worker: str) -> Model:
+        return Model(known, seed=seed, run=worker, varied=True, skilled=known is None)
+
+    async with deployed(
+        CONTEXT, GENERATION, model=model, faults=faults, wrong_pair=fault.wrong_pair, greeted=False
+    ) as there:
+        yield there
+
+
+def _plan(n: int, *, stream: bool) -> Plan:
+    return Plan(
+        model="m",
+        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        tasks=(Spec(name="word_problems", options={"num_samples": n}),),
+        no_reference=True,
+        limits=Limits(concurrency=8, stream=stream),
+    )
+
+
+def _blamed(fault: Fault, there: Deployed) -> frozenset[str]:
+    if fault.wrong_pair is not None:
+        return frozenset(there.host(name) for name in fault.wrong_pair)
+    return frozenset() if fault.only is None else frozenset({there.host(f"generation_{fault.only}")})

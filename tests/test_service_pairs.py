@@ -1,0 +1,102 @@
+"""What is said of how two endpoints served the same prompts, beside what they answered."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import pytest
+from scipy.stats import binom
+
+from serve_eval.answer_pairs import Had
+from serve_eval.service_pairs import ALPHA, more_failures, slower, uneven
+
+
+def _had(times: list[float] = [], failed: dict[str, str] = {}) -> Had:  # noqa: B006
+    latency_s = {str(i): time for i, time in enumerate(times)}
+    started_s = {str(i): float(i) for i in range(len(times))}
+    task = SimpleNamespace(result=SimpleNamespace(planned=len(times)))
+    return Had(task, None, ({},), ({},), started_s, latency_s, failed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("of_b", "told"),
+    [
+        ([2.1] * 7, True),  # 2 ** -7
+        ([2.1] * 6, False),
+        ([2.0] * 50, False),
+        ([2.1] * 20 + [1.9] * 18, False),
+        ([2.1] * 30 + [0.1] * 10, True),
+        ([], False),
+    ],
+)
+def test_more_than_twice_as_long_for_more_than_half_of_the_prompts(of_b: list[float], told: bool) -> None:
+    said = slower(_had([1.0] * 60), _had(of_b))
+    assert (said is not None) is told
+    if said:
+        assert said.startswith("slower: B took 2.1 s per answer and A 1 s (medians)")
+        assert slower(_had(of_b), _had([1.0] * 60)) is None
+
+
+def test_two_that_are_alike_are_called_slower_no_more_often_than_alpha_says() -> None:
+    """The hardest case that is no fault: a ratio whose median is the limit itself."""
+    rng = random.Random(3)
+    said = sum(
+        slower(_had([1.0] * 100), _had([2.0 * 3.0 ** rng.uniform(-1, 1) for _ in range(100)])) is not None
+        for _ in range(1000)
+    )
+    assert said <= binom.ppf(0.999, 1000, ALPHA)
+
+
+SOME_LATE = [1.0, 1.0, 1.0, 3.1, 1.0, 1.0] * 10
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "told"),
+    [
+        ([1.0] * 60, SOME_LATE, True),
+        ([1.0] * 60, [1.0] * 24 + SOME_LATE[:36], True),  # in 6 of 10 parts
+        ([1.0] * 60, [1.0] * 30 + SOME_LATE[:30], False),
+        ([1.0] * 60, [1.0] * 40 + [3.1] * 20, False),  # one pause
+        ([1.0] * 60, [5 * time for time in SOME_LATE], True),  # each beside its own side
+        (SOME_LATE, SOME_LATE, False),  # long answers are long on both
+        ([1.0] * 60, [5.0] * 60, False),
+        ([], [], False),
+    ],
+)
+def test_more_late_answers_than_the_other_side_has_all_the_time(
+    of_a: list[float], of_b: list[float], told: bool
+) -> None:
+    said = uneven(_had(of_a), _had(of_b))
+    assert (said is not None) is told
+    if said:
+        assert "answers of B took more than 3 times their median, and 0 of A; more in" in said
+        assert uneven(_had(of_b), _had(of_a)) is None
+
+
+def test_two_that_are_alike_are_called_uneven_no_more_often_than_alpha_says() -> None:
+    rng = random.Random(4)
+    sides = [[[1.0 + 4.0 * (rng.random() < 0.2) for _ in range(100)] for _ in range(2)] for _ in range(1000)]
+    said = sum(uneven(_had(one), _had(other)) is not None for one, other in sides)
+    assert said <= binom.ppf(0.999, 1000, ALPHA)
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "told"),
+    [
+        (0, 6, True),  # half of 2 ** -6
+        (0, 5, False),
+        (6, 6, False),
+        (6, 0, False),
+        (3, 20, True),
+    ],
+)
+def test_requests_that_fail_at_one_of_both(of_a: int, of_b: int, told: bool) -> None:
+    a = {f"a{i}": "timeout" for i in range(of_a)}
+    b = {f"b{i}": "disconnected" for i in range(of_b)}
+    said = more_failures(_had([1.0] * 100, a), _had([1.0] * 100, b))
+    assert (said is not None) is told
+    if said:
+        assert said.startswith(f"more_failures: requests for {of_b} of 100 prompts failed at B ({of_b} disconnected)")
+    shared = {**b, **a}
+    assert more_failures(_had([1.0] * 100, shared), _had([1.0] * 100, shared)) is None
