@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
@@ -221,7 +221,7 @@ def unfinished(run: Evidence) -> Iterator[Finding]:
     told = f"the run did not come to its end: {asked} of {planned} samples have an answer or a failure on file"
     change, log = f"serve-eval run --resume {run.folder}", []
     for path in run.logs:
-        lines = [line.text for line in read(path)][-LOG_TAIL:]
+        lines = [line.text for line in deque(read(path), LOG_TAIL)]
         if (known := cause("\n".join(lines))) is not None:
             told += f"; {path.name} says that {_lower(known[0])}"
             change = known[1]
@@ -267,7 +267,7 @@ def _log(run: Evidence, at_s: float) -> tuple[str, ...]:
 def _end_of_log(run: Evidence, name: str) -> tuple[str, ...]:
     """The last lines of a server's log."""
     return tuple(
-        f"{path.name}: {line.text}" for path in run.logs if path.stem == name for line in [*read(path)][-LAST_LINES:]
+        f"{path.name}: {line.text}" for path in run.logs if path.stem == name for line in deque(read(path), LAST_LINES)
     )
 
 
