@@ -36,7 +36,7 @@ def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
                 told=told,
                 change=(
                     f"restart {row.worker}, or take it out of the deployment",
-                    f"serve-eval attribute {run.folder}",
+                    f"serve-eval attribute {run.place}",
                 ),
                 count=row.bad,
                 of=row.answers,
@@ -52,7 +52,7 @@ def drift(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     for one in () if task.report is None else task.report.degradations:
         later = [asked for asked in task.asked if asked.started_s >= one.started_s - 1e-3]
         told = told_of(one)
-        change = ("restart the server", "the logs from that time on", f"serve-eval attribute {run.folder}")
+        change = ("restart the server", "the logs from that time on", f"serve-eval attribute {run.place}")
         yield about(task, "drift", told, change, [asked for asked in later if asked.lost], of=len(later))
 
 
@@ -110,7 +110,8 @@ def retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         told += "without streaming"
         change = ("--no-stream", "a newer trtllm-serve")
         yield about(task, "lost_streams", told, change, lost_streams, of=len(task.asked))
-    others = [one for one in again if one not in lost_streams]
+    streams = {one.id for one in lost_streams}
+    others = [one for one in again if one.id not in streams]
     if not task.passes and len(others) >= max(5, RETRIED_SHARE * len(task.asked)):
         why = Counter(
             f"{attempt.failure}{f' {attempt.status}' if (attempt.status or 0) >= 400 else ''}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -128,6 +129,11 @@ class Evidence:
     report: Report | None
     tasks: tuple[TaskEvidence, ...]
     logs: tuple[Path, ...]
+
+    @property
+    def place(self) -> str:
+        """The folder, as a shell takes it."""
+        return shlex.quote(str(self.folder))
 
     @property
     def info(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from serve_eval.stats.fisher import fisher_larger
 
 if TYPE_CHECKING:
-    from serve_eval.diagnosis.evidence import Asked, TaskEvidence
+    from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
 
 ALPHA = 0.001
 """The probability with which a rule that compares shares speaks of a healthy run."""
@@ -74,6 +75,12 @@ def about(
 def ids(asked: Iterable[Asked]) -> tuple[str, ...]:
     """A few ids that may be shown."""
     return tuple([one.id for one in asked if one.shown][:SHOWN])
+
+
+def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[Asked]) -> str:
+    """The command for a capsule of the first of these samples that may be shown, as a shell takes it."""
+    one = next((one.id for one in shown if one.shown), "ID")
+    return f"serve-eval capsule {run.place} --task {shlex.quote(task.name)} --sample {shlex.quote(one)}"
 
 
 def matters(task: TaskEvidence, shown: Sequence[Asked]) -> bool:
