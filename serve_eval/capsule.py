@@ -6,6 +6,7 @@ was written by others. What was sent is written byte for byte.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -29,7 +30,7 @@ from serve_eval.journal import Record
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.repeats import Repeated
 from serve_eval.rescoring import scores_on_file
-from serve_eval.run_folder import pretty_json, private_file
+from serve_eval.run_folder import pretty_json, write_private
 from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample, file_stem
 from serve_eval.server_logs import between, log_files, read
 from serve_eval.smoke.curl import curl
@@ -40,6 +41,8 @@ AROUND_S = 10.0
 """How long before and after the request the logs are told."""
 LOG_LINES = 2000
 """Lines of a log that are told at most."""
+NAME_LENGTH = 80
+"""Characters of an id that the name of a folder has."""
 LEAST_SECRET = 8
 """Characters of a secret that is looked for; a shorter one may be a plain word."""
 BASE_URL = "BASE_URL"
@@ -97,10 +100,13 @@ def capsules(
     data is not that of the run; RunFolderError for a folder that is there.
     """
     plan = trusted(run_folder.saved_plan(run), include_path)
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|", plan.connection.api_key_env):
+        raise RunFolderError(f"{run}: api_key_env of its plan is no name of a variable")
     prints, sessions = run_folder.saved_fingerprints(run), run_folder.sessions(run)
     chosen = _chosen_tasks(plan, task)
     prepared = [_as_asked(p, prints, run) for p in prepare(replace(chosen, no_reference=True))]
-    packed = [_pack(run, plan, prepared, sample, sessions, allow_holdout=allow_holdout) for sample in samples]
+    wanted = dict.fromkeys(samples)
+    packed = [_pack(run, plan, prepared, sample, sessions, allow_holdout=allow_holdout) for sample in wanted]
     folders = [to / _name(one) for one in packed]
     taken = next((folder for folder in folders if folder.exists()), None)
     if taken is not None:
@@ -181,8 +187,10 @@ def _result(record: Record) -> Any:
 
 
 def _name(one: _Packed) -> str:
-    safe = re.sub(r"[^\w.-]", "-", one.sample.id)[:80]
-    return f"{one.p.task.file_stem}_{safe}"
+    """Of task and sample; an id that no folder can have as it is, or that is long, with its hash behind it."""
+    name, told = one.sample.id, re.sub(r"[^A-Za-z0-9_.-]", "-", one.sample.id)[:NAME_LENGTH]
+    mark = "" if told == name else f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{one.p.task.file_stem}_{told}{mark}"
 
 
 # --------------------------------------------------------------------------------------------------- what is written
@@ -229,7 +237,7 @@ def _write(one: _Packed, folder: Path, mask: Mask) -> None:
             f"{one.sample.id}: what was sent holds a secret of the environment, and a capsule has it byte for byte",
             hint="Unset that variable if it is none.",
         )
-    folder.mkdir(mode=0o700, parents=True)
+    _made(folder)
     try:
         logs = _logs(one, folder, mask)
         texts = {
@@ -240,11 +248,19 @@ def _write(one: _Packed, folder: Path, mask: Mask) -> None:
             "README.md": mask(_readme(one, list(bodies), logs)),
         }
         for name, data in {**bodies, **{name: text.encode() for name, text in texts.items()}}.items():
-            with private_file(folder / name) as file:
-                file.write(data)
+            write_private(folder / name, data)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder}: cannot be written: {error.strerror}", hint="Choose another folder with -o."
+        ) from error
 
 
 def _bodies(one: _Packed) -> dict[str, bytes]:
@@ -278,7 +294,8 @@ def _script(one: _Packed, bodies: Mapping[str, bytes]) -> str:
     connection = one.plan.connection
     route = wire.route(one.sample.prompt)
     lines = ["#!/bin/sh", "# Sends the request again. Keys come from variables.", 'cd "$(dirname "$0")" || exit 1']
-    lines.append(f': "${{{BASE_URL}:={one.session.get("endpoint", {}).get("base_url", "")}}}"')
+    base_url = shlex.quote(one.session.get("endpoint", {}).get("base_url", ""))
+    lines.append(f'[ -n "${BASE_URL}" ] || {BASE_URL}={base_url}')
     names = []
     if connection.api_key_env:
         names = [connection.api_key_env]
@@ -321,7 +338,8 @@ def _versions(one: _Packed) -> dict[str, Any]:
 
 def _logs(one: _Packed, folder: Path, mask: Mask) -> str:
     """Writes what the servers' logs say around the request, and tells of it."""
-    attempts, found = one.attempts, []
+    attempts = one.attempts
+    found: list[str] = []
     if not attempts:
         return "none: nothing tells when it was sent"
     start_s, end_s = min(a.start_s for a in attempts) - AROUND_S, max(a.end_s for a in attempts) + AROUND_S
@@ -329,10 +347,11 @@ def _logs(one: _Packed, folder: Path, mask: Mask) -> str:
     for path in files:
         lines = [mask(line.text) for line in between(read(path), start_s, end_s)][-LOG_LINES:]
         if lines:
-            (folder / "logs").mkdir(mode=0o700, exist_ok=True)
-            with private_file(folder / "logs" / path.name) as file:
-                file.write("\n".join([*lines, ""]).encode())
-            found.append(path.name)
+            name = path.name if path.name not in found else f"{len(found)}-{path.name}"
+            if not found:
+                _made(folder / "logs")
+            write_private(folder / "logs" / name, "\n".join([*lines, ""]).encode())
+            found.append(name)
     if found:
         return f"what the servers' logs say from {AROUND_S:g} s before it to {AROUND_S:g} s after it"
     return "none: " + ("no line of the logs has a time near it" if files else "the run has no logs of servers")
