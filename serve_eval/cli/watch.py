@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -200,7 +201,8 @@ def _job(plan: Plan, *, every: str, tokens: int | None, prompts: int | None, **m
     prompts = pool.PROMPTS if prompts is None else prompts
     if prompts < LEAST_PROMPTS:
         problems.append(f"--limit: at least {LEAST_PROMPTS} prompts")
-    passes = more["passes"] or (8 if more["reference_value"] is None else 2)
+    usual = 8 if more["reference_value"] is None else 2
+    passes = usual if more["passes"] is None else more["passes"]
     if passes < 2:
         problems.append("--passes must be 2 or more")
     if not 0.0 < more["tolerance"] < 100.0:
@@ -211,7 +213,7 @@ def _job(plan: Plan, *, every: str, tokens: int | None, prompts: int | None, **m
     if reference is not None and not 0.0 <= reference <= 100.0:
         problems.append("--reference-value: points from 0 to 100")
     for name in ("rounds", "timeout"):
-        if more[name] is not None and more[name] <= 0:
+        if more[name] is not None and not 0 < more[name] < math.inf:
             problems.append(f"--{name} must be above 0")
     if more["on_alarm"] not in ("exit", "go-on"):
         problems.append(f"--on-alarm: exit or go-on, not {more['on_alarm']!r}")

@@ -70,6 +70,8 @@ def test_own_cases_are_watched(tmp_path: Path) -> None:
     [
         (["--every", "soon"], "--every: expected a time"),
         (["--passes", "1"], "--passes must be 2 or more"),
+        (["--passes", "0"], "--passes must be 2 or more"),
+        (["--timeout", "nan"], "--timeout must be above 0"),
         (["--tolerance", "0"], "--tolerance: points above 0"),
         (["--reference-value", "101"], "--reference-value: points from 0 to 100"),
         (["--on-alarm", "cry"], "--on-alarm: exit or go-on"),
