@@ -242,9 +242,9 @@ def _write(one: _Packed, folder: Path, mask: Mask) -> None:
         logs = _logs(one, folder, mask)
         texts = {
             "curl.sh": _script(one, bodies),
-            "expected.json": pretty_json(mask.of(_expected(one))).decode(),
-            "actual.json": pretty_json(mask.of(_actual(one))).decode(),
-            "versions.json": pretty_json(mask.of(_versions(one))).decode(),
+            "expected.json": _masked(_expected(one), mask),
+            "actual.json": _masked(_actual(one), mask),
+            "versions.json": _masked(_versions(one), mask),
             "README.md": mask(_readme(one, list(bodies), logs)),
         }
         for name, data in {**bodies, **{name: text.encode() for name, text in texts.items()}}.items():
@@ -252,6 +252,11 @@ def _write(one: _Packed, folder: Path, mask: Mask) -> None:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _masked(told: Mapping[str, Any], mask: Mask) -> str:
+    """JSON without secrets: records and plans are made plain first, so that what is in them is looked at too."""
+    return pretty_json(mask.of(msgspec.to_builtins(told, str_keys=True))).decode()
 
 
 def _made(folder: Path) -> None:

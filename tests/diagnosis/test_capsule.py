@@ -108,6 +108,26 @@ def test_a_failure_comes_with_the_log_of_its_time_and_without_the_secrets_in_it(
     assert not any(KEY in file.read_text() for file in folder.rglob("*") if file.is_file())
 
 
+def test_what_the_server_said_and_the_plan_hold_no_secret(tmp_path: Path) -> None:
+    """Answers, failures and the plan are no mappings, and are looked into all the same."""
+    said = "my proxy is http://me:mine@host, my token team-secret-value, and sk-12345678 too"
+    answers = answers_to(plan_for(tmp_path).tasks[0])
+
+    def tells(asked: Asked) -> Said:
+        return Said(text=said, status=400 if asked.chance("some") < 0.5 else 200)
+
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    run(plan, Server(act=tells, answers=answers), tmp_path / "out")
+    plan_file = tmp_path / "out/plan.json"
+    plan_file.write_text(plan_file.read_text().replace('"base_url":', '"hf_token": "abc", "base_url":'))
+    names = [f"test-{n}" for n in range(8)]
+    folders = capsules(tmp_path / "out", names, tmp_path / "capsules", environ=ENVIRON)
+    told = [file.read_text() for folder in folders for file in folder.rglob("*") if file.is_file()]
+    assert any("my proxy is http://***@host, my token ***, and *** too" in text for text in told)
+    assert any('"hf_token": "***"' in text for text in told)
+    assert not any(word in text for text in told for word in ("me:mine", "team-secret", "sk-1234", '"abc"'))
+
+
 def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None:
     plan = replace(plan_for(tmp_path, scoring="loglikelihood", num_samples=20), no_reference=True)
     plan = replace(plan, model="simulated")
