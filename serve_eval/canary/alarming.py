@@ -31,11 +31,13 @@ class Delivery:
 
 
 def delivery(command: str | None, webhook: str | None, environ: Mapping[str, str]) -> Delivery:
-    """Raises PlanError for a command that cannot be split, and a webhook that is no address."""
+    """Raises PlanError for a command that is none or cannot be split, and a webhook that is no address."""
     try:
         words = tuple(shlex.split(command or ""))
     except ValueError as error:
         raise PlanError(f"--on-alarm-command: {error}") from error
+    if command is not None and not words:
+        raise PlanError("--on-alarm-command: there is no command in it")
     if webhook is not None and not _is_address(expanded(webhook, environ, "--webhook")):
         raise PlanError("--webhook: expected http://... or https://...")
     return Delivery(command=words, webhook=webhook)

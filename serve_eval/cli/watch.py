@@ -163,7 +163,7 @@ def watch(
         max_error_rate=max_error_rate,
         on_alarm=on_alarm,
         command=on_alarm_command,
-        webhook=webhook or os.environ.get("SERVE_EVAL_WEBHOOK"),
+        webhook=(os.environ.get("SERVE_EVAL_WEBHOOK") or None) if webhook is None else webhook,
         rounds=rounds,
         timeout=timeout,
     )
@@ -177,12 +177,15 @@ def watch(
 
 
 def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
+    from serve_eval.errors import PlanError
     from serve_eval.plan import resolve, resolve_address
 
     if "tasks" in asked or "cases" in asked:
         replaced = ("INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
         inherited = {name: value for name, value in os.environ.items() if name not in replaced}
         return resolve({}, {**address, **asked, "no_reference": True}, inherited).plan
+    if "set" in asked:
+        raise PlanError("--set: sums and copies have no options", hint="Name the task of the option with --tasks.")
     return resolve_address(address, os.environ)
 
 
