@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 from serve_eval.degradation import told as told_of
 from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
-from serve_eval.diagnosis.finding import ALPHA, Finding, about, matters
+from serve_eval.diagnosis.finding import ALPHA, Finding, about, larger_share, matters
 from serve_eval.diagnosis.unanswered import failing_since
 from serve_eval.endpoint import RETRIES
-from serve_eval.stats.fisher import fisher_larger
 
 LEAST_GROUP, TIMES_MORE, LEAST_GAP = 20, 2.0, 0.1
 """Load is looked at where two groups of so many samples were asked under loads of which one is so many times the other,
@@ -77,7 +76,7 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     if min(len(low), len(high)) < LEAST_GROUP or high_load < TIMES_MORE * low_load:
         return
     bad, others = sum(one.lost for one in high), sum(one.lost for one in low)
-    p = fisher_larger(bad, len(high), others, len(low))
+    p = larger_share(task, high, low)
     if p > ALPHA or bad / len(high) - others / len(low) < LEAST_GAP or not matters(task, high):
         return
     told = f"{bad} of {len(high)} samples that were asked with {high_load:.0f} requests or more in flight are wrong or "

@@ -92,6 +92,10 @@ class TaskEvidence:
         """The scored samples whose answers are texts, and no probabilities."""
         return [one for one in self.scored if one.response is not None and _is_text(one.response)]
 
+    def witnesses(self, asked: Sequence[Asked]) -> list[Asked]:
+        """Those of the first repeat: a test of shares takes each prompt once, since its repeats answer alike."""
+        return [one for one in asked if self.repeats == 1 or base_of(one.id) == one.id]
+
     @property
     def missing(self) -> list[Asked]:
         return [one for one in self.asked if one.response is None]
@@ -167,7 +171,7 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
         asked = _asked(folder, name, sign)
         if name in hidden:
             secret = hidden[name]
-            asked = [replace(one, shown=secret is not None and _base(one.id) not in secret) for one in asked]
+            asked = [replace(one, shown=secret is not None and base_of(one.id) not in secret) for one in asked]
         one = TaskEvidence(
             name=name, fingerprint=fingerprint, repeats=plan.repeats, asked=tuple(asked), report=told.get(name)
         )
@@ -208,7 +212,7 @@ def _hidden(
     return {name: found.get(name) for name in prints if lives(name)}
 
 
-def _base(sample: str) -> str:
+def base_of(sample: str) -> str:
     """The id without the number of a repeat."""
     base, mark, number = sample.rpartition("#")
     return base if mark and number.isdigit() else sample

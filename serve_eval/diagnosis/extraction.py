@@ -81,7 +81,7 @@ def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         strict, loose = one, other
         if len(worse) > len(better):
             better, worse, strict, loose = worse, better, other, one
-        p = mcnemar(len(better), len(worse)).p_exact
+        p = mcnemar(len(task.witnesses(better)), len(task.witnesses(worse))).p_exact
         if p > ALPHA or len(better) - len(worse) < APART * len(both) or not matters(task, better):
             continue
         told = f"{len(better)} of {len(both)} answers are right by {loose} and wrong by {strict}"

@@ -96,10 +96,15 @@ def worse(task: TaskEvidence, shown: Sequence[Asked], others: Sequence[Asked], *
     With hardly any others there is nothing to compare with: then the sign speaks where most of the samples that show it
     are lost, and the task does not pass.
     """
-    lost, lost_others = sum(asked.lost for asked in shown), sum(asked.lost for asked in others)
-    p = fisher_larger(lost, len(shown), lost_others, len(others))
+    p = larger_share(task, shown, others)
     if p <= ALPHA / signs:
         return p
     least = None if task.passes else _RED if task.red else _UNJUDGED
-    overwhelming = least is not None and lost >= least * len(shown)
+    overwhelming = least is not None and sum(asked.lost for asked in shown) >= least * len(shown)
     return p if overwhelming and len(others) < _FEW and len(shown) >= _MANY else None
+
+
+def larger_share(task: TaskEvidence, shown: Sequence[Asked], others: Sequence[Asked]) -> float:
+    """Fisher's p-value for a larger share of lost samples among those shown, each prompt taken once."""
+    a, b = task.witnesses(shown), task.witnesses(others)
+    return fisher_larger(sum(one.lost for one in a), len(a), sum(one.lost for one in b), len(b))
