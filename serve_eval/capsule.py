@@ -272,7 +272,9 @@ def _bodies(one: _Packed) -> dict[str, bytes]:
     """What was sent, by the name of its file: one body, or one for each choice of the sample."""
     request = request_of(one.p.task, one.sample)
     prompts = [context + choice for context, choice in one.sample.continued] if one.sample.choices else [request.prompt]
-    model = one.session.get("endpoint", {}).get("model") or ""
+    model = one.session.get("endpoint", {}).get("model") or one.plan.model
+    if not model:
+        raise RunFolderError(f"{one.run}: neither its plan nor its sessions tell which model was asked")
     over = logprobs.FIELDS[_form(one)] if request.prompt_logprobs else None
     encoded = [
         wire.encode(
@@ -299,7 +301,7 @@ def _script(one: _Packed, bodies: Mapping[str, bytes]) -> str:
     connection = one.plan.connection
     route = wire.route(one.sample.prompt)
     lines = ["#!/bin/sh", "# Sends the request again. Keys come from variables.", 'cd "$(dirname "$0")" || exit 1']
-    base_url = shlex.quote(one.session.get("endpoint", {}).get("base_url", ""))
+    base_url = shlex.quote(_base_url(one))
     lines.append(f'[ -n "${BASE_URL}" ] || {BASE_URL}={base_url}')
     names = []
     if connection.api_key_env:
@@ -309,6 +311,12 @@ def _script(one: _Packed, bodies: Mapping[str, bytes]) -> str:
         sent = Sent(url=f"${{{BASE_URL}}}{route}", body=msgspec.json.decode(body))
         lines += [curl(sent, connection, names, body_file=name), "echo"]
     return "\n".join(lines) + "\n"
+
+
+def _base_url(one: _Packed) -> str:
+    """Where it was sent; of a session that tells nothing, where the plan says."""
+    told = one.session.get("endpoint", {}).get("base_url") or one.plan.launcher.options.get("base_url")
+    return str(told or "http://localhost:8000/v1")
 
 
 def _expected(one: _Packed) -> dict[str, Any]:
@@ -370,7 +378,7 @@ def _readme(one: _Packed, bodies: Sequence[str], logs: str) -> str:
     with suppress(IndexError, OverflowError):
         said += f" First sent {datetime.fromtimestamp(attempts[0].start_s, UTC):%Y-%m-%d %H:%M:%S} UTC."
     return _README.format(
-        base_url=one.session.get("endpoint", {}).get("base_url", ""),
+        base_url=_base_url(one),
         bodies=", ".join(bodies),
         variables=", ".join(filter(None, variables)) or "none is needed",
         logs=logs,

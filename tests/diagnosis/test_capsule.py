@@ -237,6 +237,17 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         capsules(tmp_path / "out", ["test-1"], tmp_path / "file", environ={})
 
 
+def test_without_sessions_the_plan_tells_whom_was_asked(tmp_path: Path) -> None:
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    server = Server(act=sound, answers=answers_to(plan.tasks[0]))
+    run(plan, server, tmp_path / "out")
+    base_url = json.loads((tmp_path / "out/environment.json").read_text())[-1]["endpoint"]["base_url"]
+    (tmp_path / "out/environment.json").unlink()  # it only informs, as serve-eval says where it is damaged
+    [folder] = capsules(tmp_path / "out", ["test-1"], tmp_path / "capsules", environ={})
+    assert (folder / "body.json").read_bytes() in server.received
+    assert f"BASE_URL={base_url}\n" in (folder / "curl.sh").read_text()
+
+
 def test_logs_of_one_name_are_all_kept(tmp_path: Path) -> None:
     plan = replace(plan_for(tmp_path), no_reference=True)
     elsewhere = tmp_path / "held/server.log"
