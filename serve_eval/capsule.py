@@ -6,6 +6,7 @@ was written by others. What was sent is written byte for byte.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -29,7 +30,7 @@ from serve_eval.journal import Record
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.repeats import Repeated
 from serve_eval.rescoring import scores_on_file
-from serve_eval.run_folder import pretty_json, private_file
+from serve_eval.run_folder import pretty_json, write_private
 from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample, file_stem
 from serve_eval.server_logs import between, log_files, read
 from serve_eval.smoke.curl import curl
@@ -40,6 +41,8 @@ AROUND_S = 10.0
 """How long before and after the request the logs are told."""
 LOG_LINES = 2000
 """Lines of a log that are told at most."""
+NAME_LENGTH = 80
+"""Characters of an id that the name of a folder has."""
 LEAST_SECRET = 8
 """Characters of a secret that is looked for; a shorter one may be a plain word."""
 BASE_URL = "BASE_URL"
@@ -97,10 +100,13 @@ def capsules(
     data is not that of the run; RunFolderError for a folder that is there.
     """
     plan = trusted(run_folder.saved_plan(run), include_path)
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|", plan.connection.api_key_env):
+        raise RunFolderError(f"{run}: api_key_env of its plan is no name of a variable")
     prints, sessions = run_folder.saved_fingerprints(run), run_folder.sessions(run)
     chosen = _chosen_tasks(plan, task)
     prepared = [_as_asked(p, prints, run) for p in prepare(replace(chosen, no_reference=True))]
-    packed = [_pack(run, plan, prepared, sample, sessions, allow_holdout=allow_holdout) for sample in samples]
+    wanted = dict.fromkeys(samples)
+    packed = [_pack(run, plan, prepared, sample, sessions, allow_holdout=allow_holdout) for sample in wanted]
     folders = [to / _name(one) for one in packed]
     taken = next((folder for folder in folders if folder.exists()), None)
     if taken is not None:
@@ -181,8 +187,10 @@ def _result(record: Record) -> Any:
 
 
 def _name(one: _Packed) -> str:
-    safe = re.sub(r"[^\w.-]", "-", one.sample.id)[:80]
-    return f"{one.p.task.file_stem}_{safe}"
+    """Of task and sample; an id that no folder can have as it is, or that is long, with its hash behind it."""
+    name, told = one.sample.id, re.sub(r"[^A-Za-z0-9_.-]", "-", one.sample.id)[:NAME_LENGTH]
+    mark = "" if told == name else f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{one.p.task.file_stem}_{told}{mark}"
 
 
 # --------------------------------------------------------------------------------------------------- what is written
@@ -229,29 +237,44 @@ def _write(one: _Packed, folder: Path, mask: Mask) -> None:
             f"{one.sample.id}: what was sent holds a secret of the environment, and a capsule has it byte for byte",
             hint="Unset that variable if it is none.",
         )
-    folder.mkdir(mode=0o700, parents=True)
+    _made(folder)
     try:
         logs = _logs(one, folder, mask)
         texts = {
             "curl.sh": _script(one, bodies),
-            "expected.json": pretty_json(mask.of(_expected(one))).decode(),
-            "actual.json": pretty_json(mask.of(_actual(one))).decode(),
-            "versions.json": pretty_json(mask.of(_versions(one))).decode(),
+            "expected.json": _masked(_expected(one), mask),
+            "actual.json": _masked(_actual(one), mask),
+            "versions.json": _masked(_versions(one), mask),
             "README.md": mask(_readme(one, list(bodies), logs)),
         }
         for name, data in {**bodies, **{name: text.encode() for name, text in texts.items()}}.items():
-            with private_file(folder / name) as file:
-                file.write(data)
+            write_private(folder / name, data)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _masked(told: Mapping[str, Any], mask: Mask) -> str:
+    """JSON without secrets: records and plans are made plain first, so that what is in them is looked at too."""
+    return pretty_json(mask.of(msgspec.to_builtins(told, str_keys=True))).decode()
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder}: cannot be written: {error.strerror}", hint="Choose another folder with -o."
+        ) from error
 
 
 def _bodies(one: _Packed) -> dict[str, bytes]:
     """What was sent, by the name of its file: one body, or one for each choice of the sample."""
     request = request_of(one.p.task, one.sample)
     prompts = [context + choice for context, choice in one.sample.continued] if one.sample.choices else [request.prompt]
-    model = one.session.get("endpoint", {}).get("model") or ""
+    model = one.session.get("endpoint", {}).get("model") or one.plan.model
+    if not model:
+        raise RunFolderError(f"{one.run}: neither its plan nor its sessions tell which model was asked")
     over = logprobs.FIELDS[_form(one)] if request.prompt_logprobs else None
     encoded = [
         wire.encode(
@@ -278,7 +301,8 @@ def _script(one: _Packed, bodies: Mapping[str, bytes]) -> str:
     connection = one.plan.connection
     route = wire.route(one.sample.prompt)
     lines = ["#!/bin/sh", "# Sends the request again. Keys come from variables.", 'cd "$(dirname "$0")" || exit 1']
-    lines.append(f': "${{{BASE_URL}:={one.session.get("endpoint", {}).get("base_url", "")}}}"')
+    base_url = shlex.quote(_base_url(one))
+    lines.append(f'[ -n "${BASE_URL}" ] || {BASE_URL}={base_url}')
     names = []
     if connection.api_key_env:
         names = [connection.api_key_env]
@@ -287,6 +311,12 @@ def _script(one: _Packed, bodies: Mapping[str, bytes]) -> str:
         sent = Sent(url=f"${{{BASE_URL}}}{route}", body=msgspec.json.decode(body))
         lines += [curl(sent, connection, names, body_file=name), "echo"]
     return "\n".join(lines) + "\n"
+
+
+def _base_url(one: _Packed) -> str:
+    """Where it was sent; of a session that tells nothing, where the plan says."""
+    told = one.session.get("endpoint", {}).get("base_url") or one.plan.launcher.options.get("base_url")
+    return str(told or "http://localhost:8000/v1")
 
 
 def _expected(one: _Packed) -> dict[str, Any]:
@@ -321,7 +351,8 @@ def _versions(one: _Packed) -> dict[str, Any]:
 
 def _logs(one: _Packed, folder: Path, mask: Mask) -> str:
     """Writes what the servers' logs say around the request, and tells of it."""
-    attempts, found = one.attempts, []
+    attempts = one.attempts
+    found: list[str] = []
     if not attempts:
         return "none: nothing tells when it was sent"
     start_s, end_s = min(a.start_s for a in attempts) - AROUND_S, max(a.end_s for a in attempts) + AROUND_S
@@ -329,10 +360,11 @@ def _logs(one: _Packed, folder: Path, mask: Mask) -> str:
     for path in files:
         lines = [mask(line.text) for line in between(read(path), start_s, end_s)][-LOG_LINES:]
         if lines:
-            (folder / "logs").mkdir(mode=0o700, exist_ok=True)
-            with private_file(folder / "logs" / path.name) as file:
-                file.write("\n".join([*lines, ""]).encode())
-            found.append(path.name)
+            name = path.name if path.name not in found else f"{len(found)}-{path.name}"
+            if not found:
+                _made(folder / "logs")
+            write_private(folder / "logs" / name, "\n".join([*lines, ""]).encode())
+            found.append(name)
     if found:
         return f"what the servers' logs say from {AROUND_S:g} s before it to {AROUND_S:g} s after it"
     return "none: " + ("no line of the logs has a time near it" if files else "the run has no logs of servers")
@@ -346,7 +378,7 @@ def _readme(one: _Packed, bodies: Sequence[str], logs: str) -> str:
     with suppress(IndexError, OverflowError):
         said += f" First sent {datetime.fromtimestamp(attempts[0].start_s, UTC):%Y-%m-%d %H:%M:%S} UTC."
     return _README.format(
-        base_url=one.session.get("endpoint", {}).get("base_url", ""),
+        base_url=_base_url(one),
         bodies=", ".join(bodies),
         variables=", ".join(filter(None, variables)) or "none is needed",
         logs=logs,

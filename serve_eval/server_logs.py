@@ -7,6 +7,7 @@ those of this machine's: where a log was written under another one, its lines ar
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,13 +78,13 @@ def time_of(text: str) -> float | None:
         return None
     try:
         when = datetime(*parts)  # type: ignore[arg-type]  # noqa: DTZ001  (the zone comes next, or is the machine's)
-    except ValueError:
-        return None
-    if zone == "Z":
-        when = when.replace(tzinfo=UTC)
-    elif zone:
-        when = datetime.fromisoformat(f"{when.isoformat()}{zone[:3]}:{zone[-2:]}")
-    return when.timestamp() + fraction
+        if zone == "Z":
+            when = when.replace(tzinfo=UTC)
+        elif zone:
+            when = datetime.fromisoformat(f"{when.isoformat()}{zone[:3]}:{zone[-2:]}")
+        return when.timestamp() + fraction
+    except (ValueError, OverflowError):
+        return None  # what looks like a time and is none
 
 
 def between(lines: Iterable[Line], start_s: float, end_s: float) -> list[Line]:
@@ -94,7 +95,14 @@ def between(lines: Iterable[Line], start_s: float, end_s: float) -> list[Line]:
 def errors_near(path: Path, at_s: float, *, before_s: float, after_s: float, most: int) -> list[str]:
     """The first lines that tell of errors around a moment. Of a log without any times the last ones, since nothing says
     which they are: of a server that ended, they tell why."""
-    lines = list(read(path))
-    if not any(line.at_s is not None for line in lines):
-        return [f"(no time) {line.text}" for line in lines if line.error][-most:]
-    return [line.text for line in between(lines, at_s - before_s, at_s + after_s) if line.error][:most]
+    near: list[str] = []
+    untimed: deque[str] = deque(maxlen=most)
+    timed = False
+    for line in read(path):  # one at a time: logs may be larger than the memory
+        if line.at_s is None:
+            untimed += [f"(no time) {line.text}"] if line.error else []
+            continue
+        timed = True
+        if len(near) < most and at_s - before_s <= line.at_s <= at_s + after_s and line.error:
+            near.append(line.text)
+    return near if timed else list(untimed)

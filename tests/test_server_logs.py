@@ -28,6 +28,8 @@ NOON = datetime(2026, 11, 21, 12, 0, 0).astimezone().timestamp()
         ("INFO:     Started server process", None),
         ("Traceback (most recent call last):", None),
         ("[13/41/2026-12:00:00] no such day", None),
+        ("2026-11-21 12:00:00-9912 is a number behind a time, and no zone", None),
+        ("0001-01-01 00:00:00 is before what a machine can count", None),
         (" " * 80 + "2026-11-21 12:00:00 is no time of a line that far in", None),
         ("", None),
     ],

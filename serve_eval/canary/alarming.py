@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -30,14 +31,24 @@ class Delivery:
 
 
 def delivery(command: str | None, webhook: str | None, environ: Mapping[str, str]) -> Delivery:
-    """Raises PlanError for a command that cannot be split, and a webhook that is no address."""
+    """Raises PlanError for a command that is none or cannot be split, and a webhook that is no address."""
     try:
         words = tuple(shlex.split(command or ""))
     except ValueError as error:
         raise PlanError(f"--on-alarm-command: {error}") from error
-    if webhook is not None and not expanded(webhook, environ, "--webhook").startswith(("http://", "https://")):
+    if command is not None and not words:
+        raise PlanError("--on-alarm-command: there is no command in it")
+    if webhook is not None and not _is_address(expanded(webhook, environ, "--webhook")):
         raise PlanError("--webhook: expected http://... or https://...")
     return Delivery(command=words, webhook=webhook)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port beyond 65535, or half an IPv6 address
+        return False
 
 
 async def deliver(
@@ -99,7 +110,7 @@ async def _post(url: str, body: bytes) -> str:
             try:
                 async with asyncio.timeout(WEBHOOK_S):
                     reply = await client.post(url, content=body, headers={"Content-Type": "application/json"})
-            except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            except Exception as error:  # names that no resolver takes come as errors of any kind
                 problem = type(error).__name__
                 continue
             if reply.is_success:

@@ -59,8 +59,8 @@ def budget(tokens: int, *, smoke: int, prompt_tokens: Sequence[int], answer_toke
 def told(one: Budget, *, every_s: float, prompts: int, passes: int) -> Iterator[str]:
     """What a watch costs, in lines."""
     day = 86400.0 / every_s if every_s else 0.0
-    plain = one.questions(smoke=False)
-    mixed = one.questions(smoke=True)
+    plain = min(prompts, one.questions(smoke=False))
+    mixed = min(prompts, one.questions(smoke=True))
     smoke = {0: "no smoke test", 1: "a smoke test"}.get(one.smoke_every, f"every {one.smoke_every} rounds a smoke test")
     asked = f"{mixed}" if one.smoke_every == 1 else f"{mixed} or {plain}" if one.smoke_every else f"{plain}"
     yield f"a round: {asked} questions (of at most {one.question} tokens) and {smoke}; at most {one.tokens} tokens"

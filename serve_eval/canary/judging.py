@@ -73,10 +73,15 @@ def judge(state: State, seen: Seen, rules: Rules) -> list[Alarm]:
 
 
 def _count(state: State, seen: Seen) -> None:
-    """Notes how many tokens prompts have. Where one has more than was estimated, so may those not counted yet."""
+    """Notes how many tokens prompts have. Where one has more than was estimated, so may those not counted yet, which
+    are those without an answer."""
     counted = {i: tokens for i, tokens in zip(seen.asked, seen.prompt_tokens, strict=True) if tokens}
-    excess = max((tokens - state.prompt_tokens[i] for i, tokens in counted.items()), default=0)
-    state.prompt_tokens = [counted.get(i, tokens + max(0, excess)) for i, tokens in enumerate(state.prompt_tokens)]
+    new = [i for i, answers in enumerate(state.answers) if not answers]
+    excess = max((counted[i] - state.prompt_tokens[i] for i in new if i in counted), default=0)
+    for i in new:
+        state.prompt_tokens[i] += max(0, excess)
+    for i, tokens in counted.items():
+        state.prompt_tokens[i] = tokens
 
 
 def recent(state: State) -> tuple[int, int, float | None]:

@@ -95,8 +95,9 @@ def served(metrics: Metrics, port: int) -> Iterator[int]:
     """
     try:
         server, thread = start_http_server(port, addr=HOST, registry=metrics.registry)
-    except OSError as error:
-        raise PlanError(f"--metrics-port: {port} cannot be used: {error.strerror}") from error
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else "ports end at 65535"
+        raise PlanError(f"--metrics-port: {port} cannot be used: {why}") from error
     try:
         yield server.server_port
     finally:

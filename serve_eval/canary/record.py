@@ -136,8 +136,12 @@ def load(folder: Path, bound: Mapping[str, Any]) -> State | None:
         state = msgspec.json.decode(file.read_bytes(), type=State)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError as error:
+    except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}", hint="Begin anew in another folder: -o.") from error
+    if state.schema_version != SCHEMA_VERSION:
+        raise RunFolderError(
+            f"{file} is of another version of serve-eval", hint="Use that one, or begin anew in another folder: -o."
+        )
     if differing := run_folder.differences(state.bound, plain(bound)):
         raise RunFolderError(
             f"{folder} holds another watch:\n" + "\n".join(f"  {line}" for line in differing),
@@ -170,10 +174,14 @@ def later_than(folder: Path, rounds: int) -> list[Seen]:
     Raises RunFolderError for a damaged line.
     """
     file = folder / ROUNDS_FILE
-    if not file.exists():
-        return []
     found = []
-    with file.open("r+b") as lines:
+    try:
+        opened = file.open("r+b")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunFolderError(f"{file} cannot be read: {error.strerror}") from error
+    with opened as lines:
         whole = 0
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):

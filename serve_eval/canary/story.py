@@ -25,7 +25,7 @@ from serve_eval.connection import connect, openai_client
 from serve_eval.endpoint import with_model
 from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.report.exit_code import FAIL, PASS
-from serve_eval.schema import Endpoint, Failure, Plan, Response
+from serve_eval.schema import HOLDOUT, Endpoint, Failure, Plan, Response
 from serve_eval.smoke import story as smoking
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.session import Session
@@ -221,7 +221,8 @@ async def _round(
     for position, result in zip(positions, results, strict=True):
         _note(seen, state, asked, position, result)
     seen.failures = dict(Counter(str(one.kind) for one in results if isinstance(one, Failure)))
-    seen.first_failure = next((one.message for one in results if isinstance(one, Failure)), "")
+    failed = ((i, one) for i, one in zip(positions, results, strict=True) if isinstance(one, Failure))
+    seen.first_failure = next((_told(asked, i, one) for i, one in failed), "")
     seen.seconds = round(time.monotonic() - began, 3)
     return seen
 
@@ -241,6 +242,13 @@ def _note(seen: Seen, state: State, asked: Pool, position: int, result: Response
     seen.latencies_s.append(round(result.latency_s, 3))
     read = result.usage.prompt_tokens or state.prompt_tokens[position]
     seen.tokens += read + (result.usage.completion_tokens or asked.answer_tokens)
+
+
+def _told(asked: Pool, position: int, failure: Failure) -> str:
+    """What a failure says of itself: of a hold-out sample only its kind, since servers quote what they refuse."""
+    if HOLDOUT not in asked.samples[position].metadata:
+        return failure.message
+    return f"{failure.kind} {failure.status or ''}".rstrip()
 
 
 async def _deliver(

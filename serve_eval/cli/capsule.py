@@ -27,6 +27,8 @@ def capsule(
 
     Nothing is asked. Keys are variables in what is written. The data set of the run has to be there.
     """
+    import shlex
+
     from serve_eval.capsule import capsules
     from serve_eval.cli._streams import emit
     from serve_eval.report.text import clean
@@ -39,4 +41,4 @@ def capsule(
         include_path=folders_of(include_path),
         allow_holdout=allow_holdout,
     )
-    emit("".join(f"{clean(str(folder))}: sh {clean(str(folder / 'curl.sh'))}\n" for folder in folders))
+    emit("".join(f"{clean(str(folder))}: sh {clean(shlex.quote(str(folder / 'curl.sh')))}\n" for folder in folders))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -162,7 +163,7 @@ def watch(
         max_error_rate=max_error_rate,
         on_alarm=on_alarm,
         command=on_alarm_command,
-        webhook=webhook or os.environ.get("SERVE_EVAL_WEBHOOK"),
+        webhook=(os.environ.get("SERVE_EVAL_WEBHOOK") or None) if webhook is None else webhook,
         rounds=rounds,
         timeout=timeout,
     )
@@ -176,12 +177,15 @@ def watch(
 
 
 def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
+    from serve_eval.errors import PlanError
     from serve_eval.plan import resolve, resolve_address
 
     if "tasks" in asked or "cases" in asked:
         replaced = ("INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
         inherited = {name: value for name, value in os.environ.items() if name not in replaced}
         return resolve({}, {**address, **asked, "no_reference": True}, inherited).plan
+    if "set" in asked:
+        raise PlanError("--set: sums and copies have no options", hint="Name the task of the option with --tasks.")
     return resolve_address(address, os.environ)
 
 
@@ -200,7 +204,8 @@ def _job(plan: Plan, *, every: str, tokens: int | None, prompts: int | None, **m
     prompts = pool.PROMPTS if prompts is None else prompts
     if prompts < LEAST_PROMPTS:
         problems.append(f"--limit: at least {LEAST_PROMPTS} prompts")
-    passes = more["passes"] or (8 if more["reference_value"] is None else 2)
+    usual = 8 if more["reference_value"] is None else 2
+    passes = usual if more["passes"] is None else more["passes"]
     if passes < 2:
         problems.append("--passes must be 2 or more")
     if not 0.0 < more["tolerance"] < 100.0:
@@ -211,7 +216,7 @@ def _job(plan: Plan, *, every: str, tokens: int | None, prompts: int | None, **m
     if reference is not None and not 0.0 <= reference <= 100.0:
         problems.append("--reference-value: points from 0 to 100")
     for name in ("rounds", "timeout"):
-        if more[name] is not None and more[name] <= 0:
+        if more[name] is not None and not 0 < more[name] < math.inf:
             problems.append(f"--{name} must be above 0")
     if more["on_alarm"] not in ("exit", "go-on"):
         problems.append(f"--on-alarm: exit or go-on, not {more['on_alarm']!r}")

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 from serve_eval.degradation import told as told_of
 from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
-from serve_eval.diagnosis.finding import ALPHA, Finding, about, matters
+from serve_eval.diagnosis.finding import ALPHA, Finding, about, larger_share, matters
 from serve_eval.diagnosis.unanswered import failing_since
 from serve_eval.endpoint import RETRIES
-from serve_eval.stats.fisher import fisher_larger
 
 LEAST_GROUP, TIMES_MORE, LEAST_GAP = 20, 2.0, 0.1
 """Load is looked at where two groups of so many samples were asked under loads of which one is so many times the other,
@@ -36,7 +35,7 @@ def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
                 told=told,
                 change=(
                     f"restart {row.worker}, or take it out of the deployment",
-                    f"serve-eval attribute {run.folder}",
+                    f"serve-eval attribute {run.place}",
                 ),
                 count=row.bad,
                 of=row.answers,
@@ -52,7 +51,7 @@ def drift(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     for one in () if task.report is None else task.report.degradations:
         later = [asked for asked in task.asked if asked.started_s >= one.started_s - 1e-3]
         told = told_of(one)
-        change = ("restart the server", "the logs from that time on", f"serve-eval attribute {run.folder}")
+        change = ("restart the server", "the logs from that time on", f"serve-eval attribute {run.place}")
         yield about(task, "drift", told, change, [asked for asked in later if asked.lost], of=len(later))
 
 
@@ -77,7 +76,7 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     if min(len(low), len(high)) < LEAST_GROUP or high_load < TIMES_MORE * low_load:
         return
     bad, others = sum(one.lost for one in high), sum(one.lost for one in low)
-    p = fisher_larger(bad, len(high), others, len(low))
+    p = larger_share(task, high, low)
     if p > ALPHA or bad / len(high) - others / len(low) < LEAST_GAP or not matters(task, high):
         return
     told = f"{bad} of {len(high)} samples that were asked with {high_load:.0f} requests or more in flight are wrong or "
@@ -110,7 +109,8 @@ def retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         told += "without streaming"
         change = ("--no-stream", "a newer trtllm-serve")
         yield about(task, "lost_streams", told, change, lost_streams, of=len(task.asked))
-    others = [one for one in again if one not in lost_streams]
+    streams = {one.id for one in lost_streams}
+    others = [one for one in again if one.id not in streams]
     if not task.passes and len(others) >= max(5, RETRIED_SHARE * len(task.asked)):
         why = Counter(
             f"{attempt.failure}{f' {attempt.status}' if (attempt.status or 0) >= 400 else ''}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -86,9 +88,9 @@ def stop_string(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         yield about(task, "stop_string", told, (_stops(task, left),), shown, of=len(answers), p=p)
 
 
-def _stops(task: TaskEvidence, left: Sequence[str]) -> str:
-    inner = ", ".join("'" + one.replace("'", "''") + "'" for one in left)
-    return f'--set "{task.name}.stop=[{inner}]"'
+def _stops(task: TaskEvidence, left: list[str]) -> str:
+    """JSON is YAML that can hold any string in one line."""
+    return f"--set {shlex.quote(f'{task.name}.stop={json.dumps(left, ensure_ascii=False)}')}"
 
 
 def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:

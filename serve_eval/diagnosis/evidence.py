@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -91,6 +92,10 @@ class TaskEvidence:
         """The scored samples whose answers are texts, and no probabilities."""
         return [one for one in self.scored if one.response is not None and _is_text(one.response)]
 
+    def witnesses(self, asked: Sequence[Asked]) -> list[Asked]:
+        """Those of the first repeat: a test of shares takes each prompt once, since its repeats answer alike."""
+        return [one for one in asked if self.repeats == 1 or base_of(one.id) == one.id]
+
     @property
     def missing(self) -> list[Asked]:
         return [one for one in self.asked if one.response is None]
@@ -130,6 +135,11 @@ class Evidence:
     logs: tuple[Path, ...]
 
     @property
+    def place(self) -> str:
+        """The folder, as a shell takes it."""
+        return shlex.quote(str(self.folder))
+
+    @property
     def info(self) -> dict[str, Any]:
         """What the endpoint told in the last session."""
         return self._last.get("info") or {}
@@ -157,10 +167,11 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
     hidden = _hidden(plan, prints, include_path)
     tasks = []
     for name, fingerprint in prints.items():
-        asked = _asked(folder, name)
+        sign = -1.0 if name in told and not told[name].result.metric.higher_is_better else 1.0
+        asked = _asked(folder, name, sign)
         if name in hidden:
             secret = hidden[name]
-            asked = [replace(one, shown=secret is not None and _base(one.id) not in secret) for one in asked]
+            asked = [replace(one, shown=secret is not None and base_of(one.id) not in secret) for one in asked]
         one = TaskEvidence(
             name=name, fingerprint=fingerprint, repeats=plan.repeats, asked=tuple(asked), report=told.get(name)
         )
@@ -201,14 +212,14 @@ def _hidden(
     return {name: found.get(name) for name in prints if lives(name)}
 
 
-def _base(sample: str) -> str:
+def base_of(sample: str) -> str:
     """The id without the number of a repeat."""
     base, mark, number = sample.rpartition("#")
     return base if mark and number.isdigit() else sample
 
 
-def _asked(folder: Path, name: str) -> list[Asked]:
-    """The samples of a task in the order of their first records."""
+def _asked(folder: Path, name: str, sign: float) -> list[Asked]:
+    """The samples of a task in the order of their first records. `sign` is -1 where lower values are better."""
     responses: dict[str, Response | None] = {}
     failures: dict[str, Failure] = {}
     attempts: dict[str, list[Attempt]] = {}
@@ -220,7 +231,7 @@ def _asked(folder: Path, name: str) -> list[Asked]:
         result = record.response or record.failure
         attempts.setdefault(record.id, []).extend(() if result is None else result.attempts)
     lines = scores_on_file(folder / "scores" / f"{file_stem(name)}.jsonl")
-    typical = statistics.median(line.value for line in lines.values()) if lines else 0.0
+    typical = statistics.median(sign * line.value for line in lines.values()) if lines else 0.0
     return [
         Asked(
             id=sample,
@@ -228,15 +239,15 @@ def _asked(folder: Path, name: str) -> list[Asked]:
             failure=failures.get(sample) if response is None else None,
             attempts=tuple(sorted(attempts[sample], key=lambda attempt: attempt.start_s)),
             line=lines.get(sample) if response is not None else None,
-            bad=response is not None and sample in lines and _bad(lines[sample], typical),
+            bad=response is not None and sample in lines and _bad(lines[sample], sign, typical),
         )
         for sample, response in responses.items()
     ]
 
 
-def _bad(line: Line, typical: float) -> bool:
+def _bad(line: Line, sign: float, typical: float) -> bool:
     """Whether an answer is worth less than it should be: not correct, or of partial ones less than most."""
-    return line.outcome != Outcome.CORRECT and (line.outcome != Outcome.PARTIAL or line.value < typical)
+    return line.outcome != Outcome.CORRECT and (line.outcome != Outcome.PARTIAL or sign * line.value < typical)
 
 
 def _is_text(response: Response) -> bool:

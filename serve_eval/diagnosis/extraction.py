@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
-from serve_eval.diagnosis.finding import ALPHA, Finding, about, matters
+from serve_eval.diagnosis.finding import ALPHA, Finding, about, capsule_of, matters
 from serve_eval.diagnosis.template import goes_on, marks
 from serve_eval.schema import Outcome
 from serve_eval.scorers import boxed, choice, numeric, passkey
@@ -45,8 +45,7 @@ def stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     unread = sum(one.outcome == Outcome.UNPARSED for one in shown)
     told = f"{len(shown)} of {len(bad)} answers that are scored as wrong end with the expected answer"
     told += f"; {unread} of them could not be read at all" if unread else ""
-    one = next((one.id for one in shown if one.shown), None)
-    look = () if one is None else (f"serve-eval capsule {run.folder} --task {task.name} --sample {one}",)
+    look = (capsule_of(run, task, shown),) if any(one.shown for one in shown) else ()
     yield about(task, "extraction", told, (*_filters(run, task), *look), shown, of=len(bad))
 
 
@@ -62,8 +61,7 @@ def unreadable(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         f"nothing could be extracted from {len(shown)} of {len(task.texts)} answers, which came to their own end and "
     )
     told += "do not state the expected answer: the model may be another one, or damaged"
-    one = next((one.id for one in shown if one.shown), "ID")
-    change = (f"serve-eval capsule {run.folder} --task {task.name} --sample {one}", "serve-eval smoke URL")
+    change = (capsule_of(run, task, shown), "serve-eval smoke URL")
     yield about(task, "unreadable", told, change, shown, of=len(task.texts))
 
 
@@ -83,7 +81,7 @@ def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         strict, loose = one, other
         if len(worse) > len(better):
             better, worse, strict, loose = worse, better, other, one
-        p = mcnemar(len(better), len(worse)).p_exact
+        p = mcnemar(len(task.witnesses(better)), len(task.witnesses(worse))).p_exact
         if p > ALPHA or len(better) - len(worse) < APART * len(both) or not matters(task, better):
             continue
         told = f"{len(better)} of {len(both)} answers are right by {loose} and wrong by {strict}"
@@ -97,8 +95,8 @@ def _whole(asked: Sequence[Asked]) -> list[Asked]:
 
 def _filters(run: Evidence, task: TaskEvidence, loose: str = numeric.FLEXIBLE) -> tuple[str, ...]:
     if task.option("filter") is None:
-        return (f"serve-eval rescore {run.folder}",)
-    return (f"serve-eval rescore {run.folder} --set {task.name}.filter={loose}",)
+        return (f"serve-eval rescore {run.place}",)
+    return (f"serve-eval rescore {run.place} --set {task.name}.filter={loose}",)
 
 
 def _states(one: Asked) -> bool:

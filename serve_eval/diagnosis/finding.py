@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from serve_eval.stats.fisher import fisher_larger
 
 if TYPE_CHECKING:
-    from serve_eval.diagnosis.evidence import Asked, TaskEvidence
+    from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
 
 ALPHA = 0.001
 """The probability with which a rule that compares shares speaks of a healthy run."""
@@ -76,6 +77,12 @@ def ids(asked: Iterable[Asked]) -> tuple[str, ...]:
     return tuple([one.id for one in asked if one.shown][:SHOWN])
 
 
+def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[Asked]) -> str:
+    """The command for a capsule of the first of these samples that may be shown, as a shell takes it."""
+    one = next((one.id for one in shown if one.shown), "ID")
+    return f"serve-eval capsule {run.place} --task {shlex.quote(task.name)} --sample {shlex.quote(one)}"
+
+
 def matters(task: TaskEvidence, shown: Sequence[Asked]) -> bool:
     """Whether what these samples show can explain enough of what is wrong."""
     lost = sum(asked.lost for asked in shown)
@@ -89,10 +96,15 @@ def worse(task: TaskEvidence, shown: Sequence[Asked], others: Sequence[Asked], *
     With hardly any others there is nothing to compare with: then the sign speaks where most of the samples that show it
     are lost, and the task does not pass.
     """
-    lost, lost_others = sum(asked.lost for asked in shown), sum(asked.lost for asked in others)
-    p = fisher_larger(lost, len(shown), lost_others, len(others))
+    p = larger_share(task, shown, others)
     if p <= ALPHA / signs:
         return p
     least = None if task.passes else _RED if task.red else _UNJUDGED
-    overwhelming = least is not None and lost >= least * len(shown)
+    overwhelming = least is not None and sum(asked.lost for asked in shown) >= least * len(shown)
     return p if overwhelming and len(others) < _FEW and len(shown) >= _MANY else None
+
+
+def larger_share(task: TaskEvidence, shown: Sequence[Asked], others: Sequence[Asked]) -> float:
+    """Fisher's p-value for a larger share of lost samples among those shown, each prompt taken once."""
+    a, b = task.witnesses(shown), task.witnesses(others)
+    return fisher_larger(sum(one.lost for one in a), len(a), sum(one.lost for one in b), len(b))

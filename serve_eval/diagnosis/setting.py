@@ -71,7 +71,7 @@ def missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     yield Finding(
         rule="missing",
         told=told,
-        change=(f"serve-eval run --resume {shlex.quote(str(run.folder))}",),
+        change=(f"serve-eval run --resume {run.place}",),
         count=result.failed,
         of=result.planned,
         explains=len(task.missing),

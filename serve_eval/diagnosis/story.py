@@ -110,6 +110,8 @@ def _runs(folder: Path) -> list[tuple[str, Path]]:
         return _sides(folder)
     if (folder / SUITE_RUNS).is_dir() and not (folder / run_folder.PLAN_FILE).exists():
         found = sorted(path for path in (folder / SUITE_RUNS).iterdir() if (path / run_folder.PLAN_FILE).exists())
+        if not found:
+            raise RunFolderError(f"{folder / SUITE_RUNS} holds no run", hint="Run the suite first.")
         return [(path.name, path) for path in found]
     return [("", folder)]
 

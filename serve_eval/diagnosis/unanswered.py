@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from launchers._causes import cause
 from serve_eval.client.retry import refused_behind
 from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
-from serve_eval.diagnosis.finding import ALPHA, Finding, about, ids
+from serve_eval.diagnosis.finding import ALPHA, Finding, about, capsule_of, ids
 from serve_eval.schema import Attempt, FailureKind
 from serve_eval.server_logs import Line, errors_near, read
 
@@ -91,14 +91,14 @@ def failures(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     onset = failing_since(run) is not None
     largest = sorted(groups.items(), key=lambda item: -len(item[1]))[:MOST_GROUPS]
     for (kind, status, _), shown in largest:
-        failure = shown[0].failure
-        assert failure is not None
-        message = failure.message[:QUOTED]
+        one = next((one for one in shown if one.shown), shown[0])
+        assert one.failure is not None
+        message = one.failure.message[:QUOTED]
         rule, reason, change = _reason(run, task, FailureKind(kind), status, message, shown)
-        told = (
-            f"{len(shown)} of {len(task.missing)} missing answers are {kind}{f' {status}' if status else ''}: {message}"
-        )
-        log = () if onset else _log(run, min(one.attempts[0].start_s for one in shown if one.attempts))
+        told = f"{len(shown)} of {len(task.missing)} missing answers are {kind}{f' {status}' if status else ''}"
+        told += f": {message}" if one.shown else ""  # servers quote what they refuse
+        starts = [one.started_s for one in shown if one.attempts]
+        log = () if onset or not starts else _log(run, min(starts))
         if rule == "worker_gone":
             log = _end_of_log(run, _gone(run, message) or "")
         yield about(task, rule, f"{told}; {reason}" if reason else told, change, shown, of=len(task.asked), log=log)
@@ -110,10 +110,7 @@ def _reason(
     """The rule's name, what is behind a group of failures, and what to change."""
     if status == 500 and refused_behind(message):
         reason = "an orchestrator hands on what a worker refuses (400) as a 500, in 1.2 without the worker's words"
-        one = next((one.id for one in shown if one.shown), "ID")
-        worker = (
-            f"serve-eval capsule {run.folder} --task {task.name} --sample {one}, and BASE_URL=a worker's sh curl.sh"
-        )
+        worker = f"{capsule_of(run, task, shown)}, and BASE_URL=a worker's sh curl.sh"
         return "wrapped_400", reason, (worker, *_known(run, task, message)[1])
     if (name := _gone(run, message)) is not None:
         return "worker_gone", f"{name} is not reached any more", (f"logs/{name}.log says why it ended",)
@@ -136,15 +133,14 @@ def _reason(
         )
     if (tries := _each_time(task, shown)) is not None:
         reason = f"these prompts fail each time they are asked ({tries} times or more), and no other fails once"
-        one = next((one.id for one in shown if one.shown), "ID")
-        return "these_prompts", reason, (f"serve-eval capsule {run.folder} --task {task.name} --sample {one}",)
-    return "failed", "", ("the server's log at that time", f"serve-eval run --resume {run.folder}")
+        return "these_prompts", reason, (capsule_of(run, task, shown),)
+    return "failed", "", ("the server's log at that time", f"serve-eval run --resume {run.place}")
 
 
 def _each_time(task: TaskEvidence, shown: Sequence[Asked]) -> int | None:
     """How often samples were asked at least that failed each time, while the others, many of them asked later, were
     answered at once; None where that is not so."""
-    tries = min(len(one.attempts) for one in shown)
+    tries = min(sum(attempt.failure is not None for attempt in one.attempts) for one in shown)
     answered = [one for one in task.asked if one.response is not None and one.attempts]
     first_s = min((one.attempts[0].end_s for one in shown if one.attempts), default=0.0)
     later = sum(one.started_s > first_s for one in answered)
@@ -201,7 +197,7 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="server_errors",
         told=told,
-        change=(where, f"serve-eval run --resume {run.folder}"),
+        change=(where, f"serve-eval run --resume {run.place}"),
         count=round(after * (of - number + 1)),
         of=of,
         explains=len(lost),
@@ -219,9 +215,9 @@ def unfinished(run: Evidence) -> Iterator[Finding]:
     asked = sum(len(task.asked) for task in run.tasks)
     planned = sum(task.planned for task in run.tasks)
     told = f"the run did not come to its end: {asked} of {planned} samples have an answer or a failure on file"
-    change, log = f"serve-eval run --resume {run.folder}", []
+    change, log = f"serve-eval run --resume {run.place}", []
     for path in run.logs:
-        lines = [line.text for line in read(path)][-LOG_TAIL:]
+        lines = [line.text for line in deque(read(path), LOG_TAIL)]
         if (known := cause("\n".join(lines))) is not None:
             told += f"; {path.name} says that {_lower(known[0])}"
             change = known[1]
@@ -267,7 +263,7 @@ def _log(run: Evidence, at_s: float) -> tuple[str, ...]:
 def _end_of_log(run: Evidence, name: str) -> tuple[str, ...]:
     """The last lines of a server's log."""
     return tuple(
-        f"{path.name}: {line.text}" for path in run.logs if path.stem == name for line in [*read(path)][-LAST_LINES:]
+        f"{path.name}: {line.text}" for path in run.logs if path.stem == name for line in deque(read(path), LAST_LINES)
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from launchers._openai_server import serve_app
 from serve_eval.canary import alarming
 from serve_eval.canary.alarming import Delivery, deliver, delivery
+from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
 from tests.canary.server import Endpoint
 
@@ -68,3 +69,17 @@ def test_a_webhook_is_tried_again_where_that_may_help_and_its_address_is_not_tol
     took, said = _deliver(Delivery(webhook="http://127.0.0.1:9/secret"))
     assert took == {"webhook": False}
     assert "secret" not in said[0]
+
+
+@pytest.mark.parametrize("url", ["https://", "http://[::1", "http://host:99999/", "http://host:port/", "host/hook"])
+def test_a_webhook_that_is_no_address_is_refused_beforehand(url: str) -> None:
+    with pytest.raises(PlanError, match="--webhook: expected"):
+        delivery(None, url, {})
+
+
+def test_a_webhook_that_no_resolver_takes_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alarming, "PAUSE_S", 0.0)
+    told: list[str] = []
+    to = delivery(None, "http://xn--/hook", {})
+    assert asyncio.run(deliver(to, {}, Connection(), {}, told.append)) == {"webhook": False}
+    assert told == ["warning: the alarm's webhook failed: IDNAError"]

@@ -37,6 +37,12 @@ def test_what_it_costs_is_told() -> None:
     ]
 
 
+def test_no_round_asks_a_prompt_twice() -> None:
+    first, _, last = told(_budget(16_000), every_s=600.0, prompts=20, passes=8)
+    assert first.startswith("a round: 20 questions")
+    assert "about 8 rounds" in last
+
+
 def test_a_watch_sends_no_bursts() -> None:
     names = {check.name for check in checks_of(story.chosen("quick"))}
     assert {"chat", "stream_chat", "openai_chat"} <= names

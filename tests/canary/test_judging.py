@@ -153,6 +153,10 @@ def test_tokens_are_those_that_were_counted_last_and_more_where_the_estimate_was
     assert state.prompt_tokens == [70] * PROMPTS
     _play(state, _half_right, tokens=60)
     assert sorted(set(state.prompt_tokens)) == [60, 70]
+    for _ in range(100):  # two servers behind one door, whose templates differ
+        _play(state, _half_right, tokens=60)
+        _play(state, _half_right, tokens=75)
+    assert max(state.prompt_tokens) == 75
 
 
 def test_only_checks_that_always_passed_at_first_are_watched() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ import pytest
 from aiohttp import web
 
 from launchers._openai_server import serve_app
-from serve_eval.canary import judging, record
+from serve_eval.canary import judging, pool, record
 from serve_eval.canary.alarming import Delivery
 from serve_eval.canary.judging import Rules
 from serve_eval.canary.metrics import Metrics, served
 from serve_eval.canary.story import Watch, watch
-from serve_eval.errors import EndpointError, RunFolderError
+from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.plan import resolve_address
+from serve_eval.schema import HOLDOUT, Sample
 from serve_eval.smoke import story as smoking
 from tests.canary.server import Endpoint
 from tests.smoke.server import Quirks, create
@@ -260,6 +261,66 @@ def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path: P
             await watch(replace(job, plan=replace(job.plan, model="other")), tmp_path, environ={})
 
     _with(Endpoint().app(), run)
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / record.STATE_FILE).mkdir()
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        record.load(tmp_path, {})
+    (tmp_path / record.ROUNDS_FILE).mkdir()
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        record.later_than(tmp_path, 0)
+
+
+@pytest.mark.parametrize("state", [b"", b"{}", b"[1]", b'{"bound": "\xff"}', b"\xff"])
+def test_a_damaged_state_is_told(state: bytes, tmp_path: Path) -> None:
+    (tmp_path / record.STATE_FILE).write_bytes(state)
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        record.load(tmp_path, {})
+
+
+def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
+    async def run(url: str) -> None:
+        await watch(_job(url), tmp_path, environ={})
+        file = tmp_path / record.STATE_FILE
+        file.write_text(json.dumps({**_state(tmp_path), "schema_version": record.SCHEMA_VERSION + 1}))
+        with pytest.raises(RunFolderError, match="another version"):
+            await watch(_job(url), tmp_path, environ={})
+
+    _with(Endpoint().app(), run)
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none_is_told(port: int) -> None:
+    with pytest.raises(PlanError, match="cannot be used"), served(Metrics(), port):
+        pass
+
+
+def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path: Path) -> None:
+    async def refuses(request: web.Request) -> web.Response:
+        return web.json_response({"detail": await request.json()}, status=422)
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "m"}]})
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    app.router.add_post("/v1/chat/completions", refuses)
+    asked = pool.generated(30, chat=True)
+    hidden = [replace(one, metadata={HOLDOUT: "yes"}) for one in asked.samples]
+    told: list[str] = []
+
+    async def run(url: str, samples: Sequence[Sample], folder: Path) -> str:
+        await watch(_job(url, pool=replace(asked, samples=samples), rounds=3), folder, environ={}, told=told.append)
+        return "".join(file.read_text() for file in folder.iterdir())
+
+    async def both(url: str) -> None:
+        assert "Reply" in await run(url, asked.samples, tmp_path / "open")
+        told.clear()
+        assert "Reply" not in await run(url, hidden, tmp_path / "hidden") + "".join(told)
+        assert "ALARM down: no answer at all in 3 rounds in a row; http_error 422" in told
+
+    _with(app, both)
 
 
 def test_a_kill_between_the_line_and_the_state_loses_nothing(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def test_own_cases_are_watched(tmp_path: Path) -> None:
     [
         (["--every", "soon"], "--every: expected a time"),
         (["--passes", "1"], "--passes must be 2 or more"),
+        (["--passes", "0"], "--passes must be 2 or more"),
+        (["--timeout", "nan"], "--timeout must be above 0"),
         (["--tolerance", "0"], "--tolerance: points above 0"),
         (["--reference-value", "101"], "--reference-value: points from 0 to 100"),
         (["--on-alarm", "cry"], "--on-alarm: exit or go-on"),
@@ -77,6 +79,9 @@ def test_own_cases_are_watched(tmp_path: Path) -> None:
         (["--budget-tokens", "500"], "500 tokens are 2 questions"),
         (["--webhook", "ftp://x"], "--webhook: expected http"),
         (["--webhook", "https://x/${NOWHERE}"], "the environment has no NOWHERE"),
+        (["--webhook", ""], "--webhook: expected http"),
+        (["--on-alarm-command", " "], "there is no command in it"),
+        (["--set", "gsm8k.max_tokens=9"], "--set: sums and copies have no options"),
         (["--on-alarm-command", "'"], "--on-alarm-command: No closing quotation"),
         (["--tasks", "word_problems_perplexity"], "cannot be watched"),
         (["--rounds", "0"], "--rounds must be above 0"),

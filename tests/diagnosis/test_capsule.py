@@ -108,6 +108,26 @@ def test_a_failure_comes_with_the_log_of_its_time_and_without_the_secrets_in_it(
     assert not any(KEY in file.read_text() for file in folder.rglob("*") if file.is_file())
 
 
+def test_what_the_server_said_and_the_plan_hold_no_secret(tmp_path: Path) -> None:
+    """Answers, failures and the plan are no mappings, and are looked into all the same."""
+    said = "my proxy is http://me:mine@host, my token team-secret-value, and sk-12345678 too"
+    answers = answers_to(plan_for(tmp_path).tasks[0])
+
+    def tells(asked: Asked) -> Said:
+        return Said(text=said, status=400 if asked.chance("some") < 0.5 else 200)
+
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    run(plan, Server(act=tells, answers=answers), tmp_path / "out")
+    plan_file = tmp_path / "out/plan.json"
+    plan_file.write_text(plan_file.read_text().replace('"base_url":', '"hf_token": "abc", "base_url":'))
+    names = [f"test-{n}" for n in range(8)]
+    folders = capsules(tmp_path / "out", names, tmp_path / "capsules", environ=ENVIRON)
+    told = [file.read_text() for folder in folders for file in folder.rglob("*") if file.is_file()]
+    assert any("my proxy is http://***@host, my token ***, and *** too" in text for text in told)
+    assert any('"hf_token": "***"' in text for text in told)
+    assert not any(word in text for text in told for word in ("me:mine", "team-secret", "sk-1234", '"abc"'))
+
+
 def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None:
     plan = replace(plan_for(tmp_path, scoring="loglikelihood", num_samples=20), no_reference=True)
     plan = replace(plan, model="simulated")
@@ -168,6 +188,76 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (out / "plan.json").write_text(saved.replace('"num_samples": 100', '"num_samples": 99'))
     with pytest.raises(DatasetError, match="does not ask what"):
         capsules(out, ["test-2"], to, environ={})
+
+
+def test_ids_that_no_folder_can_have(tmp_path: Path) -> None:
+    ids = ["a/b", "a-b", "../up", "\U00020000" * 90, "x" * 79 + "/1", "x" * 79 + "/2"]
+    cases = [f"    - {{case: '{name}', input: {{prompt: 'Word {i}?'}}, expected: aye}}\n" for i, name in enumerate(ids)]
+    (tmp_path / "odd.yaml").write_text(f"odd:\n  cases:\n{''.join(cases)}")
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    plan = replace(plan, tasks=(Spec(name="cases:odd", options={"path": str(tmp_path / "odd.yaml")}),))
+    run(plan, Server(act=sound, answers={f"Word {i}?": "aye" for i in range(len(ids))}), tmp_path / "out")
+    lines = (tmp_path / "out/samples/cases-odd.jsonl").read_text().splitlines()
+    asked = [json.loads(line)["id"] for line in lines]
+    made = capsules(tmp_path / "out", [*asked, asked[0]], tmp_path / "capsules", environ={})
+    assert len(set(made)) == len(made) == len(ids)
+    assert {folder.parent for folder in made} == {tmp_path / "capsules"}
+    assert all((folder / "body.json").exists() for folder in made)
+
+
+def test_a_folder_of_somebody_else_puts_nothing_into_the_script(tmp_path: Path) -> None:
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
+    sign = tmp_path / "ran"
+    evil = f'http://127.0.0.1:9/"$(touch {sign})`touch {sign}`}}v1'
+    session = tmp_path / "out/environment.json"
+    told = json.loads(session.read_text())
+    told[-1]["endpoint"]["base_url"] = evil
+    session.write_text(json.dumps(told))
+    [folder] = capsules(tmp_path / "out", ["test-1"], tmp_path / "capsules", environ={})
+    command, curl = ["sh", str(folder / "curl.sh")], tmp_path / "bin/curl"
+    curl.parent.mkdir()
+    curl.write_text('#!/bin/sh\nprintf %s "$2"\n')
+    curl.chmod(0o700)
+    env = {"PATH": f"{curl.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert done.stdout == f"{evil}/completions\n"
+    assert not sign.exists()
+    saved = tmp_path / "out/plan.json"
+    saved.write_text(saved.read_text().replace('"OPENAI_API_KEY"', f'"X:=$(touch {sign})"'))
+    with pytest.raises(RunFolderError, match="no name of a variable"):
+        capsules(tmp_path / "out", ["test-2"], tmp_path / "capsules", environ={})
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        capsules(tmp_path / "out", ["test-1"], tmp_path / "file", environ={})
+
+
+def test_without_sessions_the_plan_tells_whom_was_asked(tmp_path: Path) -> None:
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    server = Server(act=sound, answers=answers_to(plan.tasks[0]))
+    run(plan, server, tmp_path / "out")
+    base_url = json.loads((tmp_path / "out/environment.json").read_text())[-1]["endpoint"]["base_url"]
+    (tmp_path / "out/environment.json").unlink()  # it only informs, as serve-eval says where it is damaged
+    [folder] = capsules(tmp_path / "out", ["test-1"], tmp_path / "capsules", environ={})
+    assert (folder / "body.json").read_bytes() in server.received
+    assert f"BASE_URL={base_url}\n" in (folder / "curl.sh").read_text()
+
+
+def test_logs_of_one_name_are_all_kept(tmp_path: Path) -> None:
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    elsewhere = tmp_path / "held/server.log"
+    server, info = Server(act=sound, answers=answers_to(plan.tasks[0])), {"log_file": str(elsewhere)}
+    run(plan, server, tmp_path / "out", info=info)
+    elsewhere.parent.mkdir()
+    for file, word in ((tmp_path / "out/logs/server.log", "here"), (elsewhere, "there")):
+        file.write_text(time.strftime(f"%Y-%m-%d %H:%M:%S {word}\n"))
+    [folder] = capsules(tmp_path / "out", ["test-1"], tmp_path / "capsules", environ={})
+    assert sorted(file.read_text().split()[-1] for file in (folder / "logs").iterdir()) == ["here", "there"]
 
 
 def test_a_sample_of_a_hold_out_set_needs_a_word_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

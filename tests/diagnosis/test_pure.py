@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,16 @@ def test_healthy_runs_are_hardly_ever_accused() -> None:
     runs = (healthy(rng, rng.choice((60, 150, 400))) for _ in range(250))
     accused = [found for run in runs if (found := {one.rule for one in findings(run)} - {"unfinished"})]
     assert len(accused) < 8, accused
+
+
+def test_repeats_of_a_prompt_are_no_further_witnesses() -> None:
+    """A server that always says the same: whatever is true of a prompt by chance is so eight times over."""
+    rng = random.Random(2)
+    accused = 0
+    for _ in range(100):
+        run = healthy(rng, 60)
+        [task] = run.tasks
+        asked = tuple(replace(one, id=one.id if n == 1 else f"{one.id}#{n}") for one in task.asked for n in range(1, 9))
+        found = findings(replace(run, tasks=(replace(task, asked=asked, repeats=8),)))
+        accused += any(one.rule != "unfinished" for one in found)
+    assert accused <= 2

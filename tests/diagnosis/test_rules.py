@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ import pytest
 from launchers._simulator import serve
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.datasets.generated import write_gsm8k
+from serve_eval.diagnosis.evidence import read
 from serve_eval.diagnosis.finding import Finding
 from serve_eval.diagnosis.story import DiagnosedRun, diagnose
 from serve_eval.diagnosis.told import lines
@@ -443,6 +445,22 @@ def test_the_runs_of_a_suite_are_diagnosed_each(tmp_path: Path) -> None:
         run(plan, Server(act=act, answers=answers_to(plan.tasks[0])), tmp_path / "suite/runs" / name)
     diagnosis = diagnose(tmp_path / "suite")
     assert [(run.label, names(run)) for run in diagnosis.runs] == [("one", []), ("two", ["truncated"])]
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_of_partial_scores_the_worse_half_is_lost(higher: bool, tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
+    scores, report = tmp_path / "out/scores/word_problems.jsonl", tmp_path / "out/report.json"
+    told_of = [json.loads(line) for line in scores.read_text().splitlines()]
+    partial = [{**line, "outcome": "partial", "value": float(n)} for n, line in enumerate(told_of)]
+    scores.write_text("".join(f"{json.dumps(line)}\n" for line in partial))
+    told = json.loads(report.read_text())
+    told["tasks"][0]["result"]["metric"]["higher_is_better"] = higher
+    report.write_text(json.dumps(told))
+    lost = {one.id for one in read(tmp_path / "out").tasks[0].lost}
+    half = len(told_of) // 2
+    assert lost == {line["id"] for line in (told_of[:half] if higher else told_of[half:])}
 
 
 def test_a_folder_that_holds_nothing_is_refused(tmp_path: Path) -> None:

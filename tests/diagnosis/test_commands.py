@@ -1,0 +1,98 @@
+"""What a finding says to type, as a shell would read it, and what it must not quote."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.diagnosis.finding import Finding
+from serve_eval.diagnosis.story import diagnose, findings
+from serve_eval.errors import RunFolderError
+from serve_eval.rescoring import Line
+from serve_eval.schema import Attempt, Failure, FailureKind, Outcome, Plan, Response, Spec, Usage
+
+ID, FOLDER = "a b;'$(id)", Path("my runs/it's")
+
+
+def _evidence(*asked: Asked, **prints: str) -> Evidence:
+    task = TaskEvidence(name="t", fingerprint={"task": "t", **prints}, asked=asked, report=None)
+    plan = Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),))
+    return Evidence(folder=FOLDER, plan=plan, sessions=[], report=None, tasks=(task,), logs=())
+
+
+def _attempt(failure: FailureKind | None = None, start_s: float = 1e9) -> Attempt:
+    status = 200 if failure is None else None
+    return Attempt(start_s=start_s, end_s=start_s + 1.0, failure=failure, status=status, request_id="r")
+
+
+def _missing(name: str, message: str, *attempts: Attempt, status: int | None = None) -> Asked:
+    failure = Failure(kind=FailureKind.HTTP_ERROR, message=message, status=status, attempts=attempts)
+    return Asked(id=name, response=None, failure=failure, attempts=attempts)
+
+
+def _answered(name: str, text: str, outcome: str, *attempts: Attempt, stop: str | None = None) -> Asked:
+    usage = Usage(prompt_tokens=9, completion_tokens=9)
+    response = Response(text=text, finish_reason="stop", stop_reason=stop, usage=usage, attempts=attempts)
+    line = Line(id=name, outcome=outcome, value=float(outcome == "correct"), target="17")
+    return Asked(id=name, response=response, failure=None, attempts=attempts, line=line, bad=outcome != "correct")
+
+
+def _of(evidence: Evidence, rule: str) -> Finding:
+    return next(finding for finding in findings(evidence) if finding.rule == rule)
+
+
+def test_a_command_is_one_for_a_shell_whatever_folder_and_sample_are_called() -> None:
+    wrong = [_answered(f"{ID}{n}", "so it is 17", Outcome.WRONG, _attempt()) for n in range(4)]
+    rescore, look = _of(_evidence(*wrong), "extraction").change
+    assert shlex.split(rescore) == ["serve-eval", "rescore", str(FOLDER)]
+    assert shlex.split(look) == ["serve-eval", "capsule", str(FOLDER), "--task", "t", "--sample", f"{ID}0"]
+    refused = [_missing(ID, "The server had an error: 400, message='Bad Request'", _attempt(), status=500)]
+    assert shlex.quote(f"{ID}") in " ".join(_of(_evidence(*refused), "wrapped_400").change)
+    [resume] = _of(_evidence(), "unfinished").change
+    assert shlex.split(resume)[-1] == str(FOLDER)
+
+
+def test_stop_strings_of_a_command_are_those_of_the_task_without_the_one() -> None:
+    cut = [_answered(f"c{n}", "so it", Outcome.WRONG, _attempt(), stop="Q:") for n in range(30)]
+    whole = [_answered(f"w{n}", "so it is 17", Outcome.CORRECT, _attempt()) for n in range(30)]
+    stops = '["Q:","\\n\\n","```","it\'s"]'
+    [change] = _of(_evidence(*cut, *whole, stop=stops, max_tokens="64"), "stop_string").change
+    flag, value = shlex.split(change)
+    assert flag == "--set"
+    name, _, stated = value.partition("=")
+    assert (name, yaml.safe_load(stated)) == ("t.stop", ["\n\n", "```", "it's"])
+
+
+def test_what_a_server_says_of_a_hold_out_sample_is_not_told() -> None:
+    """Servers quote what they refuse: {"detail": [{"input": the question}]}."""
+    hidden = [replace(_missing(f"h{n}", "no: Secret question?", _attempt(), status=422), shown=False) for n in range(3)]
+    told = _of(_evidence(*hidden), "refused")
+    assert "Secret" not in " ".join([told.told, *told.change])
+    assert "3 of 3 missing answers are http_error 422" in told.told
+    told = _of(_evidence(*hidden, _missing("open", "no: Open question?", _attempt(), status=422)), "refused")
+    assert "Secret" not in told.told
+
+
+def test_the_choices_of_a_sample_are_not_so_many_attempts() -> None:
+    fine = [_answered(f"f{n}", "17", Outcome.CORRECT, _attempt(start_s=2e9)) for n in range(12)]
+    attempts = (_attempt(), _attempt(), _attempt(FailureKind.HTTP_ERROR))
+    once = [_missing(f"x{n}", "boom", *attempts, status=500) for n in range(3)]
+    assert "these_prompts" not in {finding.rule for finding in findings(_evidence(*once, *fine))}
+    attempts = (_attempt(FailureKind.HTTP_ERROR), _attempt(FailureKind.HTTP_ERROR))
+    twice = [_missing(f"x{n}", "boom", *attempts, status=500) for n in range(3)]
+    assert "2 times or more" in _of(_evidence(*twice, *fine), "these_prompts").told
+
+
+def test_a_failure_before_any_attempt_has_no_time() -> None:
+    assert _of(_evidence(_missing("x", "no room")), "failed").count == 1
+
+
+def test_a_suite_without_any_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(RunFolderError, match="holds no run"):
+        diagnose(tmp_path)
