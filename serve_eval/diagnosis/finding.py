@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serve_eval.stats.fisher import fisher_larger
+from serve_eval.stats.contingency import no_worse
 
 if TYPE_CHECKING:
     from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
@@ -107,4 +107,4 @@ def worse(task: TaskEvidence, shown: Sequence[Asked], others: Sequence[Asked], *
 def larger_share(task: TaskEvidence, shown: Sequence[Asked], others: Sequence[Asked]) -> float:
     """Fisher's p-value for a larger share of lost samples among those shown, each prompt taken once."""
     a, b = task.witnesses(shown), task.witnesses(others)
-    return fisher_larger(sum(one.lost for one in a), len(a), sum(one.lost for one in b), len(b))
+    return no_worse([(len(a), sum(one.lost for one in a), len(b), sum(one.lost for one in b))])

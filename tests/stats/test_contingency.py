@@ -35,6 +35,7 @@ def test_one_table_is_the_one_sided_test_of_fisher(its: tuple[int, int], others:
 
 def test_small_tables_have_the_p_that_is_worked_out_by_hand() -> None:
     assert no_worse([(3, 3, 3, 0)]) == pytest.approx(1 / 20)
+    assert no_worse([(4, 3, 4, 1)]) == pytest.approx(17 / 70)  # the lady tasting tea (Fisher 1935, chapter 2)
     assert no_worse([(50, 48, 150, 12)]) == pytest.approx(3.0105900e-32, rel=1e-6)  # scipy.stats.fisher_exact
     assert no_worse([(2, 1, 2, 1), (1, 1, 1, 0)]) == pytest.approx(5 / 6 * 1 / 2 + 1 / 6 * 1 / 2)
 
