@@ -84,7 +84,8 @@ async def noted(client: Client, journals: Mapping[str, Journal], folder: Path) -
             door.close()
         if records:
             with suppress(ServeEvalError, OSError):  # it only informs, and what ended the run is to be told
-                _append(folder / FILE, _joined(journals, began, records))
+                # in a thread: it takes seconds for ten thousand, and other runs of this process may have requests out
+                await asyncio.to_thread(lambda: _append(folder / FILE, _joined(journals, began, records)))
 
 
 class _Door:

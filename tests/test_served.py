@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import stat
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from serve_eval import served
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.endpoint import _write_answers
 from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.joining import join
 from serve_eval.preparation import prepare
 from serve_eval.report.comparison import render as render_comparison
 from serve_eval.report.terminal import render
@@ -119,6 +121,21 @@ def test_who_is_told_is_who_it_was(plan: Plan, tmp_path: Path, stream: bool) -> 
     assert guilty.bad >= 0.75 * guilty.answers
     assert sum(row.bad for row in rows.values()) <= 0.25 * sum(row.answers for row in rows.values())
     assert told.joined == len(lines(tmp_path / "run"))
+
+
+def test_other_runs_go_on_while_requests_are_joined(
+    plan: Plan, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_work: list[threading.Thread] = []
+
+    def noted(*given: Any) -> Any:
+        at_work.append(threading.current_thread())
+        return join(*given)
+
+    monkeypatch.setattr(served, "join", noted)
+    run(replace(plan, limit=12), tmp_path, 1, 2, answers=answers, faults=PACE)
+    assert len(at_work) == 1
+    assert threading.main_thread() not in at_work
 
 
 def test_healthy_servers_are_not_accused(plan: Plan, answers: Path, tmp_path: Path) -> None:
