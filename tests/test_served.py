@@ -17,6 +17,7 @@ from rich.console import Console
 
 from launchers._openai_server import json_response, serve_app
 from serve_eval import served
+from serve_eval.client.client import Client
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.endpoint import _write_answers
 from serve_eval.evaluation import evaluate, judge_again
@@ -24,7 +25,7 @@ from serve_eval.joining import join
 from serve_eval.preparation import prepare
 from serve_eval.report.comparison import render as render_comparison
 from serve_eval.report.terminal import render
-from serve_eval.schema import Limits, Plan, Report, Spec
+from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from tests.standin.in_process import Deployed, deployed
 
 N = 100
@@ -224,6 +225,22 @@ def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) 
     report = asyncio.run(story())
     assert report.tasks[0].result.scored == 5
     assert served.read(tmp_path) in (None, {})
+
+
+def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
+    async def story() -> object:
+        async def answer(request: web.Request) -> web.Response:
+            return json_response(200, json.dumps([{"ctx_server": request.headers["Authorization"]}]).encode())
+
+        app = web.Application()
+        app.router.add_get("/perf_metrics", answer)
+        async with (
+            serve_app(app) as url,
+            Client(Endpoint(base_url=url, model="m"), Limits(), api_key="sk-of-the-front-door") as client,
+        ):
+            return await served._get(client, "/perf_metrics")
+
+    assert asyncio.run(story()) == [{"ctx_server": "Bearer ***"}]
 
 
 def test_a_damaged_line_is_passed_over(tmp_path: Path) -> None:
