@@ -134,7 +134,7 @@ def _report_task(
         degradations=worse,
         judges=judges,
         attribution=None
-        if known is None
+        if known is None or any(sample.choices for sample in p.dataset.samples)  # each choice is a request of its own
         else attributed(tally.fates(), w.journal.records(), known.get(p.task.name, {}), p.task.metric),
     )
 

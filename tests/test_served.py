@@ -243,6 +243,15 @@ def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
     assert asyncio.run(story()) == [{"ctx_server": "Bearer ***"}]
 
 
+def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(plan: Plan, tmp_path: Path) -> None:
+    """Else the report would send its reader to `serve-eval attribute`, which does not ask them."""
+    task = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
+    asked = replace(plan, launcher=Spec(name="simulated", options={}), tasks=(task,), limit=5)
+    asyncio.run(evaluate(asked, tmp_path, environ={}))
+    (tmp_path / "served.jsonl").write_bytes(b"")
+    assert judge_again(asked, tmp_path).tasks[0].attribution is None
+
+
 def test_a_damaged_line_is_passed_over(tmp_path: Path) -> None:
     line = {"task": "gsm8k", "id": "1", "started_s": 5.0, "context": None, "generation": "g", "how": "ids"}
     (tmp_path / "served.jsonl").write_text(f"{json.dumps(line)}\nnot json\n\xff\n", encoding="latin-1")
