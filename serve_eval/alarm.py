@@ -17,26 +17,22 @@ GROWTH = 0.02
 
 
 class Alarm:
-    """Looks at a task whose samples are started in the order of `positions`, in a session before which others were
-    `had`. `told` gets a line for each measure that turned worse, once."""
+    """Looks at a task whose samples are started in the random order `planned`, in this session or in an earlier one.
+    `told` gets a line for each measure that turned worse, once."""
 
-    def __init__(
-        self, tally: Tally, positions: Sequence[int], told: Callable[[str], None], *, had: Sequence[int] = ()
-    ) -> None:
-        self._tally, self._positions, self._told, self._had = tally, positions, told, had
+    def __init__(self, tally: Tally, planned: Sequence[int], told: Callable[[str], None]) -> None:
+        self._tally, self._planned, self._told = tally, planned, told
         self._finished, self._looked_at = 0, 0
         self._known: set[str] = set()
 
     async def look(self) -> None:
         """Looks at what has finished without a gap, where that is more than at the last look by GROWTH."""
-        tally, positions = self._tally, self._positions
-        while self._finished < len(positions) and tally.score(positions[self._finished]) is not None:
-            self._finished += 1
-        planned = len(tally.samples)
+        tally, planned = self._tally, len(self._tally.samples)
+        self._finished = tally.had(self._planned, self._finished)
         if not self._finished or self._finished < (1.0 + GROWTH) * self._looked_at:
             return
         self._looked_at = self._finished
-        course = tally.course([*self._had, *positions[: self._finished]])
+        course = tally.course(self._planned[: self._finished])
         if len(course.values) < min(FIRST, planned):
             return
         for one in await asyncio.to_thread(degradations, course, tally.task.metric, planned):

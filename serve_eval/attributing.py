@@ -88,7 +88,8 @@ class Asking:
 
     def cost(self) -> str:
         """A line to print beforehand."""
-        counts = [f"{n} {role}" for role in ROLES if (n := sum(one.role == role for one in self.workers))]
+        counts = [f"{n} {role}" for role in ROLES[:2] if (n := sum(one.role == role for one in self.workers))]
+        counts = counts or [str(len(self.workers))]
         tokens = sum(request_of(task, sample).sampling.max_tokens for task, sample in self.prompts)
         answers = len(self.workers) + len(self.pairs)
         return (
@@ -141,7 +142,7 @@ async def prepared(
     """
     origins.include(plan.include_path)
     endpoint = last_endpoint(plan, run)
-    workers = list(given) or await _known_workers(run, plan, endpoint, environ)
+    workers = list(dict.fromkeys(given)) or await _known_workers(run, plan, endpoint, environ)
     counts = {role: [one for one in workers if one.role == role] for role in ROLES}
     if counts[SERVER] and len(counts[SERVER]) < len(workers):
         raise PlanError("--worker: servers that answer by themselves, or context and generation servers, not both")

@@ -30,8 +30,9 @@ POINTS, SHARE_OF = 200, 20
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The scored samples of a task in the order of their starts: seconds since 1970 of start and end, scores, tokens
-    (or characters where the server does not count), and whether there was no text or one that goes in circles."""
+    """The scored samples of a task in the random order in which a run starts them: seconds since 1970 of start and end,
+    scores, tokens (or characters where the server does not count), and whether there was no text or one that goes in
+    circles."""
 
     started_s: array[float]
     ended_s: array[float]
@@ -63,7 +64,7 @@ def degradations(course: Course, metric: Metric, planned: int) -> tuple[Degradat
                     of=n,
                     before=one.before,
                     after=one.after,
-                    started_s=course.started_s[one.since - 1],
+                    started_s=min(course.started_s[one.since - 1 :]),  # some may have been asked again much later
                     course=_running(bad, course.ended_s),
                 )
             )

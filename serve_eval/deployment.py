@@ -88,7 +88,7 @@ async def _json(client: Client, path: str) -> object:
         return None
     try:
         found: object = msgspec.json.decode(reply.content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found
 

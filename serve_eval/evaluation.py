@@ -46,7 +46,7 @@ from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Report, lives
 from serve_eval.served import noted
 from serve_eval.watch import Watch
-from serve_eval.work import Work, may_stop_early, open_task, opened, score_again
+from serve_eval.work import Work, may_stop_early, open_task, opened, order_seed, random_order, score_again
 
 LEAST_RETRY_BUDGET = 100
 """Retries that a run may spend however few samples it has."""
@@ -276,13 +276,12 @@ async def _ask(
 
     def lane(w: Work) -> Lane:
         if w.early is None:
-            order = arranged(w.tally.samples, w.pending_samples(), limits.order, f"{plan.seed}:order:{w.p.task.name}")
+            order = arranged(w.tally.samples, w.pending_samples(), limits.order, order_seed(w, plan))
         else:
             order = array("q", (i for i in w.early.order if w.tally.score(i) is None))
         meet = None if seat is None else partial(seat.meet, w.p.task.name)
-        had = [i for i in range(len(w.tally.samples)) if w.tally.score(i) is not None]
-        random = w.early is not None or all(one.order == "random" for one in (limits, *earlier))
-        alarm = Alarm(w.tally, order, told, had=had) if random else None
+        planned = random_order(w, plan, [limits, *earlier])
+        alarm = None if planned is None else Alarm(w.tally, planned, told)
         return Lane(w.p.task.name, w.tally, w.journal, order, w.early, meet, alarm)
 
     def once_more(w: Work) -> Lane:

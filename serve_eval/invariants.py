@@ -28,7 +28,7 @@ from serve_eval.comparison import Labelled
 from serve_eval.connection import connect
 from serve_eval.deployment import chunk_sizes
 from serve_eval.endpoint import check_launcher, launch, with_model
-from serve_eval.errors import PlanError
+from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation import evaluate
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.report.exit_code import FAIL, NOTHING_SCORED, PASS
@@ -103,23 +103,29 @@ async def check(
         logs = out_dir / "servers"
         logs.mkdir(mode=0o700, exist_ok=True)
 
-        def pending() -> list[_Arm]:
-            return [arm for arm in arms if not (out_dir / arm.name / run_folder.REPORT_FILE).exists()]
+        placed = _placed(out_dir)
 
-        placed = _placed(out_dir, chunk_tokens)
-        arms += _chunk_arms(plan, placed or {}, chat=chat)
-        if placed is None or pending():
+        def every() -> list[_Arm]:
+            return [*arms, *_chunk_arms(plan, {s: placed[s] for s in sizes() if s in placed}, chat=chat)]
+
+        def sizes() -> list[str]:
+            return _sizes(out_dir, chunk_tokens)
+
+        def pending() -> list[_Arm]:
+            return [arm for arm in every() if not (out_dir / arm.name / run_folder.REPORT_FILE).exists()]
+
+        if pending() or any(size not in placed for size in sizes()):
             async with launch(plan, prepared, logs, told=told) as endpoint:
                 for arm in pending():
                     await _pass(arm, out_dir, endpoint, progress, environ, told)
-                if placed is None:
-                    placed = await _place(plan, endpoint, out_dir, chunk_tokens, environ, chat=chat)
-                    arms += _chunk_arms(plan, placed, chat=chat)
-                    for arm in pending():
-                        await _pass(arm, out_dir, endpoint, progress, environ, told)
-        skipped |= {f"chunked_{size}": found for size, found in placed.items() if isinstance(found, str)}
+                if new := [size for size in sizes() if size not in placed]:
+                    placed |= await _place(plan, endpoint, new, environ, chat=chat)
+                    run_folder.write_private(out_dir / CHUNKS_FILE, run_folder.pretty_json(placed))
+                for arm in pending():
+                    await _pass(arm, out_dir, endpoint, progress, environ, told)
+        skipped |= {f"chunked_{size}": why for size in sizes() if isinstance(why := placed[size], str)}
         found = replace(
-            _judged(out_dir, plan, arms, skipped),
+            _judged(out_dir, plan, every(), skipped),
             started_at=started_at.isoformat(timespec="seconds"),
             wall_s=round(time.monotonic() - began, 3),
         )
@@ -200,38 +206,56 @@ def _chunk_arms(plan: Plan, placed: Placed, *, chat: bool) -> list[_Arm]:
     return arms
 
 
-def _placed(out_dir: Path, chunk_tokens: Sequence[int]) -> Placed | None:
-    """The texts that an earlier session settled on; None where they are still to be found."""
-    if not chunk_tokens:
-        return {}
+def _sizes(out_dir: Path, chunk_tokens: Sequence[int]) -> list[str]:
+    """The boundaries to try: `chunk_tokens` and, where these are not none, those of the servers' own configs, which the
+    first pass tells."""
+    told: list[int] = []
+    if chunk_tokens and (out_dir / COLD / run_folder.REPORT_FILE).exists():
+        told = chunk_sizes(answer_pairs.read_report(out_dir / COLD).endpoint.info)
+    return [str(size) for size in dict.fromkeys((*chunk_tokens, *told))]
+
+
+def _placed(out_dir: Path) -> dict[str, Lengths | str]:
+    """The texts that earlier sessions settled on."""
     try:
         return msgspec.json.decode((out_dir / CHUNKS_FILE).read_bytes(), type=dict[str, Lengths | str])
     except (OSError, msgspec.MsgspecError):
-        return None
+        return {}
 
 
 async def _place(
-    plan: Plan,
-    endpoint: Endpoint,
-    out_dir: Path,
-    chunk_tokens: Sequence[int],
-    environ: Mapping[str, str],
-    *,
-    chat: bool,
-) -> Placed:
-    """Finds texts for each boundary, that of the servers' own configs too, and writes them down."""
-    told = chunk_sizes(answer_pairs.read_report(out_dir / COLD).endpoint.info)
+    plan: Plan, endpoint: Endpoint, sizes: Sequence[str], environ: Mapping[str, str], *, chat: bool
+) -> dict[str, Lengths | str]:
+    """Texts for each boundary."""
     async with connect(plan, endpoint, environ) as client:
-        placed = {str(size): await lengths(client, size, chat=chat) for size in dict.fromkeys((*chunk_tokens, *told))}
-    run_folder.write_private(out_dir / CHUNKS_FILE, run_folder.pretty_json(placed))
-    return placed
+        return {size: await lengths(client, int(size), chat=chat) for size in sizes}
 
 
 def _bind(out_dir: Path, plan: Plan) -> None:
-    """Notes that the folder is ours; each pass is bound to its plan by its own run folder."""
-    if not (out_dir / PLAN_FILE).exists():
-        content = {"schema_version": SCHEMA_VERSION, "plan": plan}
-        run_folder.write_private(out_dir / PLAN_FILE, run_folder.pretty_json(content))
+    """Writes down what is asked and of whom. Raises RunFolderError where the folder has answers to something else: they
+    would be taken for these. How much is asked at a time belongs to it, since `alone` is compared with that."""
+    file = out_dir / PLAN_FILE
+    content = {"schema_version": SCHEMA_VERSION, "plan": plan}
+    if file.exists() and any(one.stat().st_size for one in out_dir.glob("*/samples/*.jsonl")):
+        try:
+            saved = msgspec.convert(msgspec.json.decode(file.read_bytes())["plan"], Plan)
+        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+            raise RunFolderError(f"{file} cannot be read: {error}", hint="Use another folder with -o.") from error
+        if differing := run_folder.differences(_binding(saved), _binding(plan)):
+            raise RunFolderError(
+                f"{out_dir} holds such checks of something else:\n" + "\n".join(f"  {line}" for line in differing),
+                hint="Use another folder with -o.",
+            )
+    run_folder.write_private(file, run_folder.pretty_json(content))
+
+
+def _binding(plan: Plan) -> dict[str, Any]:
+    """What of a plan may not change, as plain JSON."""
+    found: dict[str, Any] = msgspec.to_builtins(plan)
+    limits = found.pop("limits")
+    for name in run_folder.FREE_FIELDS:
+        found.pop(name, None)
+    return {**found, "limits": {name: limits[name] for name in ("concurrency", "stream", "order")}}
 
 
 async def _pass(

@@ -26,6 +26,7 @@ from serve_eval.schema import (
     MEAN,
     Ability,
     Endpoint,
+    Limits,
     Plan,
     Report,
     Spec,
@@ -38,7 +39,7 @@ from serve_eval.served import Served
 from serve_eval.validity import remarks
 from serve_eval.verdicts import _acceptance
 from serve_eval.verdicts._classic import decided_early
-from serve_eval.work import Work
+from serve_eval.work import Work, random_order
 
 SCHEMA_VERSION = 2
 VERDICTS = "serve_eval.verdicts"
@@ -59,10 +60,11 @@ def report_on(
     more = (*_other_versions(work, endpoint), *_other_code(plan, folder), *archived(folder, [w.p.task for w in work]))
     unsupported = run_folder.unsupported(folder)
     loads = run_folder.loads(folder)
-    in_random_order = plan.early_stop is not None or all(load.limits.order == "random" for load in loads)
     known = served.read(folder)
     tasks = tuple(
-        _report_task(w, plan, judge, unsupported.get(w.p.task.name), known, in_random_order=in_random_order)
+        _report_task(
+            w, plan, judge, unsupported.get(w.p.task.name), known, [plan.limits, *(load.limits for load in loads)]
+        )
         for w in work
     )
     return Report(
@@ -85,11 +87,11 @@ def _report_task(
     judge: Callable[..., Verdict],
     lacks: Ability | None,
     known: Mapping[str, Mapping[str, Sequence[Served]]] | None,
-    *,
-    in_random_order: bool,
+    sessions: Sequence[Limits],
 ) -> TaskReport:
     """`lacks` is what the endpoint cannot do; a task that was answered to its end before stays judged. `known` is who
-    answered what, by task and sample."""
+    answered what, by task and sample; `sessions` are the limits of those
+    in which answers were had."""
     p, tally = w.p, w.tally
     early = None if w.early is None else w.early.result()
     unasked = lacks is not None and w.unfinished
@@ -115,7 +117,8 @@ def _report_task(
         verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
     judges = () if w.judgements is None else w.judgements.figures(p.task, tally.samples, w.journal.records())
     one_token = p.task.sampling.max_tokens <= 2
-    worse = () if not in_random_order else degradations(tally.course(), p.task.metric, len(tally.samples))
+    planned = random_order(w, plan, sessions)
+    worse = () if planned is None else degradations(tally.course(planned), p.task.metric, len(tally.samples))
     said = remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop)
     extra = (*p.notes, *judging.remarks(plan, judges), *map(told_of, worse), *said)
     return TaskReport(
@@ -131,7 +134,7 @@ def _report_task(
         degradations=worse,
         judges=judges,
         attribution=None
-        if known is None
+        if known is None or any(sample.choices for sample in p.dataset.samples)  # each choice is a request of its own
         else attributed(tally.fates(), w.journal.records(), known.get(p.task.name, {}), p.task.metric),
     )
 

@@ -84,7 +84,8 @@ async def noted(client: Client, journals: Mapping[str, Journal], folder: Path) -
             door.close()
         if records:
             with suppress(ServeEvalError, OSError):  # it only informs, and what ended the run is to be told
-                _append(folder / FILE, _joined(journals, began, records))
+                # in a thread: it takes seconds for ten thousand, and other runs of this process may have requests out
+                await asyncio.to_thread(lambda: _append(folder / FILE, _joined(journals, began, records)))
 
 
 class _Door:
@@ -142,13 +143,14 @@ async def _door(client: Client) -> _Door | None:
 
 
 async def _get(client: Client, path: str) -> object:
-    """The JSON of a route beside those of the base URL; None where there is none."""
+    """The JSON of a route beside those of the base URL, without our secrets: it is written down. None where there is
+    none."""
     root = urlsplit(client.endpoint.base_url).path.removesuffix("/v1")
     reply = await client.exchange("GET", root + path, timeout_s=READ_TIMEOUT_S)
     if isinstance(reply, Failure) or reply.error is not None or reply.status != 200:
         return None
     try:
-        told: object = msgspec.json.decode(reply.content)
+        told: object = msgspec.json.decode(client.masked(reply.content.decode(), 8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return told

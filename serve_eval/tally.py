@@ -274,11 +274,20 @@ class Tally:
         for i, outcome in enumerate(self._outcome):
             yield self.samples[i].id, self._values[i] if outcome else math.nan, outcome in no_text
 
-    def course(self, among: Iterable[int] | None = None) -> Course:
-        """What came of the samples that have a score, `among` these positions or all, in the order in which they were
-        started."""
-        scored = self._scored() if among is None else (i for i in among if self._outcome[i])
-        order = sorted(scored, key=self._started.__getitem__)
+    def had(self, order: Sequence[int], since: int = 0) -> int:
+        """How many samples of an order are answered or failed without a gap, when the first `since` are."""
+        while since < len(order) and (self._outcome[order[since]] or self._failure[order[since]]):
+            since += 1
+        return since
+
+    def course(self, planned: Sequence[int]) -> Course:
+        """What came of the samples of an order that have a score, as far as all of them are answered or failed.
+
+        `planned` is the random order of the run, and not that of the times: a sample that is asked again, since it
+        failed or the run was interrupted before its answer came, is one with a long answer more often than others, and
+        many of them in a row would look like an endpoint that turned worse.
+        """
+        order = [i for i in planned[: self.had(planned)] if self._outcome[i]]
         no_text = {self._OUTCOMES[Outcome.EMPTY], self._OUTCOMES[Outcome.REASONING_ONLY]}
         return Course(
             started_s=array("d", (self._started[i] for i in order)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,10 @@ from serve_eval.executions import FOLDER, Executions
 from serve_eval.journal import Journal
 from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.judgements import Judgements
+from serve_eval.order import arranged
 from serve_eval.preparation import PreparedTask
 from serve_eval.rerunning import Rerun
-from serve_eval.schema import Plan, Program, Question
+from serve_eval.schema import Limits, Plan, Program, Question
 from serve_eval.tally import Tally, replay, take
 from serve_eval.validity import MAX_MISSING
 
@@ -125,6 +126,22 @@ def may_stop_early(plan: Plan, work: Sequence[Work], folder: Path, *, draw: bool
         w.early, w.note = watch(w.p, w.tally, eps=plan.early_stop, seed=seed, max_missing=limit)
         if w.early is not None:
             w.early.look()
+
+
+def order_seed(w: Work, plan: Plan) -> str:
+    """Of the order in which a task's samples are started, unless it may stop early."""
+    return f"{plan.seed}:order:{w.p.task.name}"
+
+
+def random_order(w: Work, plan: Plan, sessions: Iterable[Limits]) -> Sequence[int] | None:
+    """The random order in which all samples of a task are started, in one session or in several; None where one of the
+    `sessions` had another order."""
+    if w.early is not None:
+        return w.early.order
+    if any(limits.order != "random" for limits in sessions):
+        return None
+    samples = w.tally.samples
+    return arranged(samples, range(len(samples)), "random", order_seed(w, plan))
 
 
 def score_again(plan: Plan, work: Sequence[Work], folder: Path, stack: ExitStack) -> None:

@@ -52,15 +52,20 @@ Behaviour = Callable[[int, bool], tuple[bool, float]]
 """By the number of a request, and whether its right answer is known: is it answered wrongly, and after how long (s)?"""
 
 
-def _run(plan: Plan, config: SimulatorConfig, behaviour: Behaviour, out: Path) -> tuple[Report, list[tuple[int, str]]]:
-    """The report, and what was told with the number of requests that had come by then."""
+def _run(
+    plan: Plan, config: SimulatorConfig, behaviour: Behaviour, out: Path, *, interrupted_at: int = 0
+) -> tuple[Report, list[tuple[int, str]]]:
+    """The report, and what was told with the number of requests that had come by then. The run is interrupted at a
+    request and goes on, unless that is 0."""
     good, bad = _Simulator(config), _Simulator(replace(config, damage=1.0))
-    came, lines = 0, list[tuple[int, str]]()
+    came, lines, enough = 0, list[tuple[int, str]](), asyncio.Event()
 
     async def completions(request: web.Request) -> web.StreamResponse:
         nonlocal came
         came += 1
         number = came
+        if came == interrupted_at:
+            enough.set()
         known: Any = await good.completions(request)
         wrong, seconds = behaviour(number, "I am not sure" not in known.text)
         await asyncio.sleep(seconds)
@@ -72,7 +77,16 @@ def _run(plan: Plan, config: SimulatorConfig, behaviour: Behaviour, out: Path) -
     async def run() -> Report:
         async with serve_app(app) as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
-            return await evaluate(at, out, environ={}, told=lambda line: lines.append((came, line)))
+
+            async def go() -> Report:
+                return await evaluate(at, out, environ={}, told=lambda line: lines.append((came, line)))
+
+            if interrupted_at:
+                first = asyncio.create_task(go())
+                await enough.wait()
+                first.cancel()
+                await asyncio.wait([first])
+            return await go()
 
     return asyncio.run(run()), lines
 
@@ -106,6 +120,19 @@ def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
     assert "<svg" not in write_page(report, tmp_path / "out").read_text()
 
 
+def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
+    plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in flight at any moment has long answers more often than others; all of it is asked again in a row."""
+    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    hard, many = replace(config, damage=0.3), replace(plan, limits=Limits(concurrency=48))
+    pace: Behaviour = lambda number, known: (False, 0.002 if known else 0.3)  # noqa: E731
+    report, lines = _run(many, hard, pace, tmp_path / "out", interrupted_at=150)
+    assert report.tasks[0].result.scored == N
+    assert report.tasks[0].degradations == ()
+    assert [line for _, line in lines if "degrading" in line] == []
+
+
 def test_nothing_beyond_the_first_unfinished_sample_is_looked_at() -> None:
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt="?", target="1") for i in range(200)]
@@ -137,7 +164,7 @@ def test_what_an_earlier_session_had_comes_first() -> None:
         attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
         text = "#### 1" if i < 60 else "#### 2"
         tally.add(i, Response(text=text, finish_reason="stop", attempts=(attempt,)))
-    asyncio.run(Alarm(tally, range(60, 120), lines.append, had=range(60)).look())
+    asyncio.run(Alarm(tally, range(120), lines.append).look())
     assert ["from request 61 on" in line for line in lines] == [True]
 
 

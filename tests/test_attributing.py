@@ -216,6 +216,16 @@ def test_other_data_than_the_runs_is_refused(finished: tuple[Path, Plan]) -> Non
         asyncio.run(prepared(run, replace(plan, limit=3), given=given, environ={}))
 
 
+def test_a_worker_that_is_named_twice_is_one(finished: tuple[Path, Plan]) -> None:
+    with pytest.raises(PlanError, match="no two workers of one role are known"):
+        asyncio.run(prepared(*finished, given=[worker("host:1"), worker("http://host:1/v1")], environ={}))
+
+
+def test_whole_servers_are_called_servers_once(finished: tuple[Path, Plan]) -> None:
+    asking = asyncio.run(prepared(*finished, given=[worker("h:1"), worker("h:2")], environ={}))
+    assert asking.cost().startswith("4 prompts to 2 servers and 0 pairs: 8 requests")
+
+
 def test_no_key_goes_to_workers_that_the_user_did_not_name(finished: tuple[Path, Plan]) -> None:
     _, plan = finished
     asking = Asking(plan=plan, endpoint=Endpoint(base_url="http://a/v1"), workers=(), prompts=(), pairs=())

@@ -21,7 +21,7 @@ from serve_eval.degradation import (
     told_so_far,
 )
 from serve_eval.protocol import build_task
-from serve_eval.schema import Attempt, Metric, Response, Sample, Spec, Usage
+from serve_eval.schema import Attempt, Failure, FailureKind, Metric, Response, Sample, Spec, Usage
 from serve_eval.tally import Tally
 
 
@@ -111,9 +111,10 @@ def test_where_lower_is_better_a_rise_is_the_decline() -> None:
     assert degradations(_course(values=rising[::-1]), lower, 400) == ()
 
 
-def test_a_tally_tells_the_course_by_the_starts_and_not_by_the_ends() -> None:
+def test_a_tally_tells_the_course_in_the_order_of_the_run_up_to_the_first_gap() -> None:
+    """Asked again at the end, after a failure or an interruption, a sample keeps its place."""
     task = build_task(Spec(name="gsm8k"))
-    samples = [Sample(id=str(i), prompt="?", target="1") for i in range(3)]
+    samples = [Sample(id=str(i), prompt="?", target="1") for i in range(5)]
     tally = Tally(replace(task, name="course"), samples)
 
     def answer(text: str, start_s: float, tokens: int) -> Response:
@@ -123,10 +124,11 @@ def test_a_tally_tells_the_course_by_the_starts_and_not_by_the_ends() -> None:
     tally.add(2, answer("#### 1", 30.0, 5))
     tally.add(0, answer("wait, " * 200, 20.0, 900))
     tally.add(1, answer("", 10.0, 0))
-    course = tally.course()
-    assert list(course.started_s) == [10.0, 20.0, 30.0]
-    assert list(course.ended_s) == [11.0, 21.0, 31.0]
-    assert list(tally.course([2, 1]).started_s) == [10.0, 30.0]
-    assert list(course.values) == [0.0, 0.0, 1.0]
-    assert list(course.lengths) == [0, 900, 5]
-    assert (list(course.empty), list(course.repetitive)) == ([1, 0, 0], [0, 1, 0])
+    tally.add(3, Failure(kind=FailureKind.TIMEOUT, message="late"))
+    course = tally.course([1, 2, 3, 0, 4])
+    assert list(course.started_s) == [10.0, 30.0, 20.0]
+    assert list(course.ended_s) == [11.0, 31.0, 21.0]
+    assert list(tally.course([2, 4, 1]).started_s) == [30.0]
+    assert list(course.values) == [0.0, 1.0, 0.0]
+    assert list(course.lengths) == [0, 5, 900]
+    assert (list(course.empty), list(course.repetitive)) == ([1, 0, 0], [0, 0, 1])

@@ -23,8 +23,8 @@ Answers = dict[str, Any]
 
 
 def _app(routes: Answers, asked: list[str]) -> web.Application:
-    """A server that answers these paths with JSON; a number is a status, a list gives its entries one after the other,
-    and None never answers."""
+    """A server that answers these paths with JSON; bytes stand as they are, a number is a status, a list gives its
+    entries one after the other, and None never answers."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         asked.append(request.path)
@@ -33,6 +33,8 @@ def _app(routes: Answers, asked: list[str]) -> web.Application:
             found = found.pop(0)
         if found is None:
             await asyncio.Event().wait()
+        if isinstance(found, bytes):
+            return web.Response(body=found, content_type="application/json")
         return web.Response(status=found) if isinstance(found, int) else web.json_response(found)
 
     app = web.Application()
@@ -102,6 +104,8 @@ def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
         ({"/cluster_info": 404}, {"version": "0.9"}, ["/cluster_info"]),
         ({"/cluster_info": {"anything": 1}}, {"version": "0.9"}, ["/cluster_info"]),
         ({"/cluster_info": 500}, {"version": "0.9", "launcher": "external"}, ["/cluster_info"]),
+        ({"/cluster_info": b'{"is_ready": "\xff"}'}, {"version": "0.9"}, ["/cluster_info"]),
+        ({"/cluster_info": b"[" * 100_000}, {"version": "0.9"}, ["/cluster_info"]),
     ],
 )
 def test_of_another_server_nothing_more_is_asked(front: Answers, info: dict[str, Any], asked: list[str]) -> None:

@@ -17,6 +17,7 @@ from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, _Simulator, create_app
 from launchers.simulated import probability
 from serve_eval.endpoint import _write_answers
+from serve_eval.errors import RunFolderError
 from serve_eval.invariants import check
 from serve_eval.preparation import prepare
 from serve_eval.report.exit_code import FAIL, PASS
@@ -148,6 +149,37 @@ def test_texts_beyond_a_boundary_are_compared_with_those_just_before_it(
     told = [int(word) for word in rows["chunked_1024"].what.replace(",", "").split() if word.isdecimal()]
     assert told[1] <= 1024 < told[0]
     assert told[0] - told[1] < 100
+
+
+def test_other_boundaries_are_tried_when_the_checks_go_on(plan: Plan, sound: SimulatorConfig, tmp_path: Path) -> None:
+    async def run() -> list[list[str]]:
+        async with serve_app(create_app(sound)) as url:
+            at = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": url}))
+            found = [await check(at, tmp_path / "out", environ={}, chunk_tokens=chunks) for chunks in tried]
+            return [[one.arm for one in done.results if one.arm.startswith("chunked")] for done in found]
+
+    tried = ((512,), (1024, 30), (), (1024, 512))
+    assert asyncio.run(run()) == [["chunked_512"], ["chunked_1024"], [], ["chunked_1024", "chunked_512"]]
+
+
+def test_answers_to_something_else_are_not_taken_for_these(plan: Plan, sound: SimulatorConfig, tmp_path: Path) -> None:
+    async def run() -> list[str]:
+        told = []
+        async with serve_app(create_app(sound)) as url, serve_app(create_app(sound)) as elsewhere:
+            at = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": url}))
+            await check(at, tmp_path / "out", environ={}, chunk_tokens=())
+            await check(replace(at, limits=replace(at.limits, max_attempts=2)), tmp_path / "out", chunk_tokens=())
+            for other in (
+                replace(at, launcher=Spec(name="external", options={"base_url": elsewhere})),
+                replace(at, limit=5),
+                replace(at, limits=replace(at.limits, concurrency=3)),
+            ):
+                with pytest.raises(RunFolderError, match="holds such checks of something else") as error:
+                    await check(other, tmp_path / "out", environ={}, chunk_tokens=())
+                told.append(str(error.value).splitlines()[1].split(":")[0].strip())
+        return told
+
+    assert asyncio.run(run()) == ["launcher.options.base_url", "limit", "limits.concurrency"]
 
 
 def test_a_server_that_refuses_long_texts_or_counts_none_has_no_rows_for_them(

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import stat
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,15 @@ from rich.console import Console
 
 from launchers._openai_server import json_response, serve_app
 from serve_eval import served
+from serve_eval.client.client import Client
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.endpoint import _write_answers
 from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.joining import join
 from serve_eval.preparation import prepare
 from serve_eval.report.comparison import render as render_comparison
 from serve_eval.report.terminal import render
-from serve_eval.schema import Limits, Plan, Report, Spec
+from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from tests.standin.in_process import Deployed, deployed
 
 N = 100
@@ -121,6 +124,21 @@ def test_who_is_told_is_who_it_was(plan: Plan, tmp_path: Path, stream: bool) -> 
     assert told.joined == len(lines(tmp_path / "run"))
 
 
+def test_other_runs_go_on_while_requests_are_joined(
+    plan: Plan, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_work: list[threading.Thread] = []
+
+    def noted(*given: Any) -> Any:
+        at_work.append(threading.current_thread())
+        return join(*given)
+
+    monkeypatch.setattr(served, "join", noted)
+    run(replace(plan, limit=12), tmp_path, 1, 2, answers=answers, faults=PACE)
+    assert len(at_work) == 1
+    assert threading.main_thread() not in at_work
+
+
 def test_healthy_servers_are_not_accused(plan: Plan, answers: Path, tmp_path: Path) -> None:
     report, _ = run(plan, tmp_path, 2, 3, answers=answers, faults=PACE)
     told = report.tasks[0].attribution
@@ -207,6 +225,31 @@ def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) 
     report = asyncio.run(story())
     assert report.tasks[0].result.scored == 5
     assert served.read(tmp_path) in (None, {})
+
+
+def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
+    async def story() -> object:
+        async def answer(request: web.Request) -> web.Response:
+            return json_response(200, json.dumps([{"ctx_server": request.headers["Authorization"]}]).encode())
+
+        app = web.Application()
+        app.router.add_get("/perf_metrics", answer)
+        async with (
+            serve_app(app) as url,
+            Client(Endpoint(base_url=url, model="m"), Limits(), api_key="sk-of-the-front-door") as client,
+        ):
+            return await served._get(client, "/perf_metrics")
+
+    assert asyncio.run(story()) == [{"ctx_server": "Bearer ***"}]
+
+
+def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(plan: Plan, tmp_path: Path) -> None:
+    """Else the report would send its reader to `serve-eval attribute`, which does not ask them."""
+    task = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
+    asked = replace(plan, launcher=Spec(name="simulated", options={}), tasks=(task,), limit=5)
+    asyncio.run(evaluate(asked, tmp_path, environ={}))
+    (tmp_path / "served.jsonl").write_bytes(b"")
+    assert judge_again(asked, tmp_path).tasks[0].attribution is None
 
 
 def test_a_damaged_line_is_passed_over(tmp_path: Path) -> None:

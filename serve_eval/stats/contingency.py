@@ -3,6 +3,9 @@
 A test of labels: under "all are alike" the router's choice says nothing of an answer, so that with the margins of the
 table fixed the number of bad ones of a worker is hypergeometric (Fisher 1934), however the answers depend on their
 prompts. In strata, the sum of such numbers (Birch 1964; the strata of the exact test of Mantel and Haenszel's setting).
+Where every worker was asked the same prompts with each partner, all answers of a worker to a prompt are permuted
+together: at temperature 0 a server may well say the same with every partner, and what it says once is not evidence as
+often as it has partners.
 
 Context and generation workers are told apart by testing those of one role among answers that share the worker of the
 other: a bad generation worker then makes no context worker look bad, even where a router in turns never mixes all of
@@ -12,20 +15,29 @@ them. What no single worker explains is looked for in pairs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.multiplicity import holm
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
 
 CONTEXT, GENERATION, PAIR = "context", "generation", "pair"
 ROLES = (CONTEXT, GENERATION)
 
 
+_Part = tuple[int, "NDArray[numpy.float64]"]
+"""A random number: its least value, and the chances of that and of those above it."""
+
+
 class Cell(NamedTuple):
     """So many answers, of which some were bad, that the same workers had a hand in (None: no worker of that role, or
-    one that is not known). Only answers of one `stratum` are compared, such as those to one prompt."""
+    one that is not known). Only answers of one `stratum` are compared, such as those to a prompt that was asked of all
+    workers; there each worker has one cell with each partner. None: of a run, whose router chose."""
 
     context: str | None
     generation: str | None
@@ -59,24 +71,44 @@ def no_worse(tables: Iterable[tuple[int, int, int, int]]) -> float:
     import numpy
     from scipy.special import gammaln
 
-    chances, least, seen = numpy.ones(1), 0, 0
+    parts, seen = list[_Part](), 0
     for answers, bad, others, others_bad in tables:
         if not (0 <= bad <= answers and 0 <= others_bad <= others):
             raise ServeEvalError(f"{bad} of {answers} and {others_bad} of {others} make no table")
         total = bad + others_bad
         low, high = max(0, total - others), min(answers, total)
         seen += bad
-        least += low
-        if low == high:
-            continue
         k = numpy.arange(low, high + 1, dtype=float)
         # C(answers, k) C(others, total - k), but for a factor
         logs = -gammaln(k + 1) - gammaln(answers - k + 1) - gammaln(total - k + 1) - gammaln(others - total + k + 1)
         one = numpy.exp(logs - logs.max())
-        chances = numpy.convolve(chances, one / one.sum())
-    if seen <= least:
-        return 1.0
-    return min(1.0, float(chances[seen - least :].sum()))
+        parts.append((low, one / one.sum()))
+    return _at_least(seen, parts)
+
+
+def no_worse_in_blocks(blocks: Iterable[Sequence[int]]) -> float:
+    """The same where several workers were asked the same: a block has the number of bad answers of each, first that of
+    the one that is tested, and under "all alike" any of these numbers is as likely to be its."""
+    import numpy
+
+    parts, seen = list[_Part](), 0
+    for block in blocks:
+        low = min(block)
+        seen += block[0]
+        parts.append((low, numpy.bincount(numpy.array(block) - low) / len(block)))
+    return _at_least(seen, parts)
+
+
+def _at_least(seen: int, parts: Iterable[_Part]) -> float:
+    """P(a sum of independent numbers is at least what was seen)."""
+    import numpy
+
+    chances, least = numpy.ones(1), 0
+    for low, one in parts:
+        least += low
+        if len(one) > 1:
+            chances = numpy.convolve(chances, one)
+    return 1.0 if seen <= least else min(1.0, float(chances[seen - least :].sum()))
 
 
 def rows(measures: Mapping[str, Sequence[Cell]], alpha: float) -> list[Row]:
@@ -161,11 +193,25 @@ def _who(cell: Cell, role: str) -> tuple[str | None, ...]:
 def _worker_p(cells: Sequence[Cell], place: int, name: str) -> float:
     """A worker beside the others of its role."""
     known = [c for c in cells if c[place] is not None]
+    if any(c.stratum is not None for c in known):
+        return no_worse_in_blocks(_blocks(known, place, name))
     if _informed(cells, place, name):
-        return no_worse(_tables((c, c[place] == name, (c.stratum, c[1 - place])) for c in known))
+        return no_worse(_tables((c, c[place] == name, c[1 - place]) for c in known))
     partners = {c[1 - place] for c in known if c[place] == name}
     left = [[c for c in known if c[1 - place] != partner] for partner in partners] if len(partners) > 1 else [known]
     return max((no_worse(_tables((c, c[place] == name, c.stratum) for c in some)) for some in left), default=1.0)
+
+
+def _blocks(cells: Sequence[Cell], place: int, name: str) -> Iterator[list[int]]:
+    """For each stratum the bad answers of a worker, and of the others that answered with all its partners too."""
+    strata: dict[Hashable, dict[str, dict[tuple[str | None, int], int]]] = defaultdict(lambda: defaultdict(dict))
+    for c in cells:
+        if (worker := c[:2][place]) is not None:
+            strata[c.stratum][worker][c[:2][1 - place], c.answers] = c.bad
+    for workers in strata.values():
+        if (mine := workers.pop(name, None)) is not None:
+            others = [its for its in workers.values() if mine.keys() <= its.keys()]
+            yield [sum(mine.values()), *(sum(its[partner] for partner in mine) for its in others)]
 
 
 def _pair_p(cells: Sequence[Cell], pair: tuple[str, ...]) -> float:
@@ -174,9 +220,9 @@ def _pair_p(cells: Sequence[Cell], pair: tuple[str, ...]) -> float:
 
 
 def _informed(cells: Sequence[Cell], place: int, name: str) -> bool:
-    """Whether a worker shares a partner, within a stratum, with another of its role."""
-    mine = {(c.stratum, c[1 - place]) for c in cells if c[place] == name}
-    return any((c.stratum, c[1 - place]) in mine for c in cells if c[place] is not None and c[place] != name)
+    """Whether a worker shares a partner with another of its role."""
+    mine = {c[1 - place] for c in cells if c[place] == name}
+    return any(c[1 - place] in mine for c in cells if c[place] is not None and c[place] != name)
 
 
 def _tables(marked: Iterable[tuple[Cell, bool, Hashable]]) -> list[tuple[int, int, int, int]]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.contingency import Cell, no_worse, rows
+from serve_eval.stats.contingency import Cell, no_worse, no_worse_in_blocks, rows
 from serve_eval.stats.mcnemar import mcnemar
 
 ALPHA = 0.01
@@ -165,3 +165,34 @@ def test_healthy_workers_are_rarely_accused() -> None:
     for name, router in {**IN_TURNS, "at random": AT_RANDOM}.items():
         false = sum(bool(_accused(_cells(router, lambda c, g: 0.3, n=200, seed=s), 0.2)) for s in range(60))
         assert false <= 23, name
+
+
+def test_what_a_server_says_alike_with_every_partner_counts_once() -> None:
+    """Four prompts that one of two sound servers gets wrong by its own numerics are four coins, not sixteen."""
+    cells = [
+        Cell(f"c{c}", f"g{g}", 1, int(prompt < 4 and g == 1), prompt)
+        for prompt in range(50)
+        for c in range(4)
+        for g in range(2)
+    ]
+    [row] = [row for row in rows({"wrong answers": cells}, ALPHA) if row.worker == ("g1",)]
+    assert (row.bad, row.answers, row.p) == (16, 200, pytest.approx(1 / 16))
+    assert not row.accused
+
+
+def test_a_server_that_fails_does_not_make_the_others_look_wrong() -> None:
+    """g0 answers half of the time; what all get wrong, the others get wrong more often only because they answer."""
+    cells = [
+        Cell(f"c{c}", f"g{g}", 1, 1, prompt)
+        for prompt in range(40)
+        for c in range(2)
+        for g in range(3)
+        if g or (c + prompt) % 2
+    ]
+    assert not [row for row in rows({"wrong answers": cells}, ALPHA) if row.p < 1.0]
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=3, max_size=3), max_size=8))
+def test_blocks_of_one_answer_each_are_tables_of_one_against_the_others(blocks: list[list[int]]) -> None:
+    tables = [(1, block[0], len(block) - 1, sum(block[1:])) for block in blocks]
+    assert no_worse_in_blocks(blocks) == pytest.approx(no_worse(tables), rel=1e-9)
