@@ -61,6 +61,7 @@ def attribute(
         say(f"serve-eval attribute: {run}", asking.cost())
         done = run_async(attributing.attribute(run, asking, at_a_time=concurrency, told=say))
     except Interrupted:
+        say("Interrupted; nothing is kept")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         emit((run / attributing.RESULT_FILE).read_text(encoding="utf-8"))
