@@ -300,7 +300,7 @@ def _form(one: _Packed) -> LogprobsForm:
 def _script(one: _Packed, bodies: Mapping[str, bytes]) -> str:
     connection = one.plan.connection
     route = wire.route(one.sample.prompt)
-    lines = ["#!/bin/sh", "# Sends the request again. Keys come from variables.", 'cd "$(dirname "$0")" || exit 1']
+    lines = ["#!/bin/sh", "# Sends the request again. Keys come from variables.", "set -e", 'cd "$(dirname "$0")"']
     base_url = shlex.quote(_base_url(one))
     lines.append(f'[ -n "${BASE_URL}" ] || {BASE_URL}={base_url}')
     names = []

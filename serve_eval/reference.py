@@ -82,8 +82,7 @@ def explain_missing(name: str, model: str, spec: AccuracySpec, directories: Sequ
     """Why `find` gave nothing, and what there is instead. Raises as `find` does."""
     files = _all_entries(name, directories)
     if not files:
-        known = sorted({file.stem for file in known_files(directories)} - {ACCEPTANCE_LENGTH})
-        return f"there is no reference file {name}.yaml in {', '.join(map(str, directories))}.{nearest(name, known)}"
+        return f"there is no reference file {name}.yaml in {', '.join(map(str, directories))}"
     models = list(dict.fromkeys(model for entries in files for model in entries))
     if model not in models:
         more = f" All of them: serve-eval references show {name}."

@@ -141,3 +141,9 @@ def test_the_table_cannot_control_a_terminal() -> None:
     console.print(found)
     assert "\x1b" not in console.file.getvalue()  # type: ignore[attr-defined]
     assert table(Attribution(how="ids", joined=1, planned=1, alpha=0.01, rows=())) is None
+
+
+def test_workers_without_a_bad_answer_are_said_to_be_sound() -> None:
+    told = Attribution(how="asked", joined=40, planned=40, alpha=0.01, rows=())
+    assert list(sentences(told)) == ["no answer is wrong or empty, and no request failed"]
+    assert table(told) is None

@@ -16,7 +16,7 @@ from tests.cli.command import serve_eval
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = README + "".join((ROOT / "docs" / page).read_text() for page in ("method.md", "cases.md"))
+PAGES = README + "".join((ROOT / "docs" / page).read_text() for page in ("method.md", "cases.md", "tasks.md"))
 
 
 def _help(*command: str) -> str:
@@ -94,7 +94,8 @@ def test_the_suite_files_of_the_pages_are_suites(page: str, tmp_path: Path) -> N
 
 def test_the_table_of_tasks_has_a_row_for_each() -> None:
     for name in folders.names("serve_eval.tasks"):
-        assert f"\n| {name} |" in README
+        assert f"\n| {name} |" in (ROOT / "docs/tasks.md").read_text()
+        assert re.search(rf"\b{name}\b", README[README.index("## Tasks") :])
 
 
 @pytest.mark.parametrize("place", re.findall(r"\]\(([\w./-]+)\)", PAGES))

@@ -68,5 +68,6 @@ def told(one: Budget, *, every_s: float, prompts: int, passes: int) -> Iterator[
         yield f"a day: {day:.0f} rounds, at most {day * one.tokens:,.0f} tokens"
     per_round = mixed if one.smoke_every == 1 else (mixed + plain) / 2 if one.smoke_every else plain
     rounds = -(-prompts * passes // max(1.0, per_round))
-    hours = f", {rounds * every_s / 3600:.1f} hours" if every_s else ""
-    yield f"the baseline: {passes} times {prompts} prompts, about {rounds:.0f} rounds{hours}; the watch begins after it"
+    wait = rounds * every_s
+    time = "" if not wait else f", {wait / 3600:.1f} hours" if wait >= 3600 else f", {wait / 60:.1f} minutes"
+    yield f"the baseline: {passes} times {prompts} prompts, about {rounds:.0f} rounds{time}; the watch begins after it"

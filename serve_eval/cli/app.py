@@ -72,7 +72,7 @@ app.add_typer(references.app, name="references", short_help="Show, check, regist
 app.add_typer(datasets.app, name="datasets", short_help="List, fetch and verify data sets.")
 app.add_typer(cases.app, name="cases", short_help="Your own cases: write, list, encrypt, import.")
 app.command("list", short_help="List tasks, launchers and verdict rules.")(listing_command.listing)
-app.command("demo", short_help="GSM8K and MMLU on a simulated endpoint.")(demo.demo)
+app.command("demo", short_help="Judge a tiny real model, sound and damaged.")(demo.demo)
 
 
 def _version(wanted: bool) -> None:

@@ -30,9 +30,13 @@ def attribute(
 ) -> None:
     """Ask every server behind a front door, and every pair, the same prompts of a run: which of them answers wrong?
 
-    Servers are those that the run's launcher started and that are still up (--keep-servers), that are registered with
-    the front door, that the run was answered by, or --worker. Exit codes: 0 nobody is worse than the others, 1 somebody
-    is, 2 usage, 3 not the run's data any more, 4 endpoint or infrastructure, 5 nothing was answered, 130 interrupted.
+    Servers are those that the run's launcher started and that are still up
+    (--keep-servers), that are registered with the front door, that the run was
+    answered by, or --worker.
+
+    Exit codes: 0 nobody is worse than the others, 1 somebody is, 2 usage, 3 not
+    the run's data any more, 4 endpoint or infrastructure, 5 nothing was answered,
+    130 interrupted.
     """
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, say
@@ -57,6 +61,7 @@ def attribute(
         say(f"serve-eval attribute: {run}", asking.cost())
         done = run_async(attributing.attribute(run, asking, at_a_time=concurrency, told=say))
     except Interrupted:
+        say("Interrupted; nothing is kept")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         emit((run / attributing.RESULT_FILE).read_text(encoding="utf-8"))

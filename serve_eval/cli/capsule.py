@@ -26,6 +26,8 @@ def capsule(
     """Write what was sent for a sample, a curl script that sends it again, what was expected and what came back.
 
     Nothing is asked. Keys are variables in what is written. The data set of the run has to be there.
+
+    Exit codes: 0 written, 2 usage, folder or data.
     """
     import shlex
 

@@ -93,8 +93,10 @@ def compare(
 ) -> None:
     """Ask two endpoints the same prompts at the same time, and judge B with A as the reference.
 
-    The same command again goes on where it was ended. Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or not
-    comparable, 4 endpoint or infrastructure, 130 interrupted.
+    The same command again goes on where it was ended.
+
+    Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or not comparable, 4 endpoint
+    or infrastructure, 130 interrupted.
     """
     from serve_eval.comparison import SELF, SHOW_FLIPS, Rules
     from serve_eval.errors import PlanError

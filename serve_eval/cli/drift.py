@@ -39,7 +39,7 @@ def drift(
     """
     from serve_eval.charting import chart
     from serve_eval.cli._streams import emit, say
-    from serve_eval.errors import PlanError
+    from serve_eval.errors import PlanError, RunFolderError
     from serve_eval.history import find_series
     from serve_eval.report.plots import check_plot, draw
     from serve_eval.report.text import clean
@@ -48,20 +48,28 @@ def drift(
     if plot is not None:
         check_plot(plot)
     history = find_series(folder)
-    charts = [chart(one, limit=limit) for one in _chosen(history, task, model)]
+    charts, bare = [], []
+    for one in _chosen(history, task, model):
+        try:
+            charts.append(chart(one, limit=limit))
+        except RunFolderError as error:
+            bare.append(error)
+    if not charts:
+        raise bare[0]
+    notes = [*history.notes, *(f"left out: {error}" for error in bare)]
     if plot is not None and len(charts) > MOST_DRAWN:
         raise PlanError(
             f"--plot: {len(charts)} series are more than the {MOST_DRAWN} of a picture",
             hint="Choose with --task and --model.",
         )
     if as_json:
-        content = {"schema_version": 1, "dir": str(folder), "series": list(map(_json, charts)), "notes": history.notes}
+        content = {"schema_version": 1, "dir": str(folder), "series": list(map(_json, charts)), "notes": notes}
         emit(pretty_json(content).decode())
     else:
         lines = [line for one in charts for line in _lines(one, folder)]
-        lines += [f"note: {note}" for note in history.notes[:NOTES_SHOWN]]
-        if len(history.notes) > NOTES_SHOWN:
-            lines.append(f"note: and {len(history.notes) - NOTES_SHOWN} more: --json lists them all")
+        lines += [f"note: {note}" for note in notes[:NOTES_SHOWN]]
+        if len(notes) > NOTES_SHOWN:
+            lines.append(f"note: and {len(notes) - NOTES_SHOWN} more: --json lists them all")
         emit("".join(f"{clean(line)}\n" for line in lines))
     if plot is not None:
         draw(plot, [panel for one in charts for panel in _panels(one)])

@@ -239,8 +239,11 @@ def run(
 ) -> None:
     """Evaluate an endpoint, compare it with its references, say PASS, FAIL or INCONCLUSIVE.
 
-    Every flag has a variable SERVE_EVAL_<FLAG>; flags beat environment beats plan file. Exit codes: 0 pass, 1 fail,
-    2 usage, 3 undecided or no reference, 4 endpoint or infrastructure, 5 nothing scored, 130 interrupted.
+    Every flag has a variable SERVE_EVAL_<FLAG>; flags beat environment beats plan
+    file.
+
+    Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or no reference, 4 endpoint
+    or infrastructure, 5 nothing scored, 130 interrupted.
     """
     from serve_eval.errors import PlanError
 

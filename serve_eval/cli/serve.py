@@ -119,11 +119,11 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
 
 def _told(entry: Held, what: str, *, detached: bool) -> str:
     """What somebody who wants to use the servers has to know."""
-    from serve_eval import folders
-
     assert entry.endpoint is not None
     base_url = entry.endpoint.base_url
-    rest = ["--model", entry.model, "--tasks", ",".join(folders.shipped("serve_eval.tasks"))]
+    # What the embedded model was made for; else what every dataset root has.
+    tasks = "word_problems" if entry.launcher == "embedded" else "gsm8k,mmlu"
+    rest = ["--model", entry.model, "--tasks", tasks]
     words = [what, "--base-url", base_url] if _is_file(what) else ["--base-url", base_url, *rest]
     end = f"serve-eval serve --stop {entry.id}"
     lines = {

@@ -165,6 +165,7 @@ def _run(
     try:
         done = run_async(main())
     except Interrupted:
+        say("Interrupted; nothing is kept")
         return INTERRUPTED
     if as_json:
         import msgspec

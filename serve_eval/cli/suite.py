@@ -45,8 +45,11 @@ def suite(
 ) -> None:
     """Run a list or a matrix of plans in one folder and say one verdict; each server starts once.
 
-    A suite that is there goes on: finished runs are kept. Exit codes, the first that holds: 1 any FAIL that is not
-    waived, 4 endpoint or infrastructure, 2 a plan or its data, 3 undecided or no reference, 0 pass; 130 interrupted.
+    A suite that is there goes on: finished runs are kept.
+
+    Exit codes, the first that holds: 1 any FAIL that is not waived, 4 endpoint or
+    infrastructure, 2 a plan or its data, 3 undecided or no reference, 0 pass; 130
+    interrupted.
     """
     from serve_eval.errors import PlanError
 

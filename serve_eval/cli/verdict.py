@@ -26,7 +26,10 @@ def verdict(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 instead of 3.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
-    """Judge what a run folder holds again, by another rule or other references. Nothing is asked, nothing replaced."""
+    """Judge what a run folder holds again, by another rule or other references. Nothing is asked, nothing replaced.
+
+    Exit codes: those of `serve-eval run`.
+    """
     import io
     import sys
 

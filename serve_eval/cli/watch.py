@@ -120,8 +120,10 @@ def watch(
 ) -> None:
     """Watch an endpoint in production: false alarms with probability .01 at most, however long it lasts.
 
-    Evidence survives a restart: the same command goes on. Exit codes: 0 ended on request or after --rounds, 1 an alarm,
-    2 usage, 4 the endpoint cannot be asked at the start, 130 interrupted before it was found.
+    Evidence survives a restart: the same command goes on.
+
+    Exit codes: 0 ended on request or after --rounds, 1 an alarm, 2 usage, 4 the
+    endpoint cannot be asked at the start, 130 interrupted before it was found.
     """
     from serve_eval.errors import PlanError
 
@@ -198,7 +200,7 @@ def _job(plan: Plan, *, every: str, tokens: int | None, prompts: int | None, **m
     from serve_eval.errors import PlanError
 
     problems = []
-    length = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", every)
+    length = re.fullmatch(r"(0|\d+(?:\.\d+)?(?=[smh]))([smh]?)", every)
     if length is None:
         problems.append(f"--every: expected a time such as 10m, not {every!r}")
     prompts = pool.PROMPTS if prompts is None else prompts

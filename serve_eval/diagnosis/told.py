@@ -25,7 +25,8 @@ def _run(run: DiagnosedRun) -> Iterator[str]:
     for task in run.tasks:
         yield f"{label}{_task(task)}"
     if not run.findings:
-        yield f"{label}nothing found ({run.folder})"
+        lost = any(task.outcome != "PASS" and (task.wrong or task.missing) for task in run.tasks)
+        yield f"{label}nothing found{' but that answers are wrong or missing' if lost else ''} ({run.folder})"
     for number, finding in enumerate(run.findings, 1):
         yield from _finding(number, finding)
     yield ""

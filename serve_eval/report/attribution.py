@@ -27,6 +27,8 @@ def sentences(told: Attribution) -> Iterator[str]:
             yield _sentence(row, workers)
     if told.rows and not any(row.accused for row in told.rows):
         yield f"no server is worse than the others beyond chance (level {told.alpha:g} over all rows)"
+    if not told.rows and told.how == "asked" and told.joined:
+        yield "no answer is wrong or empty, and no request failed"
     if (transfer := _transfers(told.figures)) is not None:
         yield transfer
     cached = [one for one in told.figures if one.cached_tokens is not None and one.role == "context"]

@@ -6,10 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from serve_eval.report.terminal import RED, attribution, diagnose_hint, paired_text, say, seconds
+from serve_eval.report.terminal import RED, attribution, diagnose_hint, fitted, paired_text, say, seconds
 from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome
 
 SHOWN = 5
@@ -34,13 +33,7 @@ def render(comparison: Comparison, out_dir: Path, console: Console) -> None:
     if comparison.a.hidden_retries or comparison.b.hidden_retries:
         both = " | ".join(_retries(side) for side in (comparison.a, comparison.b))
         say(console, f"hidden retries of the orchestrator, A | B: {both}")
-    table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
-    for i, column in enumerate(_COLUMNS):
-        table.add_column(column, justify="left" if i in (0, len(_COLUMNS) - 1) else "right", no_wrap=True)
-    for task in comparison.tasks:
-        style = _STYLES.get(task.verdict.outcome, "bold yellow")
-        table.add_row(*map(Text, _row(task)), Text(task.verdict.outcome.value, style=style))
-    console.print(table)
+    console.print(*fitted(_COLUMNS, list(map(_cells, comparison.tasks)), console.width), sep="\n\n")
     for task in comparison.tasks:
         _explain(task, console)
     for name, side in (("A", comparison.a), ("B", comparison.b)):
@@ -62,6 +55,11 @@ def _side(side: ComparedSide) -> str:
 
 def _retries(side: ComparedSide) -> str:
     return ", ".join(f"{kind} {count}" for kind, count in side.hidden_retries.items()) or "not counted"
+
+
+def _cells(task: ComparedTask) -> list[Text]:
+    outcome = task.verdict.outcome
+    return [*map(Text, _row(task)), Text(outcome.value, style=_STYLES.get(outcome, "bold yellow"))]
 
 
 def _row(task: ComparedTask) -> list[str]:

@@ -64,7 +64,7 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
     say(console, f"model {report.plan.model}, specification {spec}, {report.endpoint.base_url or 'endpoint not asked'}")
     for kind, what in told(report.endpoint.info).items():
         say(console, f"{kind}: {what}")
-    console.print(*_tables(report.tasks, console.width), sep="\n\n")
+    console.print(*fitted(_COLUMNS, list(map(_cells, report.tasks)), console.width), sep="\n\n")
     for task in report.tasks:
         _explain(task, console)
     for load in report.loads[-1:]:
@@ -80,29 +80,34 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
 
 def diagnose_hint(out_dir: Path) -> str:
     """Where a reader of a red verdict goes on."""
-    return f"why, and what to change: serve-eval diagnose {shlex.quote(str(out_dir))}"
+    return f"what may be the cause: serve-eval diagnose {shlex.quote(str(out_dir))}"
 
 
-def _tables(tasks: Sequence[TaskReport], width: int) -> list[Table]:
-    """One table with a row per task, or as many as it takes with a column per task."""
-    cells = [[Text(cell) for cell in _row(task)] for task in tasks]
-    for task, row in zip(tasks, cells, strict=True):
-        row[-1].stylize(_STYLES.get(task.verdict.outcome, "bold yellow"))
-    header = [Text(name, style="bold") for name in _COLUMNS]
+def fitted(names: Sequence[str], cells: Sequence[Sequence[Text]], width: int) -> list[Table]:
+    """One table with a line for each row of `cells`, or as many as it takes with a column for each: no figure is cut
+    to fit `width` characters."""
+    header = [Text(name, style="bold") for name in names]
     if sum(max(map(len, column)) + 2 for column in zip(header, *cells, strict=True)) <= width:
         return [_table([header, *cells])]
-    columns = max(1, (width - 11) // (2 + max((len(cell) for row in cells for cell in row), default=1)))
+    label = max(map(len, names)) + 2
+    columns = max(1, (width - label) // (2 + max((len(cell) for row in cells for cell in row), default=1)))
     chunks = [cells[i : i + columns] for i in range(0, len(cells), columns)]
-    return [_table([list(row) for row in zip(header, *chunk, strict=True)]) for chunk in chunks]
+    return [_table([list(row) for row in zip(header, *chunk, strict=True)], turned=True) for chunk in chunks]
 
 
-def _table(rows: Sequence[Sequence[Text]]) -> Table:
+def _table(rows: Sequence[Sequence[Text]], *, turned: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for i in range(len(rows[0])):
-        table.add_column(justify="left" if i in (0, len(_COLUMNS) - 1) else "right", no_wrap=True)
+        table.add_column(justify="left" if i == 0 or (i == len(rows[0]) - 1 and not turned) else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _cells(task: TaskReport) -> list[Text]:
+    cells = list(map(Text, _row(task)))
+    cells[-1].stylize(_STYLES.get(task.verdict.outcome, "bold yellow"))
+    return cells
 
 
 def _row(task: TaskReport) -> list[str]:

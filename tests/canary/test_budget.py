@@ -35,6 +35,7 @@ def test_what_it_costs_is_told() -> None:
         "a day: 144 rounds, at most 864,000 tokens",
         "the baseline: 8 times 200 prompts, about 80 rounds, 13.3 hours; the watch begins after it",
     ]
+    assert "about 80 rounds, 13.3 minutes;" in list(told(_budget(6000), every_s=10.0, prompts=200, passes=8))[-1]
 
 
 def test_no_round_asks_a_prompt_twice() -> None:

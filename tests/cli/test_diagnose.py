@@ -21,7 +21,7 @@ def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags += ["--set", "word_problems.num_samples=80", "--references-dir", folder / "references", "-o", folder / "out"]
     done = serve_eval("run", "--launcher", "simulated", "--model", "simulated", "--tasks", "word_problems", *flags)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"why, and what to change: serve-eval diagnose {folder / 'out'}" in done.stdout
+    assert f"what may be the cause: serve-eval diagnose {folder / 'out'}" in done.stdout
     return folder / "out"
 
 

@@ -167,6 +167,20 @@ def test_without_scores_on_file_the_noise_is_the_most_that_it_can_be(nights: Nig
     assert {run["flips"] for run in chart["runs"]} == {None}
 
 
+def test_a_series_that_cannot_be_charted_hides_no_other(nights: Nights) -> None:
+    bare = nights.add()
+    metric = _json(bare / "report.json")["tasks"][0]["result"]["metric"]
+    content = _json(bare / "report.json")
+    content["tasks"][0]["result"] |= {"metric": {**metric, "hi": None}, "task": "perplexity"}
+    (bare / "report.json").write_text(json.dumps(content))
+    alone = serve_eval("drift", nights.folder)
+    assert (alone.returncode, "the metric has no bounds" in alone.stderr) == (2, True), alone.stderr
+    nights.add()
+    found = _charts(nights.folder)
+    assert [one["task"] for one in found["series"]] == ["gsm8k"]
+    assert "left out: perplexity of org/m" in "\n".join(found["notes"])
+
+
 def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights) -> None:
     first = nights.add()
     other = nights.add()

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import typer
 
-from serve_eval.cli.serve import _resolve, serve
+from serve_eval.cli.serve import _resolve, _told, serve
 from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.held import Held
+from serve_eval.plan import resolve
+from serve_eval.schema import Endpoint
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +49,31 @@ def test_the_launcher_of_a_plan_is_taken_with_its_lines(tmp_path: Path) -> None:
     plan.write_text("- m\n")
     with pytest.raises(PlanError, match="expected a mapping"):
         _resolve(str(plan), None, None)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "tasks"), [("embedded", ["word_problems"]), ("trtllm_disaggregated", ["gsm8k", "mmlu"])]
+)
+def test_the_command_that_is_told_is_one_that_can_be_run(launcher: str, tasks: list[str]) -> None:
+    url = "http://127.0.0.1:1/v1"
+    held = Held(
+        id="0a",
+        state="ready",
+        launcher=launcher,
+        model="org/m",
+        pid=1,
+        began="",
+        since="",
+        log_dir="/logs",
+        patience_s=1.0,
+        endpoint=Endpoint(base_url=url),
+    )
+    told = dict(line.split(":", 1) for line in _told(held, launcher, detached=True).splitlines())
+    words = told["evaluate"].split()
+    assert words[:2] == ["serve-eval", "run"]
+    flags = {name[2:].replace("-", "_"): value for name, value in zip(words[2::2], words[3::2], strict=True)}
+    plan = resolve({}, {**flags, "tasks": flags["tasks"].split(",")}, {}).plan
+    assert (flags["base_url"], plan.model, [task.name for task in plan.tasks]) == (url, "org/m", tasks)
 
 
 def test_of_the_settings_in_the_environment_those_of_the_launcher_count(monkeypatch: pytest.MonkeyPatch) -> None:

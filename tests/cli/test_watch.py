@@ -69,6 +69,7 @@ def test_own_cases_are_watched(tmp_path: Path) -> None:
     ("flags", "said"),
     [
         (["--every", "soon"], "--every: expected a time"),
+        (["--every", "10"], "--every: expected a time"),
         (["--passes", "1"], "--passes must be 2 or more"),
         (["--passes", "0"], "--passes must be 2 or more"),
         (["--timeout", "nan"], "--timeout must be above 0"),

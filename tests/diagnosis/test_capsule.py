@@ -223,6 +223,8 @@ def test_a_folder_of_somebody_else_puts_nothing_into_the_script(tmp_path: Path) 
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     assert done.stdout == f"{evil}/completions\n"
     assert not sign.exists()
+    curl.write_text("#!/bin/sh\nexit 7\n")
+    assert subprocess.run(command, env=env, capture_output=True, timeout=30).returncode == 7
     saved = tmp_path / "out/plan.json"
     saved.write_text(saved.read_text().replace('"OPENAI_API_KEY"', f'"X:=$(touch {sign})"'))
     with pytest.raises(RunFolderError, match="no name of a variable"):
