@@ -420,6 +420,16 @@ def test_what_differs_of_the_servers_and_their_hidden_retries_stands_side_by_sid
     assert "hidden retries of the orchestrator, A | B: not counted | context 3, generation 0" in lines
 
 
+def test_of_a_case_what_was_expected_is_printed_and_not_how_it_is_scored(damaged: tuple[Comparison, Path]) -> None:
+    found, out = damaged
+    task = found.tasks[0]
+    target = '{"expected":{"answer":"Paris"},"options":{},"scorer":"words"}'
+    flips = (replace(task.flips[0], target=target),)
+    console = Console(width=200, record=True, file=io.StringIO())
+    render(replace(found, tasks=(replace(task, task="cases:capitals", flips=flips),)), out, console)
+    assert """target '{"answer":"Paris"}'""" in console.export_text()
+
+
 @pytest.mark.slow
 def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(
     plan: Plan, steady: SimulatorConfig, tmp_path: Path

@@ -51,7 +51,8 @@ def drift(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     for one in () if task.report is None else task.report.degradations:
         later = [asked for asked in task.asked if asked.started_s >= one.started_s - 1e-3]
         told = told_of(one)
-        change = ("restart the server", "the logs from that time on", f"serve-eval attribute {run.place}")
+        apart = (f"serve-eval attribute {run.place}",) if run.several_workers else ()
+        change = ("restart the server", "the logs from that time on", *apart)
         yield about(task, "drift", told, change, [asked for asked in later if asked.lost], of=len(later))
 
 

@@ -153,6 +153,15 @@ class Evidence:
         return self.sessions[-1].get("endpoint", {}) if self.sessions else {}
 
     @property
+    def several_workers(self) -> bool:
+        """Whether two context servers, or two generation servers, are known to stand behind the endpoint."""
+        deployment, servers = self.info.get("deployment"), self.info.get("servers")
+        workers = deployment.get("workers", ()) if isinstance(deployment, dict) else ()
+        roles = [str(one.get("role")) for one in workers if isinstance(one, dict)]
+        roles = roles or [name.rpartition("_")[0] for name in (servers if isinstance(servers, dict) else ())]
+        return any(roles.count(role) > 1 for role in ("context", "generation"))
+
+    @property
     def in_random_order(self) -> bool:
         """Whether the order in which samples were started had nothing to do with them."""
         orders = [session["limits"]["order"] for session in self.sessions if "limits" in session]

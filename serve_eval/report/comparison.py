@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.report.terminal import RED, attribution, diagnose_hint, fitted, paired_text, say, seconds
-from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome
+from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome, lives
 
 SHOWN = 5
 """Flips that are printed with their texts; comparison.json has more."""
@@ -129,7 +129,7 @@ def _itself(told: SelfFlips) -> str:
 def _flip(task: str, flip: Flip, console: Console) -> None:
     before, after = flip.scores
     answers = " -> ".join("nothing extracted" if answer is None else repr(answer) for answer in flip.answers)
-    say(console, f"{task}: {flip.id}: {before:g} -> {after:g}, {answers}; target {_brief(flip.target)}")
+    say(console, f"{task}: {flip.id}: {before:g} -> {after:g}, {answers}; target {_brief(_target(task, flip.target))}")
     if (place := flip.first_difference) is not None:
         say(console, f"  from character {place.character} (word {place.word}) on, A: {place.a!r}")
         say(console, f"  {' ' * len(f'from character {place.character} (word {place.word}) on')}  B: {place.b!r}")
@@ -137,6 +137,15 @@ def _flip(task: str, flip: Flip, console: Console) -> None:
     if looked is not None and looked.tokens is not None and looked.gaps is not None:
         (x, y), (at_a, at_b) = looked.tokens, looked.gaps
         say(console, f"  token {looked.token}: {x!r} | {y!r}, preferred by {at_a:.3f} | {at_b:.3f} nats: {looked.kind}")
+
+
+def _target(task: str, target: str) -> str:
+    """What was expected. The target of a case also holds its scorer."""
+    if not lives(task) or not target.startswith("{"):
+        return target
+    import msgspec
+
+    return msgspec.json.encode(msgspec.json.decode(target)["expected"]).decode()
 
 
 def _brief(text: str) -> str:

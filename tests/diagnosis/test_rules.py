@@ -315,6 +315,18 @@ def test_a_worker_that_is_not_reached_any_more_is_named_with_the_end_of_its_log(
     assert first.log[-1] == "generation_1.log: the rank was lost"
 
 
+@pytest.mark.parametrize("generation_servers", [1, 2])
+def test_after_a_fall_the_workers_are_to_be_told_apart_where_there_are_several(
+    generation_servers: int, tmp_path: Path
+) -> None:
+    servers = {f"generation_{i}": f"http://127.0.0.1:{8101 + i}" for i in range(generation_servers)}
+    info = {"servers": {"context_0": "http://127.0.0.1:8100", **servers}}
+    plan = plan_for(tmp_path)
+    run(plan, Server(act=worse_from_60, answers=answers_to(plan.tasks[0])), tmp_path / "out", info=info)
+    [finding] = [one for one in diagnose(tmp_path / "out").runs[0].findings if one.rule == "drift"]
+    assert any("serve-eval attribute" in option for option in finding.change) is (generation_servers > 1)
+
+
 def test_what_an_endpoint_lacks_is_told(tmp_path: Path) -> None:
     plan = plan_for(tmp_path)
     chat = Spec(name="passkey_short", options={"num_samples": 20, "apply_chat_template": True})
