@@ -23,6 +23,7 @@ from serve_eval.stats.multiplicity import holm
 ALPHA = 0.01
 """The probability of calling anything slow where all are alike, over all rows."""
 LONGER = 1.25
+"""By how many times the tokens of its answers (medians) may exceed those of the others' that they are beside."""
 LEAST = 20
 """Answers of others whose median may stand for them in a run, where every prompt went to one server only."""
 

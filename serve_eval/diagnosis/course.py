@@ -55,7 +55,7 @@ def slow_worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
             yield Finding(
                 rule="slow_worker",
                 told=told_of_slow(row).partition(": ")[2],
-                change=(f"look at {row.worker}: its log, its GPU, its network", f"serve-eval attribute {run.folder}"),
+                change=(f"look at {row.worker}: its log, its GPU, its network", f"serve-eval attribute {run.place}"),
                 count=row.longer,
                 of=row.answers,
                 task=task.name,
