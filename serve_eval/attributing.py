@@ -13,7 +13,7 @@ import random
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serve_eval import origins, run_folder, served
+from serve_eval import origins, run_folder, served, slow_workers
 from serve_eval.address import normalise_base_url
 from serve_eval.asking import request_of
 from serve_eval.attribution import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong
@@ -48,6 +48,7 @@ from serve_eval.schema import (
     Task,
     WorkerShare,
 )
+from serve_eval.slow_workers import Timed
 from serve_eval.stats.contingency import CONTEXT, GENERATION, Cell
 from serve_eval.tally import score_response
 
@@ -107,6 +108,7 @@ class _Had:
     )
     empty: list[tuple[tuple[str | None, str | None], str, bool]] = field(default_factory=list)
     failed: list[tuple[tuple[str | None, str | None], str, bool]] = field(default_factory=list)
+    times: list[Timed] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
 
     def take(
@@ -115,11 +117,12 @@ class _Had:
         """None: one of them had no part in the answer."""
         if result is None:
             return
-        prompt = f"{task.name}/{sample.id}"
+        prompt = _prompt(task, sample)
         self.failed.append((who, prompt, isinstance(result, Failure)))
         if isinstance(result, Failure):
             self.messages.append(result.message)
             return
+        self.times.append(Timed(*who, prompt, result.latency_s, result.usage.completion_tokens))
         score = score_response(task, sample, result)
         self.scores[task.name].append((who, prompt, score.value))
         self.empty.append((who, prompt, score.outcome in (Outcome.EMPTY, Outcome.REASONING_ONLY)))
@@ -204,29 +207,23 @@ async def attribute(
             one: await stack.enter_async_context(_client(asking, one, environ)) for one in dict.fromkeys(asking.workers)
         }
         await _reachable(clients)
-        gate = asyncio.Semaphore(at_a_time)
-        done = 0
 
-        async def ask(task: Task, sample: Sample) -> None:
-            nonlocal done
+        async def ask_each(task: Task, sample: Sample) -> None:
             request = request_of(task, sample)
-            async with gate:
-                results = await asyncio.gather(*(clients[one].send(request) for one in asking.workers))
-                for one, result in zip(asking.workers, results, strict=True):
-                    alone.take(_place(one), task, sample, result)
-                both = await asyncio.gather(*(_in_turn(clients[c], clients[g], request) for c, g in asking.pairs))
-                for (c, g), joined in zip(asking.pairs, both, strict=True):
-                    in_pairs.take((c.url, g.url), task, sample, joined)
-            done += 1
-            if done % 10 == 0:
-                told(f"{done} of {len(asking.prompts)} prompts asked")
+            results = await asyncio.gather(*(clients[one].send(request) for one in asking.workers))
+            for one, result in zip(asking.workers, results, strict=True):
+                alone.take(_place(one), task, sample, result)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for task, sample in asking.prompts:
-                    group.create_task(ask(task, sample))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        async def ask_pairs(task: Task, sample: Sample) -> None:
+            request = request_of(task, sample)
+            both = await asyncio.gather(*(_in_turn(clients[c], clients[g], request) for c, g in asking.pairs))
+            for (c, g), joined in zip(asking.pairs, both, strict=True):
+                in_pairs.take((c.url, g.url), task, sample, joined)
+
+        # One after the other: the times of workers are compared, and pairs load context and generation servers unlike.
+        await _all_asked(asking, ask_each, at_a_time, lambda done: told(f"{done} prompts asked of each server"))
+        if asking.pairs:
+            await _all_asked(asking, ask_pairs, at_a_time, lambda done: told(f"{done} prompts asked of each pair"))
     warnings = list(asking.warnings)
     if asking.pairs and in_pairs.failed and all(failed for _, _, failed in in_pairs.failed):
         warnings.append(f"no pair of workers answered: {in_pairs.messages[0]}")
@@ -234,6 +231,7 @@ async def attribute(
     tasks = {task.name: task for task, _ in asking.prompts}
     of_alone = _judged(alone, tasks, alpha, servers=any(one.role == SERVER for one in asking.workers))
     of_pairs = _judged(in_pairs, tasks, alpha) if asking.pairs else None
+    of_alone, of_pairs, slow = _timed(of_alone, of_pairs, asking, alone, in_pairs, at_a_time)
     accused = any(row.accused for row in (*of_alone.rows, *(() if of_pairs is None else of_pairs.rows)))
     result = Attributed(
         schema_version=SCHEMA_VERSION,
@@ -247,7 +245,7 @@ async def attribute(
         exit_code=FAIL if accused else PASS if alone.scores else NOTHING_SCORED,
         started_at=started_at.isoformat(timespec="seconds"),
         wall_s=round(time.monotonic() - began, 3),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *slow),
     )
     run_folder.write_private(run / RESULT_FILE, run_folder.pretty_json(result))
     return result
@@ -322,17 +320,48 @@ async def _reachable(clients: Mapping[Worker, Client]) -> None:
 # -------------------------------------------------------------------------------------------------- asking
 
 
+async def _all_asked(
+    asking: Asking,
+    ask: Callable[[Task, Sample], Awaitable[None]],
+    at_a_time: int,
+    told: Callable[[str], None],
+) -> None:
+    """Every prompt, so many at a time."""
+    gate, done = asyncio.Semaphore(at_a_time), 0
+
+    async def one(task: Task, sample: Sample) -> None:
+        nonlocal done
+        async with gate:
+            await ask(task, sample)
+        done += 1
+        if done % 10 == 0:
+            told(f"{done} of {len(asking.prompts)}")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for task, sample in asking.prompts:
+                group.create_task(one(task, sample))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
 async def _in_turn(context: Client, generation: Client, request: Request) -> Response | Failure | None:
-    """An answer by a pair, as an orchestrator has it made. None where the context server has finished it."""
+    """An answer by a pair, as an orchestrator has it made, with the time of both legs. None where the context server
+    has finished it."""
     number = (1 << 61) + secrets.randbits(60)  # as an orchestrator's: above 2 ** 40
     first = {"disaggregated_params": {"request_type": "context_only", "disagg_request_id": number}}
+    began = time.monotonic()
     told = await _context_leg(context, _with(request, first))
+    first_s = time.monotonic() - began
     if told is None or isinstance(told, Failure):
         return told
     params, ids = told
     prompt = "prompt" if isinstance(request.prompt, str) else "prompt_token_ids"
     handed = {prompt: ids, "disaggregated_params": {**params, "request_type": "generation_only"}}
-    return await generation.send(_with(request, handed), once=True)
+    answer = await generation.send(_with(request, handed), once=True)
+    if isinstance(answer, Failure):
+        return answer
+    return msgspec.structs.replace(answer, latency_s=first_s + answer.latency_s)
 
 
 def _with(request: Request, more: Mapping[str, object]) -> Request:
@@ -386,6 +415,28 @@ def _judged(had: _Had, tasks: Mapping[str, Task], alpha: float, *, servers: bool
         alpha=alpha,
         rows=tuple(_as_server(row) for row in rows) if servers else rows,
     )
+
+
+def _timed(
+    alone: Attribution, in_pairs: Attribution | None, asking: Asking, of_each: _Had, of_pairs: _Had, at_a_time: int
+) -> tuple[Attribution, Attribution | None, list[str]]:
+    """With who lets wait, and that in words. The prompts that are asked first wait for whatever has to warm up, such as
+    a first connection between two servers, and do not count."""
+    warm = {_prompt(task, sample) for task, sample in asking.prompts[at_a_time:]}
+    each, joint = ([one for one in had.times if one.prompt in warm] for had in (of_each, of_pairs))
+    servers = any(one.role == SERVER for one in asking.workers)
+    rows, pair_rows = slow_workers.asked(each, joint)
+    if servers:
+        rows = tuple(replace(row, role=SERVER) for row in rows)
+    found = [slow_workers.told(row) for row in rows if row.slow]
+    known = {row.worker for row in rows if row.slow}
+    found += [slow_workers.told(row, "answer of a pair") for row in pair_rows if row.slow and row.worker not in known]
+    joint_part = None if in_pairs is None else replace(in_pairs, times=pair_rows)
+    return replace(alone, times=rows), joint_part, found
+
+
+def _prompt(task: Task, sample: Sample) -> str:
+    return f"{task.name}/{sample.id}"
 
 
 def _as_server(row: WorkerShare) -> WorkerShare:

@@ -11,6 +11,7 @@ from serve_eval.joining import IDS, TIMES
 from serve_eval.journal import Record
 from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
 from serve_eval.served import Served
+from serve_eval.slow_workers import Timed, in_run
 from serve_eval.stats.contingency import CONTEXT, GENERATION, Cell, rows
 
 ALPHA = 0.01
@@ -65,6 +66,13 @@ def attributed(
         alpha=ALPHA,
         rows=shares(measures, ALPHA),
         figures=_figures([(line, response) for line, _, _, response in known]),
+        times=in_run(
+            [
+                Timed(line.context, line.generation, line.id, response.latency_s, response.usage.completion_tokens)
+                for line, _, _, response in known
+                if response is not None
+            ]
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import serve_eval
-from serve_eval import folders, judging, origins, pairing, run_folder, served
+from serve_eval import folders, judging, origins, pairing, run_folder, served, slow_workers
 from serve_eval.attribution import attributed
 from serve_eval.degradation import degradations
 from serve_eval.degradation import told as told_of
@@ -120,7 +120,11 @@ def _report_task(
     planned = random_order(w, plan, sessions)
     worse = () if planned is None else degradations(tally.course(planned), p.task.metric, len(tally.samples))
     said = remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop)
-    extra = (*p.notes, *judging.remarks(plan, judges), *map(told_of, worse), *said)
+    who = None
+    if known is not None and not any(one.choices for one in p.dataset.samples):  # each choice is a request of its own
+        who = attributed(tally.fates(), w.journal.records(), known.get(p.task.name, {}), p.task.metric)
+    late = [slow_workers.told(row) for row in (() if who is None else who.times) if row.slow]
+    extra = (*p.notes, *judging.remarks(plan, judges), *map(told_of, worse), *late, *said)
     return TaskReport(
         spec=p.spec,
         version=p.task.version,
@@ -133,9 +137,7 @@ def _report_task(
         isolations=() if w.executions is None else tuple(w.executions.isolations),
         degradations=worse,
         judges=judges,
-        attribution=None
-        if known is None or any(sample.choices for sample in p.dataset.samples)  # each choice is a request of its own
-        else attributed(tally.fates(), w.journal.records(), known.get(p.task.name, {}), p.task.metric),
+        attribution=who,
     )
 
 

@@ -900,11 +900,32 @@ class WorkerFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTimes:
+    """How long the answers took that one worker had a hand in, beside those of the others (medians, in seconds).
+
+    `role` and names are those of a WorkerShare; a `worker` without a name are all servers of the role, beside those of
+    the other. `longer` of `answers` took more than twice as long as those beside them; `p` is that of the sign test
+    that no more than half do, `p_holm` the same corrected over all rows. `slow`: that is .01 or below.
+    """
+
+    worker: str
+    role: str
+    taken_s: float
+    others_s: float
+    longer: int
+    answers: int
+    p: float
+    p_holm: float
+    slow: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
     """Which of the workers behind one door had a hand in which answers, and who is to blame.
 
     `how` says how that is known: ids (of responses), times (of arrival) or asked (each worker, or pair, was asked by
     itself). `joined` of `planned` samples are known. `alpha` is the probability of accusing anybody of healthy workers.
+    `times` tell who lets wait, which is no accusation.
     """
 
     how: str
@@ -913,6 +934,7 @@ class Attribution:
     alpha: float
     rows: tuple[WorkerShare, ...]
     figures: tuple[WorkerFigures, ...] = ()
+    times: tuple[WorkerTimes, ...] = ()
 
 
 class VerdictOutcome(StrEnum):

@@ -9,13 +9,10 @@ import statistics
 from collections import Counter
 
 from serve_eval.answer_pairs import Had
+from serve_eval.stats.lateness import SLOWER, lateness
 
 ALPHA = 0.01
 """Chance of each warning for two endpoints that serve alike."""
-SLOWER = 2.0
-"""By how much the times must differ to be told: two ways of serving a model never take the same time."""
-
-
 LATE = 3.0
 """How many times the median of its side a late answer takes."""
 PARTS = 10
@@ -25,14 +22,10 @@ PARTS = 10
 def slower(a: Had, b: Had) -> str | None:
     """A warning when B takes more than SLOWER times as long as A for more than half of the prompts, beyond chance.
 
-    The sign test of the median ratio, exact where the prompts are independent of each other; meant for requests that
-    were sent at the same time.
+    Meant for requests that were sent at the same time.
     """
-    from serve_eval.stats.mcnemar import mcnemar
-
     times = [(a.latency_s[prompt], b.latency_s[prompt]) for prompt in a.latency_s if prompt in b.latency_s]
-    longer = sum(of_b > SLOWER * of_a for of_a, of_b in times)
-    p = mcnemar(longer, len(times) - longer).p_exact
+    longer, _, p = lateness(times)
     if p > ALPHA:
         return None
     medians = [statistics.median(side) for side in zip(*times, strict=True)]

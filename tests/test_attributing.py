@@ -139,6 +139,46 @@ def test_whole_servers_behind_a_load_balancer_are_told_apart(plan: Plan, answers
     assert (row.worker, row.role) == (there.workers["generation_0"], "server")
 
 
+def slow(done: Attributed) -> list[tuple[str, str]]:
+    return [(row.role, row.worker) for part in (done.alone, done.in_pairs) if part for row in part.times if row.slow]
+
+
+@pytest.mark.parametrize("with_pairs", [True, False])
+def test_a_slow_worker_is_named_and_fails_nothing(plan: Plan, answers: Path, tmp_path: Path, with_pairs: bool) -> None:
+    """So slow that no busy machine makes the others look so; of three, one is always beside the slow one."""
+    faults = {"generation_1": {"latency_s": 0.4}}
+    done, there = asked(plan, tmp_path, 1, 3, samples=24, with_pairs=with_pairs, answers=answers, faults=faults)
+    guilty = there.workers["generation_1"]
+    assert slow(done) == [("generation", guilty)] * (1 + with_pairs)
+    [warning] = done.warnings  # not once more in pairs
+    assert warning.startswith(f"slow_worker: generation server {guilty} takes ")
+    assert "for 20 of 20 (p = " in warning  # the four that were asked first do not count
+    assert done.exit_code == 0
+    written = json.loads((tmp_path / attributing.RESULT_FILE).read_text())
+    assert written["warnings"] == [warning]
+    assert [row["worker"] for row in written["alone"]["times"] if row["slow"]] == [guilty]
+
+
+def test_a_slow_leg_is_told(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    faults = {f"generation_{i}": {"latency_s": 0.4} for i in range(2)}
+    done, _ = asked(plan, tmp_path, 2, 2, samples=24, with_pairs=False, answers=answers, faults=faults)
+    assert ("generation", "") in slow(done)
+    assert any(line.startswith("slow_leg: the generation servers take ") for line in done.warnings)
+    assert done.exit_code == 0
+
+
+def test_of_whole_servers_the_slow_one_is_named_as_one(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    def whole(there: Deployed) -> list[Worker]:
+        return [worker(url) for name, url in there.workers.items() if name.startswith("generation")]
+
+    faults = {"generation_0": {"latency_s": 0.4}}
+    done, there = asked(plan, tmp_path, 1, 3, samples=24, answers=answers, faults=faults, workers=whole)
+    assert slow(done) == [("server", there.workers["generation_0"])]
+    [warning] = done.warnings
+    assert warning.startswith(f"slow_worker: server {there.workers['generation_0']} takes ")
+    assert " and the other servers " in warning
+
+
 def test_pairs_that_cannot_be_asked_are_told(plan: Plan, answers: Path, tmp_path: Path) -> None:
     faults = {f"context_{i}": {"no_transceiver": True} for i in (0, 1)}
     done, _ = asked(plan, tmp_path, 2, 2, answers=answers, faults=faults, door="generation_0")

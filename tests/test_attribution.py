@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from serve_eval.attribution import attributed, wrong
@@ -89,6 +90,17 @@ def test_the_answer_counts_and_not_the_failure_before_it() -> None:
     lines = {"0": [_line("0", 5.0, "g0"), _line("0", 7.0, "g1"), _line("0", 9.0, "g0")]}
     told = attributed([("0", 1.0, False)], records, lines, POINTS)
     assert [(one.worker, one.answers) for one in told.figures if one.role == "generation"] == [("g1", 1)]
+
+
+def test_who_lets_wait_is_told_by_the_latencies_of_the_answers() -> None:
+    def answer(k: int) -> Record:
+        record = _answer(f"{k}", float(k))
+        assert record.response is not None
+        return replace(record, response=replace(record.response, latency_s=5.0 if k % 2 else 1.0))
+
+    told = attributed([(f"{k}", 1.0, False) for k in range(80)], map(answer, range(80)), _known(80), POINTS)
+    assert [(row.worker, row.taken_s, row.others_s) for row in told.times if row.slow] == [("g1", 5.0, 1.0)]
+    assert told.rows == ()
 
 
 def test_figures_are_medians_and_sums() -> None:

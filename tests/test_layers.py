@@ -34,6 +34,7 @@ LAYERS: list[tuple[str, ...]] = [
         "server_logs",
         "served",
         "attribution",
+        "slow_workers",
         "run_folder",
         "held",
         "reference",

@@ -32,7 +32,8 @@ def attribute(
 
     Servers are those that the run's launcher started and that are still up
     (--keep-servers), that are registered with the front door, that the run was
-    answered by, or --worker.
+    answered by, or --worker. Who takes more than twice as long as the others is
+    named in a warning, and fails nothing.
 
     Exit codes: 0 nobody is worse than the others, 1 somebody is, 2 usage, 3 not
     the run's data any more, 4 endpoint or infrastructure, 5 nothing was answered,

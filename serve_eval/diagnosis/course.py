@@ -12,6 +12,7 @@ from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
 from serve_eval.diagnosis.finding import ALPHA, Finding, about, larger_share, matters
 from serve_eval.diagnosis.unanswered import failing_since
 from serve_eval.endpoint import RETRIES
+from serve_eval.slow_workers import told as told_of_slow
 
 LEAST_GROUP, TIMES_MORE, LEAST_GAP = 20, 2.0, 0.1
 """Load is looked at where two groups of so many samples were asked under loads of which one is so many times the other,
@@ -41,6 +42,22 @@ def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
                 of=row.answers,
                 explains=min(row.bad, len(task.lost)),
                 lost=len(task.lost),
+                task=task.name,
+                p=row.p_holm,
+            )
+
+
+def slow_worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+    """One worker of several lets wait: as the run's attribution says, at its level."""
+    attribution = None if task.report is None else task.report.attribution
+    for row in () if attribution is None else attribution.times:
+        if row.slow:
+            yield Finding(
+                rule="slow_worker",
+                told=told_of_slow(row).partition(": ")[2],
+                change=(f"look at {row.worker}: its log, its GPU, its network", f"serve-eval attribute {run.place}"),
+                count=row.longer,
+                of=row.answers,
                 task=task.name,
                 p=row.p_holm,
             )

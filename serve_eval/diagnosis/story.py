@@ -31,6 +31,7 @@ TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = 
     extraction.extractors,
     extraction.unreadable,
     course.worker,
+    course.slow_worker,
     course.drift,
     course.concurrency,
     course.retried,

@@ -11,6 +11,7 @@ from serve_eval.diagnosis.story import diagnose
 from serve_eval.report.exit_code import FAIL
 from serve_eval.run_folder import REPORT_FILE
 from serve_eval.schema import Attribution, ComparedTask, Outcome, TaskReport
+from serve_eval.slow_workers import told as told_of_slow
 from tests.detectors.trial import Trial
 
 COMPARE, ALARM, ATTRIBUTION, ASKED = "compare", "drift alarm", "attribution of the run", "serve-eval attribute"
@@ -86,6 +87,11 @@ def _attributed(found: Attribution, detector: str, trial: Trial) -> Iterator[Fin
             others = f"{row.others_bad} of {row.others} of the others"
             said = f"{row.role} {row.worker}: {row.bad} {row.measure} of {row.answers}, and {others}"
             yield Finding(detector, f"{row.role} by {row.measure}{who}", said)
+    for slow in found.times:
+        if slow.slow:
+            who = "" if slow.worker == "" or _is_right(slow.worker, trial) else ", and not the one that has the fault"
+            said = told_of_slow(slow)
+            yield Finding(detector, f"{said.partition(':')[0]} {slow.role}{who}", said)
 
 
 def _is_right(worker: str, trial: Trial) -> bool:

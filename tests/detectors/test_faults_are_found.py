@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -34,8 +35,16 @@ FOUND = {
     LOST: {(COMPARE, "FAIL"), (DIAGNOSE, "empty"), (COUNTS, "empty")},
 }
 """Who finds it among 400 prompts, at least; docs/regression-checks.md has the whole table."""
-SLOW = {SLOW_LEG: (COMPARE, "slower"), SLOW_SERVER: (COMPARE, "uneven")}
-BY_THE_CLOCK = {"slower", "uneven"}
+SLOW = {
+    SLOW_LEG: {(COMPARE, "slower"), (ASKED, "slow_leg generation")},
+    SLOW_SERVER: {
+        (COMPARE, "uneven"),
+        (ATTRIBUTION, "slow_worker generation"),
+        (ASKED, "slow_worker generation"),
+        (DIAGNOSE, "slow_worker"),
+    },
+}
+BY_THE_CLOCK = re.compile("slower|uneven|slow_")
 """What also a busy machine brings about, where an orchestrator and six servers share it."""
 ROUNDS, PROMPTS = 200, 100
 
@@ -54,10 +63,11 @@ def test_a_fault_is_found_and_named(fault: Fault, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", SLOW, ids=lambda fault: fault.name)
-def test_a_slow_leg_and_a_slow_server_are_found(fault: Fault, tmp_path: Path) -> None:
+def test_a_slow_leg_and_a_slow_server_are_found_and_named(fault: Fault, tmp_path: Path) -> None:
     """Slower by far than a busy machine makes a sound one."""
-    found = findings(tried(replace(fault, faulty={"latency_s": 2.0}), 100, 1, tmp_path / "out"))
-    assert said(found) >= {SLOW[fault]}, found
+    found = findings(tried(replace(fault, faulty={"latency_s": 2.0}), 100, 1, tmp_path / "out", samples=20))
+    assert said(found) >= SLOW[fault], found
+    assert not any("not the one" in one.name for one in found)
 
 
 def test_a_bad_generation_server_is_found_among_a_hundred(tmp_path: Path) -> None:
@@ -67,7 +77,7 @@ def test_a_bad_generation_server_is_found_among_a_hundred(tmp_path: Path) -> Non
 
 def test_a_healthy_pair_is_left_alone(tmp_path: Path) -> None:
     found = findings(tried(SOUND, 100, 1, tmp_path / "out", samples=20))
-    assert [one for one in found if one.name not in BY_THE_CLOCK] == []
+    assert [one for one in found if not BY_THE_CLOCK.match(one.name)] == []
 
 
 @pytest.mark.slow
@@ -78,7 +88,7 @@ def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(tmp_path: Path)
         counts.update(said(findings(tried(SOUND, PROMPTS, seed, tmp_path / str(seed)))))
     print(f"of {ROUNDS} healthy pairs: {dict(counts)}")
     for (detector, name), count in counts.items():
-        if name not in BY_THE_CLOCK:
+        if not BY_THE_CLOCK.match(name):
             assert count <= binom.ppf(0.999, ROUNDS, 0.05 if name == "FAIL" else 0.01), (detector, name)
 
 

@@ -22,7 +22,7 @@ from serve_eval.diagnosis.story import DiagnosedRun, diagnose
 from serve_eval.diagnosis.told import lines
 from serve_eval.errors import RunFolderError
 from serve_eval.registration import register
-from serve_eval.schema import Attribution, Limits, Plan, Report, Spec, WorkerShare
+from serve_eval.schema import Attribution, Limits, Plan, Report, Spec, WorkerShare, WorkerTimes
 from tests.diagnosis.server import Act, Asked, Said, Server, answers_to, plan_for, run, sound
 
 
@@ -369,6 +369,26 @@ def test_the_workers_that_a_report_accuses_are_named(tmp_path: Path) -> None:
     [finding] = diagnose(tmp_path / "out").runs[0].findings
     assert (finding.rule, finding.count, finding.explains) == ("worker", 40, 40)
     assert "gen_0" in finding.change[0]
+
+
+def test_a_worker_that_a_report_calls_slow_is_named(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    report = run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
+    times = [
+        WorkerTimes(
+            worker=f"gen_{i}", role="generation", taken_s=taken, others_s=0.5, longer=longer, answers=50, p=p, p_holm=p,
+            slow=p < 0.01,
+        )
+        for i, (taken, longer, p) in enumerate([(2.5, 48, 1e-6), (0.5, 3, 1.0)])
+    ]  # fmt: skip
+    attribution = Attribution(how="ids", joined=100, planned=100, alpha=0.01, rows=(), times=tuple(times))
+    task = replace(report.tasks[0], attribution=attribution)
+    (tmp_path / "out/report.json").write_bytes(msgspec.json.encode(replace(report, tasks=(task,))))
+    [finding] = diagnose(tmp_path / "out").runs[0].findings
+    assert (finding.rule, finding.count, finding.of, finding.explains) == ("slow_worker", 48, 50, None)
+    assert finding.told.startswith(
+        "generation server gen_0 takes 2.5 s per answer and the other generation servers 0.5"
+    )
 
 
 def found_in(plan: Plan, server: Server, out: Path) -> list[Finding]:

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy
+from numpy.typing import NDArray
 
+from serve_eval.slow_workers import Timed, in_run
 from serve_eval.stats.contingency import Cell, rows
 
 ALPHA = 0.01
@@ -24,12 +27,15 @@ DEPLOYMENTS: dict[str, tuple[int, int, bool]] = {
 WORSE = (0.1, 0.2, 0.4)
 """By how much one generation worker, or one pair, is worse than a share of 10 %."""
 
+SPREADS = (0.5, 1.0, 2.0)
+"""Standard deviations of the logarithm of how long answers take."""
+SLOWER = (2.0, 3.0, 5.0)
+"""By how many times one generation worker is slower, where that deviation is 0.5."""
+
 
 def _named(deployment: str, chance: Callable[[int, int], float], random: numpy.random.Generator) -> set[str]:
-    contexts, generations, in_turns = DEPLOYMENTS[deployment]
-    k = numpy.arange(ANSWERS)
-    c = k % contexts if in_turns else random.integers(contexts, size=ANSWERS)
-    g = k % generations if in_turns else random.integers(generations, size=ANSWERS)
+    contexts, generations, _ = DEPLOYMENTS[deployment]
+    c, g = _dealt(deployment, random)
     cells = []
     for context in range(contexts):
         for generation in range(generations):
@@ -40,8 +46,44 @@ def _named(deployment: str, chance: Callable[[int, int], float], random: numpy.r
     return {"+".join(row.worker) for row in rows({"wrong answers": cells}, ALPHA) if row.accused}
 
 
+def _dealt(deployment: str, random: numpy.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The numbers of the context and of the generation worker of each answer."""
+    contexts, generations, in_turns = DEPLOYMENTS[deployment]
+    k = numpy.arange(ANSWERS)
+    if in_turns:
+        return k % contexts, k % generations
+    return random.integers(contexts, size=ANSWERS), random.integers(generations, size=ANSWERS)
+
+
+def _slow(deployment: str, spread: float, times: float, random: numpy.random.Generator) -> set[str]:
+    """Who is called slow when answers take times with a log-normal distribution, those of g1 so many times longer."""
+    c, g = _dealt(deployment, random)
+    taken = numpy.exp(spread * random.standard_normal(ANSWERS)) * numpy.where(g == 1, times, 1.0)
+    answers = [Timed(f"c{c[k]}", f"g{g[k]}", f"{k}", float(taken[k]), 0) for k in range(ANSWERS)]
+    return {row.worker for row in in_run(answers) if row.slow}
+
+
+def _slow_rows(rounds: int) -> list[str]:
+    head = [f"alike, spread {spread:g}" for spread in SPREADS] + [f"one {times:g} times" for times in SLOWER]
+    lines = [f"| who is called slow | {' | '.join(head)} |", "|---" * (1 + len(head)) + "|"]
+    for name, (contexts, generations, in_turns) in DEPLOYMENTS.items():
+        cells = []
+        for spread in SPREADS:
+            random = numpy.random.default_rng(round(100 * spread))
+            found = sum(bool(_slow(name, spread, 1.0, random)) for _ in range(ROUNDS))
+            cells.append(f"{100 * found / ROUNDS:.2f}")
+        right = {"g1", "c1"} if in_turns and contexts == generations else {"g1"}
+        for times in SLOWER:
+            random = numpy.random.default_rng(round(100 * times))
+            told = [_slow(name, 0.5, times, random) for _ in range(rounds)]
+            counts = sum(right <= one for one in told), sum(bool(one - right) for one in told)
+            cells.append(" / ".join(f"{100 * count / rounds:.3g}" for count in counts))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
 def tables() -> str:
-    """Both tables."""
+    """All three tables."""
     lines = [
         f"| context x generation workers | {' | '.join(f'{share:.0%} wrong' for share in BAD)} |",
         "|---" * (1 + len(BAD)) + "|",
@@ -76,7 +118,7 @@ def tables() -> str:
                 counts.append(sum(bool(one - {right} - ({"c1", "g1"} if pair else set())) for one in told))
                 cells.append(" / ".join(f"{100 * count / rounds:.3g}" for count in counts))
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_slow_rows(rounds)])
 
 
 if __name__ == "__main__":

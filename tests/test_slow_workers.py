@@ -1,0 +1,124 @@
+"""Who lets wait is named, by how long answers took beside those of the others; what is alike is left alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from scipy.stats import binom
+
+from serve_eval.slow_workers import ALPHA, Timed, asked, in_run, told
+
+CONTEXTS, GENERATIONS = ("c0", "c1"), ("g0", "g1", "g2", "g3")
+
+
+def each(slow: dict[str, float], prompts: int = 40, tokens: dict[str, int] = {}) -> list[Timed]:  # noqa: B006
+    """Every worker answers every prompt, prompt k in 1 + k / 10 s, or so many times as long."""
+
+    def one(context: str | None, generation: str | None, k: int) -> Timed:
+        name = context or generation or ""
+        return Timed(context, generation, f"{k}", (1 + k / 10) * slow.get(name, 1.0), tokens.get(name, 50))
+
+    contexts = [one(c, None, k) for k in range(prompts) for c in CONTEXTS]
+    return contexts + [one(None, g, k) for k in range(prompts) for g in GENERATIONS]
+
+
+def pairs(slow: dict[str, float], prompts: int = 40) -> list[Timed]:
+    """Every pair; a pair takes as long as both legs, or so much longer as is said of the pair."""
+    return [
+        Timed(c, g, f"{k}", (slow.get(c, 1.0) + slow.get(g, 1.0)) * slow.get(f"{c} + {g}", 1.0), 50)
+        for k in range(prompts)
+        for c in CONTEXTS
+        for g in GENERATIONS
+    ]
+
+
+def slow(alone: list[Timed], joint: list[Timed]) -> tuple[list[str], list[str]]:
+    first, second = ([f"{row.role} {row.worker}" for row in rows if row.slow] for rows in asked(alone, joint))
+    return first, second
+
+
+@pytest.mark.parametrize(
+    ("alone", "joint", "named"),
+    [
+        ({}, {}, ([], [])),
+        ({"g2": 2.1}, {}, (["generation g2"], [])),
+        ({"g2": 2.0}, {}, ([], [])),
+        ({"c1": 10.0}, {}, (["context c1"], [])),
+        (dict.fromkeys(GENERATIONS, 2.1), {}, (["generation "], [])),
+        (dict.fromkeys(CONTEXTS, 5.0), {}, (["context "], [])),
+        ({"g0": 9.0, "g1": 9.0, "g2": 9.0}, {}, ([], [])),  # most are slow: the fourth is the odd one
+        ({}, {"g2": 9.0}, ([], ["generation g2"])),
+        ({}, {"c1 + g2": 2.1}, ([], ["pair c1 + g2"])),
+        ({}, {"c1": 50.0, "g2": 50.0}, ([], ["context c1", "generation g2"])),  # they explain their pair
+    ],
+)
+def test_who_is_slow_among_those_who_were_asked_the_same(
+    alone: dict[str, float], joint: dict[str, float], named: tuple[list[str], list[str]]
+) -> None:
+    assert slow(each(alone), pairs(joint)) == named
+
+
+def test_a_slow_answer_now_and_then_is_not_told() -> None:
+    timed = [one._replace(seconds=99.0) if one.generation == "g1" and int(one.prompt) < 20 else one for one in each({})]
+    assert slow(timed, []) == ([], [])
+    assert slow([one for one in each({"g1": 9.0}) if int(one.prompt) < 6], []) == ([], [])  # so few prove nothing
+
+
+def test_longer_answers_may_take_longer() -> None:
+    """As when the other servers break off, or say nothing at all."""
+    others = dict.fromkeys(("g0", "g2", "g3"), 0)
+    assert slow(each({"g1": 5.0}, tokens={"g1": 80}), []) == ([], [])
+    assert slow(each({"g1": 5.0}, tokens=others), []) == ([], [])
+    assert slow(each({"g1": 5.0}, tokens={"g1": 60}), []) == (["generation g1"], [])
+
+
+def test_nothing_to_compare_with() -> None:
+    assert asked([], []) == ((), ())
+    assert in_run([]) == ()
+    assert in_run([Timed("c0", "g0", "1", 1.0, 5)] * 50) == ()
+
+
+def run(slow: dict[str, float], answers: int, *, in_turns: bool, spread: float = 0.3, seed: int = 1) -> list[Timed]:
+    """Every prompt goes to one pair; times with heavy tails."""
+    rng = random.Random(seed)
+    found = []
+    for k in range(answers):
+        c = CONTEXTS[k % 2] if in_turns else rng.choice(CONTEXTS)
+        g = GENERATIONS[k % 4] if in_turns else rng.choice(GENERATIONS)
+        time = rng.lognormvariate(0.0, spread) * max(slow.get(c, 1.0), slow.get(g, 1.0))
+        found.append(Timed(c, g, f"{k}", time, 50))
+    return found
+
+
+@pytest.mark.parametrize("in_turns", [True, False])
+@pytest.mark.parametrize("name", ["c1", "g2"])
+def test_a_slow_worker_of_a_run_is_named_and_not_its_partners(name: str, in_turns: bool) -> None:
+    [row] = [row for row in in_run(run({name: 6.0}, 200, in_turns=in_turns)) if row.slow]
+    assert row.worker == name
+    assert row.taken_s > 4 * row.others_s
+
+
+def test_a_few_answers_of_a_run_name_nobody() -> None:
+    assert not any(row.slow for row in in_run(run({"g2": 50.0}, 24, in_turns=True)))
+
+
+@pytest.mark.parametrize("spread", [0.5, 2.0])
+def test_of_a_healthy_run_nobody_is_called_slow_more_often_than_alpha_says(spread: float) -> None:
+    found = [in_run(run({}, 100, in_turns=False, spread=spread, seed=seed)) for seed in range(300)]
+    assert sum(any(row.slow for row in rows) for rows in found) <= binom.ppf(0.999, 300, ALPHA)
+
+
+def test_it_is_said_in_a_sentence() -> None:
+    alone, _ = asked(each({"g2": 4.0}), [])
+    [row] = [row for row in alone if row.slow]
+    said = "generation server g2 takes 11.8 s per answer and the other generation servers 2.95 s (medians); more than 2"
+    assert told(row).startswith(f"slow_worker: {said} times as long for 40 of 40 (p = ")
+    [leg] = [row for row in asked(each(dict.fromkeys(GENERATIONS, 4.0)), [])[0] if row.slow]
+    assert told(leg).startswith(
+        "slow_leg: the generation servers take 11.8 s per answer and the context servers 2.95 s"
+    )
+    [pair] = [row for row in asked([], pairs({"c1 + g2": 5.0}))[1] if row.slow]
+    assert told(pair, "answer of a pair").startswith(
+        "slow_pair: context server c1 with generation server g2 takes 10 s per answer of a pair, and either of them "
+    )
