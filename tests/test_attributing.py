@@ -143,7 +143,7 @@ def slow(done: Attributed) -> list[tuple[str, str]]:
     return [(row.role, row.worker) for part in (done.alone, done.in_pairs) if part for row in part.times if row.slow]
 
 
-@pytest.mark.parametrize("with_pairs", [True, False])
+@pytest.mark.parametrize("with_pairs", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_slow_worker_is_named_and_fails_nothing(plan: Plan, answers: Path, tmp_path: Path, with_pairs: bool) -> None:
     """So slow that no busy machine makes the others look so; of three, one is always beside the slow one."""
     faults = {"generation_1": {"latency_s": 0.4}}
@@ -159,6 +159,7 @@ def test_a_slow_worker_is_named_and_fails_nothing(plan: Plan, answers: Path, tmp
     assert [row["worker"] for row in written["alone"]["times"] if row["slow"]] == [guilty]
 
 
+@pytest.mark.slow
 def test_a_slow_leg_is_told(plan: Plan, answers: Path, tmp_path: Path) -> None:
     faults = {f"generation_{i}": {"latency_s": 0.4} for i in range(2)}
     done, _ = asked(plan, tmp_path, 2, 2, samples=24, with_pairs=False, answers=answers, faults=faults)
@@ -167,6 +168,7 @@ def test_a_slow_leg_is_told(plan: Plan, answers: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0
 
 
+@pytest.mark.slow
 def test_of_whole_servers_the_slow_one_is_named_as_one(plan: Plan, answers: Path, tmp_path: Path) -> None:
     def whole(there: Deployed) -> list[Worker]:
         return [worker(url) for name, url in there.workers.items() if name.startswith("generation")]

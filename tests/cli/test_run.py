@@ -121,7 +121,7 @@ def test_both_tasks_are_judged_and_mmlu_names_both_numbers(flags: list[str], tmp
     assert report == _report(tmp_path)
 
 
-@pytest.mark.parametrize("again", ["same command", "--resume"])
+@pytest.mark.parametrize("again", [pytest.param("same command", marks=pytest.mark.slow), "--resume"])
 def test_a_killed_run_goes_on_and_ends_with_the_numbers_of_an_uninterrupted_one(
     flags: list[str], tmp_path: Path, again: str
 ) -> None:

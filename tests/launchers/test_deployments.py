@@ -16,6 +16,7 @@ from serve_eval.report.page import write_page
 from serve_eval.schema import Plan, Spec
 
 
+@pytest.mark.slow
 def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
     plan_of: Callable[..., Plan], standin: Callable[..., None], tmp_path: Path
 ) -> None:

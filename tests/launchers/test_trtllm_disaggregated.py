@@ -194,7 +194,7 @@ def test_perf_metrics_are_kept_by_all_servers_when_they_are_asked_for() -> None:
 # ----------------------------------------------------------------------------------------------------- lifecycle
 
 
-@pytest.mark.parametrize("discovery", [False, True])
+@pytest.mark.parametrize("discovery", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_many_start_answer_and_stop(discovery: bool, context: LaunchContext, standin: Standin, said: list[str]) -> None:
     standin(STANDIN_LOAD_S="0.2")
     assert start(context, complete, context_servers={"num_instances": 2}, discovery=discovery)
