@@ -58,7 +58,7 @@ def _compared(task: ComparedTask) -> Iterator[Finding]:
     verdict = task.verdict
     if verdict.outcome == "FAIL":
         a, b = task.a.value, task.b.value
-        yield Finding(COMPARE, "FAIL", f"FAIL: {a} -> {b}, {task.worse} turned wrong and {task.better} right")
+        yield Finding(COMPARE, "FAIL", f"FAIL: {a:.2f} -> {b:.2f}, {task.worse} turned wrong and {task.better} right")
     if verdict.outcome == "ERROR":
         yield Finding(COMPARE, "ERROR", "; ".join(verdict.reasons))
     for line in task.warnings:
