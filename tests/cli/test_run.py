@@ -311,9 +311,9 @@ def test_a_port_where_nobody_listens_is_said_at_once(flags: list[str], tmp_path:
     ("kind", "said"),
     [
         ("html", "an HTML page"),
-        ("empty_choices", "no choices"),
-        ("null_content", "neither a text nor"),
-        ("bad_json", "not an OpenAI answer"),
+        pytest.param("empty_choices", "no choices", marks=pytest.mark.slow),
+        pytest.param("null_content", "neither a text nor", marks=pytest.mark.slow),
+        pytest.param("bad_json", "not an OpenAI answer", marks=pytest.mark.slow),
         ("disconnect", "the connection ended before an answer came"),
         ("500", "HTTP 500"),
         ("wrapped_400", "Bad Request"),
