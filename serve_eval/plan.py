@@ -33,7 +33,7 @@ from serve_eval import connection, folders, origins, protocol
 from serve_eval.address import normalise_base_url
 from serve_eval.cases.planned import Planned, planned
 from serve_eval.errors import PlanError
-from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, lives
+from serve_eval.schema import EARLY_RULES, AccuracySpec, Connection, Limits, Plan, Spec, lives
 
 TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts"
 EPS = 0.01
@@ -433,8 +433,9 @@ def _check_values(
         problems.add(("early_stop",), "must be true, false or a probability between 0 and 1, such as 0.01")
     if eps and sections["limits"].get("order") in ("prefix", "longest"):
         problems.add(("early_stop",), "starts the samples in random order: leave out --order")
-    if eps and rule != "classic":
-        problems.add(("early_stop",), f"decides the classic verdict, not {rule!r}: leave one of the two out")
+    if eps and rule not in EARLY_RULES:
+        known = ", ".join(EARLY_RULES)
+        problems.add(("early_stop",), f"is known for the rules {known}, not for {rule!r}: leave one of the two out")
     for name, value in sections["limits"].items():
         if isinstance(value, bool | str):
             continue

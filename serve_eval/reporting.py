@@ -24,6 +24,7 @@ from serve_eval.report.exit_code import exit_code
 from serve_eval.rerunning import archived
 from serve_eval.schema import (
     MEAN,
+    PAIRED_RULES,
     Ability,
     Endpoint,
     Limits,
@@ -37,8 +38,7 @@ from serve_eval.schema import (
 )
 from serve_eval.served import Served
 from serve_eval.validity import remarks
-from serve_eval.verdicts import _acceptance
-from serve_eval.verdicts._classic import decided_early
+from serve_eval.verdicts import _acceptance, _early
 from serve_eval.work import Work, random_order
 
 SCHEMA_VERSION = 2
@@ -61,9 +61,16 @@ def report_on(
     unsupported = run_folder.unsupported(folder)
     loads = run_folder.loads(folder)
     known = served.read(folder)
+    looked_at = run_folder.looked_at(folder)
     tasks = tuple(
         _report_task(
-            w, plan, judge, unsupported.get(w.p.task.name), known, [plan.limits, *(load.limits for load in loads)]
+            w,
+            plan,
+            judge,
+            unsupported.get(w.p.task.name),
+            known,
+            [plan.limits, *(load.limits for load in loads)],
+            looked=w.p.task.name in looked_at,
         )
         for w in work
     )
@@ -88,10 +95,12 @@ def _report_task(
     lacks: Ability | None,
     known: Mapping[str, Mapping[str, Sequence[Served]]] | None,
     sessions: Sequence[Limits],
+    *,
+    looked: bool,
 ) -> TaskReport:
     """`lacks` is what the endpoint cannot do; a task that was answered to its end before stays judged. `known` is who
-    answered what, by task and sample; `sessions` are the limits of those
-    in which answers were had."""
+    answered what, by task and sample; `sessions` are the limits of those in which answers were had. `looked`: a paired
+    rule looked at the task on the way, in this session or before."""
     p, tally = w.p, w.tally
     early = None if w.early is None else w.early.result()
     unasked = lacks is not None and w.unfinished
@@ -103,10 +112,15 @@ def _report_task(
     elif p.reference is None:
         verdict = _unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
     elif early is not None and early.stopped:
-        verdict = decided_early(result, p.reference, p.hypothesis, early)
+        verdict = _early.decided(result, p.reference, p.hypothesis, early)
     else:
         pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.runs())
-        verdict = judge(result, p.reference, p.hypothesis, pairs)
+        asked = result, p.reference, p.hypothesis, pairs
+        if plan.verdict.name in PAIRED_RULES and (looked or early is not None):
+            margin = plan.verdict.options.get("margin")
+            verdict = _early.judged_after_looks(judge, plan.verdict.name, *asked, margin=margin)
+        else:
+            verdict = judge(*asked)
         if note:
             verdict = replace(verdict, warnings=(*verdict.warnings, note))
         verdict = replace(verdict, early=early)
@@ -159,7 +173,7 @@ def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why:
 def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
     rule = folders.load(VERDICTS, spec.name)
     options = folders.check_options(rule, spec.options, f"verdict.{spec.name}")
-    return lambda *arguments: rule(*arguments, **options)
+    return lambda *arguments, **more: rule(*arguments, **{**options, **more})
 
 
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:

@@ -11,6 +11,7 @@ report.json          the report                        report.html          the 
 logs/                of launched servers
 served.jsonl         which servers behind one door answered which request, where the door tells it
 order.json           the seed of the order of a run that may stop early
+looks.json           the tasks that a paired rule looked at on the way, and which rule: a part of their alpha is spent
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.schema import Ability, Endpoint, Load, Plan, lives
 
 PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
-ORDER_FILE, PAGE_FILE = "order.json", "report.html"
+ORDER_FILE, PAGE_FILE, LOOKS_FILE = "order.json", "report.html", "looks.json"
 
 FREE_FIELDS = (
     "limits",
@@ -149,6 +150,25 @@ def order_seed(path: Path, *, draw: bool) -> int | None:
     seed = secrets.randbits(32)
     write_private(file, pretty_json({"early_stop_seed": seed}))
     return seed
+
+
+def looked_at(path: Path) -> dict[str, str]:
+    """Read which tasks a paired rule looked at for an early stop, and which rule. Raises RunFolderError for a damaged
+    file."""
+    file = path / LOOKS_FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
+    except msgspec.MsgspecError as error:
+        raise RunFolderError(
+            f"{file} cannot be read: {error}", hint='Restore it: {"TASK": "noninferiority"} for each task of the run.'
+        ) from error
+
+
+def note_looks(path: Path, tasks: Mapping[str, str]) -> None:
+    """Keep that paired rules look at these tasks: alpha that was spent stays so when the run goes on without looks."""
+    before = looked_at(path)
+    if (after := {**before, **tasks}) != before:
+        write_private(path / LOOKS_FILE, pretty_json(after))
 
 
 @contextmanager

@@ -92,10 +92,11 @@ class Plan:
     """Everything that decides what a run asks and how it is judged. Pure data; saved with the run.
 
     `model` is the name that is sent and under which references are looked up; `reference_model` overrides the second.
-    `limit` is the size of a seeded random subset per task (None: all planned samples), each of which is asked `repeats`
-    times. `early_stop` is the probability with which the classic verdict of a task that is not asked to its end may
-    differ from that of the whole (None: all is asked). `allow_code_execution`: code that the endpoint wrote may be run
-    on this machine. `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
+    `limit` is the size of a seeded random subset per task (None: all planned samples), each of which is asked
+    `repeats` times. `early_stop` is the probability with which the classic verdict of a task that is not asked to its
+    end may differ from that of the whole (None: all is asked); under a paired rule, that of too many answers missing
+    unseen. `allow_code_execution`: code that the endpoint wrote may be run on this machine. `include_path` are
+    folders of the user's own tasks, scorers, launchers and verdict rules.
     """
 
     model: str | None
@@ -960,15 +961,27 @@ class Ability:
     help: str = ""
 
 
+PAIRED_RULES = ("paired", "noninferiority")
+"""Verdict rules that compare sample by sample. An early stop under one of them spends a part of its alpha on looks."""
+EARLY_RULES = ("classic", *PAIRED_RULES)
+"""Verdict rules that can be decided before all was asked."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStop:
-    """How far a task came that may stop early: when it was `stopped`, its verdict equals that of all `planned` samples
-    except with probability `eps` at most.
+    """How far a task came that may stop early.
+
+    When it was `stopped` under the classic `rule`, its verdict equals that of all `planned` samples except with
+    probability `eps` at most. Under a paired rule a drop of `margin` points was excluded or shown with an error of
+    `alpha` at most, which is what the looks may spend of the task's alpha, and too many answers would have been missing
+    with probability `eps` at most.
 
     Decided on the first `looked_at` samples of a random order (`order_seed`), of which `missing` have no answer;
     `estimate` is the mean of the others in points, and partial. `paired`: the reference's scores per sample were known,
     and not only their mean. `saved` samples have no result and need none; the requests of a few of them were in flight.
-    The wealths of both bets are natural logarithms; 1 / `eps` decides (None: without bound).
+    The wealths of the bets are natural logarithms (None: without bound): 2 / `eps` decides, or 1 / `alpha`, once that
+    for few missing answers has reached 1 / `eps`. `held` is how often a decision was put off because the latest answers
+    looked worse than those before.
     """
 
     eps: float
@@ -983,6 +996,11 @@ class EarlyStop:
     saved: int
     log_wealth_pass: float | None
     log_wealth_fail: float | None
+    log_wealth_answered: float | None = None
+    rule: str = "classic"
+    alpha: float | None = None
+    margin: float | None = None
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

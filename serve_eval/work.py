@@ -16,9 +16,8 @@ from serve_eval.judgements import Judgements
 from serve_eval.order import arranged
 from serve_eval.preparation import PreparedTask
 from serve_eval.rerunning import Rerun
-from serve_eval.schema import Limits, Plan, Program, Question
+from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question
 from serve_eval.tally import Tally, replay, take
-from serve_eval.validity import MAX_MISSING
 
 if TYPE_CHECKING:
     from serve_eval.early import Prefix
@@ -122,10 +121,11 @@ def may_stop_early(plan: Plan, work: Sequence[Work], folder: Path, *, draw: bool
             how = "run" if w.judgements is None else "judged"
             w.note = f"no early stop: the answers are {how}, and so scored, after the last one came"
             continue
-        limit = float(plan.verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
-        w.early, w.note = watch(w.p, w.tally, eps=plan.early_stop, seed=seed, max_missing=limit)
+        w.early, w.note = watch(w.p, w.tally, plan.verdict, eps=plan.early_stop, seed=seed)
         if w.early is not None:
             w.early.look()
+    if draw and plan.verdict.name in PAIRED_RULES:
+        run_folder.note_looks(folder, {w.p.task.name: plan.verdict.name for w in work if w.early is not None})
 
 
 def order_seed(w: Work, plan: Plan) -> str:

@@ -156,11 +156,16 @@ def run(
     ] = None,
     early_stop: Annotated[
         bool | None,
-        _flag("--early-stop/--no-early-stop", "Stop when the classic verdict is as good as certain.", _JUDGED),
+        _flag("--early-stop/--no-early-stop", "Stop when the verdict is as good as certain.", _JUDGED),
     ] = None,
     early_stop_eps: Annotated[
         float | None,
-        _flag("--early-stop-eps", "Early stop with this probability of another verdict (default .01).", _JUDGED),
+        _flag(
+            "--early-stop-eps",
+            "Early stop with this probability of another verdict (default .01); under a rule that compares pairs, of "
+            "too many missing answers: its error is its alpha.",
+            _JUDGED,
+        ),
     ] = None,
     strict: Annotated[bool, _flag("--strict", "Exit with 1 instead of 3.", _JUDGED)] = False,
     api_key_env: Annotated[

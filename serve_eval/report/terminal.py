@@ -247,12 +247,16 @@ def _early(early: EarlyStop) -> str:
     """How far it came, in a line."""
     known = "the reference's scores per sample" if early.paired else "the reference's mean alone"
     if early.decision is None:
-        return f"undecided on the first {early.looked_at} of {early.planned} samples, by {known}"
+        held = ", of which the latest look worse than those before" if early.held else ""
+        return f"undecided on the first {early.looked_at} of {early.planned} samples, by {known}{held}"
     said = [f"{early.decision} after {early.looked_at} of {early.planned} samples, by {known}"]
     if not early.stopped:
         return f"{said[0]}, when all had been asked"
     said.append(f"{early.saved} samples saved")
     said.append(f"estimate {_number(early.estimate)} (partial)")
+    if early.margin is not None:
+        did = "excluded" if early.decision == "PASS" else "shown"
+        said.append(f"a drop of {early.margin:g} points {did}")
     return "; ".join(said)
 
 

@@ -12,6 +12,9 @@ from serve_eval.verdicts._paired import check_margin, compare
 
 NEEDS_PAIRS = True
 
+MARGIN = 1.0
+"""The drop that must be excluded, in points, unless one is given."""
+
 
 def check(**options: object) -> None:
     """Raises PlanError for options that cannot be meant, before anything is sent."""
@@ -24,7 +27,7 @@ def judge(
     hypothesis: Hypothesis,
     pairs: Pairs | None,
     *,
-    margin: float = 1.0,
+    margin: float = MARGIN,
     max_missing: float = validity.MAX_MISSING,
 ) -> Verdict:
     """Verdict of one task. `margin` is in points and fixed before the run.
