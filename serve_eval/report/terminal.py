@@ -270,7 +270,9 @@ def paired_text(paired: PairedComparison) -> str:
     if paired.p is not None:
         said.append(f"p {paired.p:.4f} ({paired.method})")
     if paired.lower is not None:
-        excluded = f"a drop larger than {max(0.0, -paired.lower):.3f} points is excluded at {1.0 - paired.alpha:.0%}"
+        excluded = (
+            f"a drop larger than {max(0.0, -paired.lower):.3f} points is excluded at {100.0 * (1.0 - paired.alpha):g}%"
+        )
         said.append(excluded)
     said.append(f"finding {paired.finding}" + (f" ({', '.join(paired.reasons)})" if paired.reasons else ""))
     return "; ".join(said)
