@@ -151,16 +151,16 @@ def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probabili
     """The worst case: with the one missing answer wrong it fails by one answer, with it right it passes by none. Each
     bet may err. With half of the evidence, 29 % would be decided."""
     eps, runs = 0.2, 600
-    found = _decisions([1.0] * 199 + [0.0] * 200 + [None], runs, threshold=0.5, eps=eps)
+    found = _decisions([1.0] * 199 + [0.0] * 200 + [None], runs, threshold=0.5, eps=eps, max_missing=1.0)
     assert runs - found[None] <= acceptance_region(runs, eps)[1]
     assert found[Decision.PASS] > 0 < found[Decision.FAIL]
 
 
 def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_halved_at_most() -> None:
     eps, runs = 0.2, 250
-    below = _decisions([1.0] * 199 + [0.0] * 201, runs, threshold=0.5, eps=eps)
+    below = _decisions([1.0] * 199 + [0.0] * 201, runs, threshold=0.5, eps=eps, max_missing=1.0)
     assert below[Decision.PASS] <= acceptance_region(runs, eps / 2)[1]
-    on_it = _decisions([1.0] * 200 + [0.0] * 200, runs, threshold=0.5, eps=eps)
+    on_it = _decisions([1.0] * 200 + [0.0] * 200, runs, threshold=0.5, eps=eps, max_missing=1.0)
     assert on_it[Decision.FAIL] <= acceptance_region(runs, eps / 2)[1]
 
 
