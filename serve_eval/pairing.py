@@ -53,7 +53,9 @@ def with_reference(
 
     higher = task.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
     before = [[run[place] for place in places] for run in stored.runs]
-    return pair(before, [list(run) for run in runs], lo=stored.lo, hi=stored.hi, higher_is_better=higher), None
+    lo, hi = stored.lo, stored.hi
+    now = [[reference_samples.as_stored(score, lo, hi) for score in run] for run in runs]
+    return pair(before, now, lo=lo, hi=hi, higher_is_better=higher), None
 
 
 def _stored(dataset: Dataset, reference: Reference) -> tuple[SampleScores | None, Sequence[int], str | None]:

@@ -195,6 +195,13 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                 f"({Path(p.reference.file).name}:{p.reference.line}) has no scores per sample",
                 hint="Register runs of your own: serve-eval references register RUN... --references-dir DIR.",
             )
+        needed = getattr(rule, "NEEDS_REFERENCE_RUNS", 1)
+        if p.reference is not None and p.reference.runs is not None and len(p.reference.runs.values) < needed:
+            raise NotComparableError(
+                f"{p.task.name}: the verdict {plan.verdict.name!r} needs {needed} reference runs, and the reference "
+                f"({Path(p.reference.file).name}:{p.reference.line}) is of {len(p.reference.runs.values)}",
+                hint="Register more: serve-eval references register RUN RUN RUN --references-dir DIR --reason '...'.",
+            )
 
 
 def _other_versions(work: Sequence[Work], endpoint: Endpoint) -> list[str]:

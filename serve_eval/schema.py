@@ -798,6 +798,22 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorComparison:
+    """The test of a drop among the anchors, the prompts that every reference run but the last had right.
+
+    `reference_lost` of the `anchors` prompts are those that the last reference run, which did not choose them, had
+    wrong, `candidate_lost` those of the candidate's first run. `p` is that of "no drop"; `p_range` holds it with every
+    missing answer at its best and at its worst.
+    """
+
+    anchors: int
+    reference_lost: int
+    candidate_lost: int
+    p: float | None
+    p_range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PairedComparison:
     """The same prompts, answered by the runs of a reference and by this one. In points; negative is worse.
 
@@ -805,6 +821,9 @@ class PairedComparison:
     1 - `alpha` (None: none is). `down` and `up` count right turned wrong and wrong turned right against the
     reference's first run, where answers are right or wrong. `margin` is the drop that matters. `finding` is PASS,
     SMALL_DROP (proven, and excluded from reaching the margin), FAIL or INCONCLUSIVE, with its reasons.
+
+    `cochran_q` with its `cochran_p` tests whether the runs of a side differ as a whole (None: no side has several);
+    `inflation` is the factor on every standard error that follows, 1 where they do not. `anchors` is a test of its own.
     """
 
     reference_runs: int
@@ -828,6 +847,10 @@ class PairedComparison:
     equivalent: bool
     finding: str
     reasons: tuple[str, ...] = ()
+    cochran_q: float | None = None
+    cochran_p: float | None = None
+    inflation: float = 1.0
+    anchors: AnchorComparison | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
