@@ -49,6 +49,7 @@ lint: $(VENV)/.dev
 # Error rates of every rule by simulation, in a few minutes; docs/method.md and docs/watch.md hold what it printed.
 calibrate: $(VENV)/.runtime
 	@$(BIN)/python -m tests.stats.calibrate
+	@$(BIN)/python -m tests.stats.calibrate_early
 	@$(BIN)/python -m tests.stats.calibrate_onset
 	@$(BIN)/python -m tests.stats.calibrate_watch
 	@$(BIN)/python -m tests.stats.calibrate_workers

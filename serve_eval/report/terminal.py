@@ -259,7 +259,7 @@ def _early(early: EarlyStop) -> str:
     said.append(f"estimate {_number(early.estimate)} (partial)")
     if early.margin is not None:
         did = "excluded" if early.decision == "PASS" else "shown"
-        said.append(f"a drop of {early.margin:g} points {did}")
+        said.append(f"a drop of {early.margin:.4g} points {did}")
     return "; ".join(said)
 
 

@@ -22,7 +22,7 @@ def decided(result: TaskResult, reference: Reference, hypothesis: Hypothesis, ea
     else:
         did = "excluded" if outcome is VerdictOutcome.PASS else "shown"
         promise = (
-            f"a drop of {early.margin:g} points is {did} at {1.0 - early.alpha:.1%}, alpha {early.alpha:g} of the "
+            f"a drop of {early.margin:.4g} points is {did} at {1.0 - early.alpha:.1%}, alpha {early.alpha:g} of the "
             f"{hypothesis.alpha:g} being for the looks"
         )
     warning = (

@@ -376,12 +376,14 @@ def main() -> None:
         medians = [one.result() for one in needs]
     ordered = cells()
     print(
-        f"Early classic verdicts that differ from the whole run's, in % of the runs (exact 95 % interval), eps {EPS:g}:\n"
+        f"Early classic verdicts that differ from the whole run's, in % of the runs (exact 95 % interval), eps {EPS:g}"
+        ":\n"
     )
     head = ["prompts", "n", "nominal", "differ", "stopped", "asked, %", "remark"]
     print(_table(head, [_row(cell, next(rows[k] for k in rows if _same(k, cell))) for cell in ordered]))
     print(
-        f"\nRules that compare pairs, alpha {ALPHA:g}, half of it on the looks; wrong verdicts by looks and end together:\n"
+        f"\nRules that compare pairs, alpha {ALPHA:g}, half of it on the looks; wrong verdicts in %, by looks and end "
+        "together:\n"
     )
     head = ["margin", "n", "drop", "nominal", "wrong", "PASS, %", "stopped", "asked, %", "remark"]
     print(_table(head, [_paired_row(cell, found) for cell, found in zip(paired, ends, strict=True)]))
