@@ -755,7 +755,8 @@ class TaskResult:
 class ReferenceRuns:
     """The runs that a reference is the mean of: `values` in points and in their order, `sigma` the standard deviation
     of a sample's score in points. `samples` is a file with the scores of each sample, beside the reference file, with
-    its checksum."""
+    its checksum. `cochran_q`, with `df` degrees of freedom and its `p`, says whether the runs differ as a whole (None:
+    a single run, too few prompts whose score varied, or an entry of an older version)."""
 
     values: tuple[float, ...]
     n: int
@@ -764,6 +765,9 @@ class ReferenceRuns:
     sha256: str
     endpoint: str | None = None
     hardware: str | None = None
+    cochran_q: float | None = None
+    df: int | None = None
+    p: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
