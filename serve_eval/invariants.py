@@ -4,7 +4,7 @@ Three passes come first: `cold`, which is an arm of its own where the server has
 `again`, which find the prompts in the prefix cache. How these two differ is the endpoint's own nondeterminism; an arm
 that differs from `base` in more prompts is broken. Prompts of a length cannot be had of those of a task: the arms about
 chunks of long prompts ask generated ones, see `chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json
-is the result.
+is the result. All arms but `shuffled` ask in one random order, whose seed OUT/order.json keeps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import answer_pairs, origins, run_folder
+from serve_eval import answer_pairs, order_seed, origins, run_folder
 from serve_eval.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.chunk_lengths import Lengths, lengths
 from serve_eval.comparison import Labelled
@@ -60,13 +60,15 @@ Placed = Mapping[str, Lengths | str]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arm:
     """A pass over the prompts: what is otherwise than in the first of the two passes `against`, whose second one is
-    that again. None: it is only there to be compared with. `prepared` are its tasks where they are prepared already."""
+    that again. None: it is only there to be compared with. `prepared` are its tasks where they are prepared already.
+    `shift` is added to the seed of the order that the others share."""
 
     name: str
     what: str
     plan: Plan
     against: tuple[str, str] | None = (BASE, AGAIN)
     prepared: Sequence[PreparedTask] | None = None
+    shift: int = 0
 
 
 async def check(
@@ -104,6 +106,9 @@ async def check(
         logs.mkdir(mode=0o700, exist_ok=True)
 
         placed = _placed(out_dir)
+        seed = order_seed.shared(out_dir, plan, [out_dir / COLD])
+        if (line := order_seed.not_followed(plan, seed)) is not None:
+            told(f"warning: {line}")
 
         def every() -> list[_Arm]:
             return [*arms, *_chunk_arms(plan, {s: placed[s] for s in sizes() if s in placed}, chat=chat)]
@@ -117,12 +122,12 @@ async def check(
         if pending() or any(size not in placed for size in sizes()):
             async with launch(plan, prepared, logs, told=told) as endpoint:
                 for arm in pending():
-                    await _pass(arm, out_dir, endpoint, progress, environ, told)
+                    await _pass(arm, out_dir, seed, endpoint, progress, environ, told)
                 if new := [size for size in sizes() if size not in placed]:
                     placed |= await _place(plan, endpoint, new, environ, chat=chat)
                     run_folder.write_private(out_dir / CHUNKS_FILE, run_folder.pretty_json(placed))
                 for arm in pending():
-                    await _pass(arm, out_dir, endpoint, progress, environ, told)
+                    await _pass(arm, out_dir, seed, endpoint, progress, environ, told)
         skipped |= {f"chunked_{size}": why for size in sizes() if isinstance(why := placed[size], str)}
         found = replace(
             _judged(out_dir, plan, every(), skipped),
@@ -138,7 +143,8 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
     limits = plan.limits
     many = limits.concurrency
     in_a_row = replace(plan, repeats=COPIES, limits=replace(limits, order="prefix"))
-    # The seed decides which prompts are asked too: they are the same in every arm.
+    # `prepared` has the prompts, which are the same in every arm, whatever the plan's seed. Folders of older versions
+    # are bound to that of `shuffled`, and took its order from it.
     arms = [
         _Arm(name=COLD, what="asked for the first time, against what stands in the prefix cache", plan=plan),
         _Arm(name=BASE, what="", plan=plan, against=None),
@@ -147,6 +153,7 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
             name="shuffled",
             what="in another order, so that others share a batch",
             plan=replace(plan, seed=plan.seed + 1, limits=replace(limits, order="random")),
+            shift=1,
         ),
         _Arm(
             name="streamed" if not limits.stream else "whole",
@@ -261,6 +268,7 @@ def _binding(plan: Plan) -> dict[str, Any]:
 async def _pass(
     arm: _Arm,
     out_dir: Path,
+    seed: int,
     endpoint: Endpoint,
     progress: Progress | None,
     environ: Mapping[str, str],
@@ -274,6 +282,7 @@ async def _pass(
         launching=lambda *_: nullcontext(endpoint),
         told=lambda line: told(f"{arm.name}: {line}"),
         prepared=arm.prepared,
+        seed=seed + arm.shift,
     )
 
 

@@ -17,6 +17,7 @@ from serve_eval.degradation import degradations
 from serve_eval.degradation import told as told_of
 from serve_eval.endpoint import LAUNCHERS
 from serve_eval.errors import NotComparableError
+from serve_eval.order_seed import OrderSeeds
 from serve_eval.preparation import PreparedTask
 from serve_eval.probe import reason
 from serve_eval.protocol import TASKS
@@ -50,6 +51,7 @@ def report_on(
     work: Sequence[Work],
     endpoint: Endpoint,
     folder: Path,
+    seeds: OrderSeeds,
     warnings: Sequence[str],
     started_at: datetime,
     wall_s: float,
@@ -62,6 +64,7 @@ def report_on(
     loads = run_folder.loads(folder)
     known = served.read(folder)
     looked_at = run_folder.looked_at(folder)
+    limits = [plan.limits, *(load.limits for load in loads)]
     tasks = tuple(
         _report_task(
             w,
@@ -69,7 +72,8 @@ def report_on(
             judge,
             unsupported.get(w.p.task.name),
             known,
-            [plan.limits, *(load.limits for load in loads)],
+            seeds,
+            limits,
             looked=w.p.task.name in looked_at,
         )
         for w in work
@@ -94,6 +98,7 @@ def _report_task(
     judge: Callable[..., Verdict],
     lacks: Ability | None,
     known: Mapping[str, Mapping[str, Sequence[Served]]] | None,
+    seeds: OrderSeeds,
     sessions: Sequence[Limits],
     *,
     looked: bool,
@@ -131,7 +136,7 @@ def _report_task(
         verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
     judges = () if w.judgements is None else w.judgements.figures(p.task, tally.samples, w.journal.records())
     one_token = p.task.sampling.max_tokens <= 2
-    planned = random_order(w, plan, sessions)
+    planned = random_order(w, seeds, sessions)
     worse = () if planned is None else degradations(tally.course(planned), p.task.metric, len(tally.samples))
     said = remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop)
     who = None

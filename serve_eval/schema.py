@@ -64,8 +64,9 @@ class Limits:
     """How fast, how long, how patient: limits never change what is asked, so a resumed run may use others.
 
     `concurrency` is the number of requests in flight, "auto" to find it while the run goes on; `rate_limit` bounds the
-    starts of requests per second (None: not at all). `stream` asks for event streams, which adds the time to the first
-    token and per token to the report and changes no score.
+    starts of requests per second (None: not at all). `order_seed` is the seed of the random order of a run that begins
+    (None: it is drawn). `stream` asks for event streams, which adds the time to the first token and per token to the
+    report and changes no score.
 
     `max_attempts` is per sample and `retry_budget` per run: so many retries in all (None: a quarter of the samples that
     are asked, at least 100). `max_error_rate` is the share of failed samples beyond which the run stops.
@@ -77,6 +78,7 @@ class Limits:
     concurrency: int | Literal["auto"] = 64
     rate_limit: float | None = None
     order: Order = "random"
+    order_seed: int | None = None
     stream: bool = False
     max_attempts: int = 4
     retry_budget: int | None = None
@@ -754,7 +756,8 @@ class TaskResult:
 class ReferenceRuns:
     """The runs that a reference is the mean of: `values` in points and in their order, `sigma` the standard deviation
     of a sample's score in points. `samples` is a file with the scores of each sample, beside the reference file, with
-    its checksum."""
+    its checksum. `cochran_q`, with `df` degrees of freedom and its `p`, says whether the runs differ as a whole (None:
+    a single run, too few prompts whose score varied, or an entry of an older version)."""
 
     values: tuple[float, ...]
     n: int
@@ -763,6 +766,9 @@ class ReferenceRuns:
     sha256: str
     endpoint: str | None = None
     hardware: str | None = None
+    cochran_q: float | None = None
+    df: int | None = None
+    p: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

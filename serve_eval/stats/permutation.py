@@ -35,6 +35,7 @@ MAX_TYPES = 2_000
 DRAWS = 9_999
 MAX_FREQUENCIES = 1_500
 """Frequencies at which the characteristic function is evaluated before permutations are drawn instead."""
+FREQUENCIES_AT_ONCE = 32
 DECAYED = 1e-12
 """Size of the characteristic function that adds nothing any more, and the least p that the inversion gives."""
 REACH = 10.0
@@ -210,7 +211,7 @@ def _inverted(units: FloatArray, candidate_runs: int) -> float | None:
         return DECAYED if observed < 0.0 else 1.0
     step = math.pi / (abs(observed) + 2.0 * REACH * spread)
     ways = math.comb(runs, candidate_runs)
-    block = max(1, CHUNK // (centred.size * candidate_runs))
+    block = min(FREQUENCIES_AT_ONCE, max(1, CHUNK // (centred.size * candidate_runs)))
     total = 0.0
     for first in range(0, MAX_FREQUENCIES, block):
         places = numpy.arange(first, min(first + block, MAX_FREQUENCIES)) + 0.5

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from serve_eval.stats.instability import instability
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from serve_eval.stats.pairs import Pairs
 
 ALPHA = 0.05
@@ -36,11 +38,20 @@ class RunEffect:
 
 def run_effect(pairs: Pairs) -> RunEffect | None:
     """Test whether the runs of either side differ as a whole. None where no side has two runs with enough variation."""
+    return effect_within(pairs.reference, pairs.candidate)
+
+
+def effect_within(*sides: ArrayLike) -> RunEffect | None:
+    """Test whether the runs of any side, a row each with a column per prompt, differ as a whole.
+
+    None where no side has two runs with enough variation.
+    """
     import numpy
     from scipy.special import chdtrc
 
     q, df = 0.0, 0
-    for runs in (pairs.reference, pairs.candidate):
+    for side in sides:
+        runs = numpy.asarray(side, dtype=numpy.float64)
         complete = runs[:, ~numpy.isnan(runs).any(axis=0)]
         if len(runs) < 2 or int((complete != complete[0]).any(axis=0).sum()) < MIN_VARIED:
             continue
