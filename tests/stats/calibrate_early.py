@@ -40,7 +40,7 @@ PAIRED_RUNS = {198: 1500, 1319: 500, 4096: 200}
 POINT = 0.01
 TURNS_BY = 3.2
 """Drop of the second half, in margins, of an endpoint that turns worse at half: the whole run fails nearly always."""
-UNKNOWN = "was the verdict before it turned worse, when nothing of it could be known"
+UNKNOWN = "what comes after a stop cannot be known"
 
 Runs = tuple["FloatArray", "FloatArray"]
 """The reference's mean score per prompt, and the candidate's score (NaN: missing)."""
@@ -237,7 +237,7 @@ def needed(flip_rate: float, margin: float) -> list[float]:
     """Median requests until a drop of the margin is excluded where there is none, by fixed stakes alone and by those in
     use, each at the whole alpha and at half of it. The bet alone: runs without end, and nothing missing."""
     random = numpy.random.default_rng([round(1e6 * flip_rate), round(1e6 * margin)])
-    half, most, counts = margin / 2, 12_000, numpy.full((200, 4), numpy.inf)
+    half, most, counts = margin / 2, 12_000, numpy.full((600, 4), numpy.inf)
     for row in counts:
         before = endpoints(random, most, flip_rate=flip_rate)
         values = (0.5 + (run(random, before) - run(random, before)) / 2).tolist()
@@ -320,23 +320,25 @@ def _rate(hits: int, of: int) -> str:
     return f"{100 * hits / of:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def _row(cell: Cell, found: Found) -> list[str]:
-    why = ""
-    if interval(found.wrong, found.runs)[0] > EPS:
-        late = found.wrong - found.before
-        why = f"beyond: {100 * found.before / found.runs:.1f} {UNKNOWN}; {_rate(late, found.runs)} after"
-        if cell.turns_at is None:
-            why = "beyond its promise"
-    rate = _rate(found.wrong, found.runs)
-    return [
-        cell.name,
-        str(cell.n),
-        f"{100 * EPS:g}",
-        rate,
-        f"{100 * found.stopped / found.runs:.0f}",
-        _share(found),
-        why,
-    ]
+def _row(name: str, found: dict[int, Found]) -> list[str]:
+    """A population: per number of prompts how many runs differ and the share asked; what is beyond its promise is
+    marked with a star, and with the reason."""
+    shown, why = [], []
+    for n in SIZES:
+        one = found.get(n)
+        if one is None:
+            shown.append("")
+            continue
+        beyond = interval(one.wrong, one.runs)[0] > EPS
+        shown.append(f"{_rate(one.wrong, one.runs)}{'*' if beyond else ''}; {_share(one)}")
+        if beyond and one.before:
+            before, after = 100 * one.before / one.runs, _rate(one.wrong - one.before, one.runs)
+            why.append(f"of {n}: {before:.1f} before the change, {after} after it")
+        elif beyond:
+            why.append(f"of {n}: beyond its promise")
+    if why and any(one.before for one in found.values()):
+        why.append(UNKNOWN)
+    return [name, *shown, "; ".join(why)]
 
 
 def _share(found: Found | FoundPaired) -> str:
@@ -352,7 +354,6 @@ def _paired_row(cell: PairedCell, found: FoundPaired) -> list[str]:
         f"{cell.rule}, flip rate {cell.flip_rate}",
         str(cell.n),
         drop,
-        f"{100 * ALPHA:g}",
         f"{low} {_rate(wrong, found.runs)}",
         right,
         f"{100 * found.stopped / found.runs:.0f}",
@@ -374,18 +375,20 @@ def main() -> None:
         ends = list(pool.map(measure_paired, paired))
         rows = dict(zip(classic, pool.map(measure, classic, chunksize=4), strict=True))
         medians = [one.result() for one in needs]
-    ordered = cells()
+    by_name: dict[str, dict[int, Found]] = {cell.name: {} for cell in cells()}
+    for cell, one in rows.items():
+        by_name[cell.name][cell.n] = one
     print(
-        f"Early classic verdicts that differ from the whole run's, in % of the runs (exact 95 % interval), eps {EPS:g}"
-        ":\n"
+        f"Early classic verdicts that differ from the whole run's, in % of the runs (exact 95 % interval), nominally "
+        f"{100 * EPS:g} at most; % of the prompts that were asked, on average:\n"
     )
-    head = ["prompts", "n", "nominal", "differ", "stopped", "asked, %", "remark"]
-    print(_table(head, [_row(cell, next(rows[k] for k in rows if _same(k, cell))) for cell in ordered]))
+    head = ["prompts", *(f"n = {n}" for n in SIZES), "remark"]
+    print(_table(head, [_row(name, found) for name, found in by_name.items()]))
     print(
         f"\nRules that compare pairs, alpha {ALPHA:g}, half of it on the looks; wrong verdicts in %, by looks and end "
-        "together:\n"
+        f"together, nominally {100 * ALPHA:g} at most:\n"
     )
-    head = ["margin", "n", "drop", "nominal", "wrong", "PASS, %", "stopped", "asked, %", "remark"]
+    head = ["margin", "n", "drop", "wrong", "PASS, %", "stopped, %", "asked, %", "remark"]
     print(_table(head, [_paired_row(cell, found) for cell, found in zip(paired, ends, strict=True)]))
     print(
         f"\nMedian requests until a drop of 1 point is excluded where there is none, with {len(GRID)} fixed stakes:\n"
@@ -396,10 +399,6 @@ def main() -> None:
     for flip_rate, row in zip((0.011, 0.034), medians, strict=True):
         print(f"| {flip_rate} | {' | '.join(f'{one:.0f}' for one in row)} |")
     print(f"\n{time.monotonic() - began:.0f} s on {os.cpu_count()} cores")
-
-
-def _same(one: Cell, other: Cell) -> bool:
-    return (one.name, one.n) == (other.name, other.n)
 
 
 if __name__ == "__main__":
