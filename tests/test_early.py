@@ -185,6 +185,15 @@ def test_an_endpoint_that_turns_worse_is_not_passed_on_what_came_before() -> Non
     assert prefix.result().held > 0
 
 
+def test_answers_that_stop_coming_hold_a_decision_up() -> None:
+    prefix, tally = _prefix(1000, EarlyClassic.mean_only(1000, 0.5, eps=1e-12))
+    for place, i in enumerate(prefix.order[:128]):
+        tally.add(i, LOST if place >= 120 else _answer(1.0))
+    prefix.look()
+    assert prefix.looked_at == 128
+    assert prefix._hold.holds()
+
+
 # --------------------------------------------------------------------------------------------- runs over HTTP
 
 
