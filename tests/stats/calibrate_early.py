@@ -237,7 +237,7 @@ def needed(flip_rate: float, margin: float) -> list[float]:
     """Median requests until a drop of the margin is excluded where there is none, by fixed stakes alone and by those in
     use, each at the whole alpha and at half of it. The bet alone: runs without end, and nothing missing."""
     random = numpy.random.default_rng([round(1e6 * flip_rate), round(1e6 * margin)])
-    half, most, counts = margin / 2, 12_000, numpy.full((600, 4), numpy.inf)
+    half, most, counts = margin / 2, 12_000, numpy.full((200, 4), numpy.inf)
     for row in counts:
         before = endpoints(random, most, flip_rate=flip_rate)
         values = (0.5 + (run(random, before) - run(random, before)) / 2).tolist()
