@@ -60,6 +60,5 @@ def judge(
 
 
 def _lost(anchors: int, candidate: int, reference: int) -> str:
-    return (
-        f"anchors_lost: {candidate} of {anchors} prompts that were always right, against {reference} in a reference run"
-    )
+    lost = f"{candidate} of {anchors} prompts that were always right"
+    return f"anchors_lost: {lost}, and {reference} in the last reference run"
