@@ -215,9 +215,10 @@ def flips(a: Had, b: Had, prompts: Sequence[str]) -> list[Flip]:
 def texts(had: Had, prompts: Iterable[str], run: int = 0) -> dict[str, str]:
     """Read what was said to these prompts in one run of the folder: thoughts, text and tool calls, one after the other.
 
-    `run` counts the repeats of a prompt from 0. Raises RunFolderError for a journal that is damaged or missing.
+    `run` counts the repeats of a prompt from 0, -1 is the last one. Raises RunFolderError for a journal that is
+    damaged or missing.
     """
-    wanted, found = set(prompts), dict[str, str]()
+    wanted, run, found = set(prompts), run % len(had.lines), dict[str, str]()
     file = had.folder / "samples" / f"{file_stem(had.task.result.task)}.jsonl"
     try:
         for record in journal.read(file):

@@ -214,6 +214,9 @@ def test_repeats_of_a_run_serve_as_second_answers(tmp_path: Path) -> None:
     found = self_flips("A", twice, twice, other, again_run=1)
     assert found is not None
     assert (found.own_texts, found.other_texts, found.text_nearer, found.more) == (9, 0, 9, False)
+    last = self_flips("A", twice, other, twice, other_run=-1)
+    assert last is not None
+    assert (last.own_texts, last.other_texts, last.text_farther, last.more) == (0, 9, 9, True)
 
 
 def test_a_journal_that_is_missing_is_told(tmp_path: Path) -> None:

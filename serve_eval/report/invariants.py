@@ -21,7 +21,7 @@ def render(found: Invariants, out_dir: Path, console: Console) -> None:
         say(console, f"{name}: {what}")
     for one in found.results:
         if one.fell is not None:
-            say(console, f"{one.task}: {one.arm}: {_direction(one)}")
+            say(console, f"{one.arm}: {one.task}: {_direction(one)}")
     for name, why in found.skipped.items():
         say(console, f"{name}: not tried: {why}")
     say(console, "by itself: prompts answered otherwise when nothing is changed; changed: when that is")
@@ -30,7 +30,7 @@ def render(found: Invariants, out_dir: Path, console: Console) -> None:
 
 def _direction(one: Invariant) -> str:
     """Say in which direction scores changed with the batch size, and what changed answers do not mean there."""
-    line = f"with many requests in flight the scores of {one.fell} prompts are lower and of {one.rose} higher"
+    line = f"with many requests in flight the scores of {one.fell} prompts are worse and of {one.rose} better"
     if one.changed.more and not one.broken:
         return (
             f"{line}; {one.changed.other} answers are others, where {one.changed.own} are by themselves: batch size "
