@@ -5,13 +5,13 @@ Three passes come first: `cold`, which is an arm of its own where the server has
 that changes the answers of more prompts is broken, on the assumption that the arm and `again` can be exchanged: on a
 sound server either is as likely to differ from `base`. Three kinds of arms follow from that.
 
-* `streamed` (or `whole`) sends the same requests in the same order, as many at a time. Nothing of the computation
-  depends on how the answer is sent back, so `again` and the arm are an exchange to the last character, and texts and
-  score distances are tested as well as answers.
 * `cold`, `shuffled`, `repeated`, `rendered` and the chunks change what a sound server computes with (parts of a prompt
   out of the cache or not, other batches, other pieces of a prompt) or who takes thoughts and calls out of the text. The
-  last bits of the numbers then change, and with them many texts and all continuous scores, with nothing wrong. Only
-  extracted answers count there.
+  last bits of the numbers then change, and with them many texts, with nothing wrong. Only answers count there: few of
+  them hang on the last bits. So it is for `streamed` (or `whole`), since how fast answers are taken decides which
+  requests share a batch, unless requests are sent one at a time: then nothing of the computation depends on how an
+  answer is sent back, `again` and the arm are an exchange to the last character, and texts and distances of scores
+  count too.
 * `alone` changes the batch size for every prompt, while `base` and `again` have the same one: numerics that depend on
   it change the same answers each time, so there is no exchange and changed answers accuse nobody. Other numerics make a
   wrong answer right as often as a right one wrong. So the arm is broken where the scores of `base` and `again` together
@@ -176,7 +176,7 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
             name="streamed" if not limits.stream else "whole",
             what="as event streams" if not limits.stream else "not as event streams",
             plan=replace(plan, limits=replace(limits, stream=not limits.stream)),
-            exchangeable=True,
+            exchangeable=many == 1,
         ),
         _Arm(
             name="repeated",

@@ -131,9 +131,9 @@ MORE = 120
 
 @pytest.fixture(scope="module")
 def settled(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
-    """An endpoint with one answer to each prompt; that of another `run` differs in 13 %, as often better as worse."""
+    """An endpoint with one answer to each prompt; that of another `run` differs in 20 %, as often better as worse."""
     path = tmp_path_factory.mktemp("settled") / "answers.jsonl"
-    _write_answers(path, prepare(replace(plan, limit=MORE, no_reference=True)), probability(0.8, 0.13, 0))
+    _write_answers(path, prepare(replace(plan, limit=MORE, no_reference=True)), probability(0.7, 0.2, 0))
     return SimulatorConfig(answers=path, run=1)
 
 
@@ -173,35 +173,76 @@ def test_a_tenth_of_the_answers_damaged_at_one_batch_size_is_found(
     assert "sound server may differ" not in _said(found)
 
 
-def test_streams_that_lose_a_character_are_found_though_answers_are_right(
-    plan: Plan, sound: SimulatorConfig, tmp_path: Path
-) -> None:
-    """The figure that is extracted stands last."""
+Changed = Callable[[dict[str, Any], int, Counter[str], str], str]
+"""What is said instead of a text: by the request's body, how often its prompt has come before, and those in flight."""
+
+
+def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) -> Invariants:
+    """What is found of an endpoint with one answer to each prompt, in words that depend on the request."""
+    simulator = _Simulator(replace(sound, varied=False))
+    seen: Counter[str] = Counter()
+    flying: Counter[str] = Counter()
+
+    async def completions(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        prompt = body["prompt"]
+        known = simulator._answers.get(prompt_sha256(prompt))
+        if known is None:
+            return await simulator.completions(request)
+        flying[prompt] += 1
+        try:
+            text = changed(body, seen[prompt], flying, known.text)
+            seen[prompt] += 1
+            await asyncio.sleep(0.001)
+        finally:
+            flying[prompt] -= 1
+        answer = {"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}
+        if not body.get("stream"):
+            return web.json_response(answer)
+        events = f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n"
+        return web.Response(text=events, content_type="text/event-stream")
 
     async def run() -> Invariants:
-        simulator = _Simulator(replace(sound, varied=False))
-
-        async def completions(request: web.Request) -> web.StreamResponse:
-            body = await request.json()
-            known = simulator._answers.get(prompt_sha256(body["prompt"]))
-            if known is None or not body.get("stream"):
-                return await simulator.completions(request)
-            text = known.text[:2] + known.text[3:]
-            chunk = {"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}
-            events = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
-            return web.Response(text=events, content_type="text/event-stream")
-
         app = web.Application()
         app.router.add_post("/v1/completions", completions)
         async with serve_app(app) as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
-            return await check(at, tmp_path / "out", environ={}, chunk_tokens=())
+            return await check(at, out, environ={}, chunk_tokens=())
 
-    found = asyncio.run(run())
-    assert [one.arm for one in found.results if one.broken] == ["streamed"]
-    [streamed] = [one for one in found.results if one.broken]
-    assert (streamed.changed.own, streamed.changed.other, streamed.changed.measure) == (0, 0, "text")
-    assert (streamed.changed.own_texts, streamed.changed.other_texts) == (0, N)
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("at_a_time", "broken"), [(1, ["streamed"]), (8, [])])
+def test_streams_that_lose_a_character_are_found_by_their_texts_where_there_are_no_batches(
+    plan: Plan, sound: SimulatorConfig, tmp_path: Path, at_a_time: int, broken: list[str]
+) -> None:
+    """The figure that is extracted stands last, and is the right one."""
+
+    def changed(body: dict[str, Any], before: int, flying: Counter[str], text: str) -> str:
+        return text[:2] + text[3:] if body.get("stream") else text
+
+    plan = replace(plan, limits=replace(plan.limits, concurrency=at_a_time))
+    found = _checked(plan, sound, changed, tmp_path / "out")
+    assert [one.arm for one in found.results if one.broken] == broken
+    [streamed] = [one for one in found.results if one.arm == "streamed"]
+    assert (streamed.changed.own, streamed.changed.other, streamed.agreement.identical) == (0, 0, 0)
+    if broken:
+        assert (streamed.changed.measure, streamed.changed.other_texts) == ("text", N)
+
+
+def test_other_words_out_of_the_cache_or_in_another_batch_are_not_called_broken(
+    plan: Plan, sound: SimulatorConfig, tmp_path: Path
+) -> None:
+    """Each way of computing has words of its own, with the same answers."""
+
+    def changed(body: dict[str, Any], before: int, flying: Counter[str], text: str) -> str:
+        return f" {before == 0} {flying[body['prompt']] > 1} {flying.total() > 1}{text}"
+
+    found = _checked(plan, sound, changed, tmp_path / "out")
+    same = {one.arm: one.agreement.identical for one in found.results}
+    assert same["cold"] == 0
+    assert max(same["repeated"], same["alone"]) < N // 2
+    assert (found.exit_code, [one.arm for one in found.results if one.changed.more]) == (PASS, [])
 
 
 def _said(found: Invariants) -> str:
