@@ -126,6 +126,18 @@ def test_texts_tell_what_scores_do_not() -> None:
     )
 
 
+def test_two_measures_that_vary_apart_are_not_each_tested_at_the_whole_level() -> None:
+    """6 texts to 0 are called so alone, and not where 6 other prompts change their scores by themselves."""
+    same = ["so"] * 12
+    found = _told(
+        [[1.0] * 12, [*[0.0] * 4, *[1.0] * 8], [*[1.0] * 4, *[0.0] * 2, *[1.0] * 6]],
+        [same, same, [*same[:6], *["no"] * 6]],
+    )
+    assert (found.measure, found.text_farther, found.score_farther, found.score_nearer) == ("text", 6, 2, 4)
+    assert found.p == pytest.approx(0.0155029296875)
+    assert not found.more
+
+
 def test_of_texts_that_all_differ_the_one_that_departs_later_is_nearer() -> None:
     first, second, across = (
         [f"the sum of {i} and {end}" for i in range(20)] for end in ("two is", "three makes", "2 gives")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Signs = tuple[int, int]
 """The signs of one prompt by the first and by the second measure, each -1, 0 or 1."""
-TIE = 1e-12  # p-values closer than this share of themselves are equal
 CELLS = 1_000_000  # outcomes held in memory at once
 
 
@@ -56,8 +55,8 @@ def min_p(counts: Mapping[Signs, int]) -> MinP:
         return MinP(1.0, 1.0, each)
     least = min(each)
     # The p-values fall as the positive signs become more: the first number with one that is small enough decides.
-    at_most = _reached(counts, [int((table > least * (1.0 + TIE)).sum()) for table in tables])
-    below = _reached(counts, [int((table >= least * (1.0 - TIE)).sum()) for table in tables])
+    at_most = _reached(counts, [int((table > least).sum()) for table in tables])
+    below = _reached(counts, [int((table >= least).sum()) for table in tables])
     return MinP(p_mid=(at_most + below) / 2.0, p_exact=at_most, each=each)
 
 

@@ -114,6 +114,16 @@ def test_two_measures_that_know_nothing_of_each_other_cost_twice_the_p() -> None
     assert found.p_mid == pytest.approx(2 * 7.635380881512203e-49, rel=1e-6)
 
 
+@pytest.mark.parametrize("n", [20, 50, 500])
+def test_equal_p_values_of_different_numbers_of_signs_are_ties(n: int) -> None:
+    """Half of the signs positive is a mid-p of 1/2, however many there are."""
+    at_most_half = Fraction(sum(math.comb(n, k) for k in range(n // 2 + 1)), 2**n)
+    below_half = at_most_half - Fraction(math.comb(n, n // 2), 2**n)
+    found = min_p({(1, 0): 1, (-1, 0): 1, (0, 1): n // 2, (0, -1): n // 2})
+    assert found.p_exact == pytest.approx(float(1 - below_half / 4), rel=1e-9)
+    assert found.p_mid == pytest.approx(float(1 - (below_half / 4 + at_most_half * 3 / 4) / 2), rel=1e-9)
+
+
 def test_more_prompts_than_fit_into_memory_at_once_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {(1, 1): 40, (-1, -1): 31, (1, -1): 20, (-1, 1): 18, (0, 1): 9, (-1, 0): 4}
     whole = min_p(counts)
