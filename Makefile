@@ -52,6 +52,7 @@ calibrate: $(VENV)/.runtime
 	@$(BIN)/python -m tests.stats.calibrate_onset
 	@$(BIN)/python -m tests.stats.calibrate_watch
 	@$(BIN)/python -m tests.stats.calibrate_workers
+	@$(BIN)/python -m tests.stats.calibrate_flips
 
 # Faults of a deployment and who finds them after how many prompts, in a quarter of an hour; docs/regression-checks.md
 # holds what it printed.

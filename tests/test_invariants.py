@@ -125,7 +125,7 @@ def _in_company(body: dict[str, Any], before: int, flying: Counter[str]) -> bool
     return flying.total() > 1
 
 
-MORE = 120
+MORE = 160
 """Prompts of the checks that tell other numerics from damage."""
 
 
