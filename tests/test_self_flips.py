@@ -19,7 +19,7 @@ from serve_eval.rescoring import Line
 from serve_eval.schema import Agreement, Response, SelfFlips, ToolCall
 from serve_eval.self_flips import FLIP_ALPHA, self_flips
 
-ROUNDS, PROMPTS = 1000, 200
+ROUNDS, PROMPTS = 700, 200
 SILENT: tuple[dict[str, str], ...] = ({}, {}, {})
 
 
