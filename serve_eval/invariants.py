@@ -18,7 +18,8 @@ sound server either is as likely to differ from `base`. Three kinds of arms foll
   are lower, or higher, than those of `alone` and `alone_again` in more prompts than the other way round.
 
 Prompts of a length cannot be had of those of a task: the arms about chunks of long prompts ask generated ones, see
-`chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json is the result.
+`chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json is the result. All arms but
+`shuffled` ask in one random order, whose seed OUT/order.json keeps.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import answer_pairs, origins, run_folder
+from serve_eval import answer_pairs, order_seed, origins, run_folder
 from serve_eval.answer_pairs import Had
 from serve_eval.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.chunk_lengths import Lengths, lengths
@@ -82,7 +83,9 @@ class _Arm:
 
     `exchangeable`: on a sound server it may take the place of the second of `against` to the last character, so texts
     and distances of scores count too. `pair` is the arm once more, where both passes together are judged by whether the
-    scores of `against` are lower or higher; changed answers are then only shown."""
+    scores of `against` are lower or higher; changed answers are then only shown.
+    `shift` is added to the seed of the order that the others share.
+    """
 
     name: str
     what: str
@@ -91,6 +94,7 @@ class _Arm:
     prepared: Sequence[PreparedTask] | None = None
     exchangeable: bool = False
     pair: str | None = None
+    shift: int = 0
 
 
 async def check(
@@ -128,6 +132,9 @@ async def check(
         logs.mkdir(mode=0o700, exist_ok=True)
 
         placed = _placed(out_dir)
+        seed = order_seed.shared(out_dir, plan, [out_dir / COLD])
+        if (line := order_seed.not_followed(plan, seed)) is not None:
+            told(f"warning: {line}")
 
         def every() -> list[_Arm]:
             return [*arms, *_chunk_arms(plan, {s: placed[s] for s in sizes() if s in placed}, chat=chat)]
@@ -141,12 +148,12 @@ async def check(
         if pending() or any(size not in placed for size in sizes()):
             async with launch(plan, prepared, logs, told=told) as endpoint:
                 for arm in pending():
-                    await _pass(arm, out_dir, endpoint, progress, environ, told)
+                    await _pass(arm, out_dir, seed, endpoint, progress, environ, told)
                 if new := [size for size in sizes() if size not in placed]:
                     placed |= await _place(plan, endpoint, new, environ, chat=chat)
                     run_folder.write_private(out_dir / CHUNKS_FILE, run_folder.pretty_json(placed))
                 for arm in pending():
-                    await _pass(arm, out_dir, endpoint, progress, environ, told)
+                    await _pass(arm, out_dir, seed, endpoint, progress, environ, told)
         skipped |= {f"chunked_{size}": why for size in sizes() if isinstance(why := placed[size], str)}
         found = replace(
             _judged(out_dir, plan, every(), skipped),
@@ -162,7 +169,8 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
     limits = plan.limits
     many = limits.concurrency
     in_a_row = replace(plan, repeats=COPIES, limits=replace(limits, order="prefix"))
-    # The seed decides which prompts are asked too: they are the same in every arm.
+    # `prepared` has the prompts, which are the same in every arm, whatever the plan's seed. Folders of older versions
+    # are bound to that of `shuffled`, and took its order from it.
     arms = [
         _Arm(name=COLD, what="asked for the first time, against what stands in the prefix cache", plan=plan),
         _Arm(name=BASE, what="", plan=plan, against=None),
@@ -171,6 +179,7 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
             name="shuffled",
             what="in another order, so that others share a batch",
             plan=replace(plan, seed=plan.seed + 1, limits=replace(limits, order="random")),
+            shift=1,
         ),
         _Arm(
             name="streamed" if not limits.stream else "whole",
@@ -288,6 +297,7 @@ def _binding(plan: Plan) -> dict[str, Any]:
 async def _pass(
     arm: _Arm,
     out_dir: Path,
+    seed: int,
     endpoint: Endpoint,
     progress: Progress | None,
     environ: Mapping[str, str],
@@ -301,6 +311,7 @@ async def _pass(
         launching=lambda *_: nullcontext(endpoint),
         told=lambda line: told(f"{arm.name}: {line}"),
         prepared=arm.prepared,
+        seed=seed + arm.shift,
     )
 
 

@@ -438,8 +438,9 @@ def _check_values(
     for name, value in sections["limits"].items():
         if isinstance(value, bool | str):
             continue
-        if not (0 < value < float("inf") or (name == "retry_budget" and value == 0)):
-            least = "0 or more" if name == "retry_budget" else "above 0"
+        from_zero = name in ("retry_budget", "order_seed")
+        if not (0 < value < float("inf") or (from_zero and value == 0)):
+            least = "0 or more" if from_zero else "above 0"
             problems.add(("limits", name), f"must be {least} and finite")
         elif name == "max_error_rate" and value > 1:
             problems.add(("limits", name), "must be at most 1: it is a share of the samples")

@@ -17,6 +17,7 @@ from serve_eval.degradation import degradations
 from serve_eval.degradation import told as told_of
 from serve_eval.endpoint import LAUNCHERS
 from serve_eval.errors import NotComparableError
+from serve_eval.order_seed import OrderSeeds
 from serve_eval.preparation import PreparedTask
 from serve_eval.probe import reason
 from serve_eval.protocol import TASKS
@@ -50,6 +51,7 @@ def report_on(
     work: Sequence[Work],
     endpoint: Endpoint,
     folder: Path,
+    seeds: OrderSeeds,
     warnings: Sequence[str],
     started_at: datetime,
     wall_s: float,
@@ -61,12 +63,8 @@ def report_on(
     unsupported = run_folder.unsupported(folder)
     loads = run_folder.loads(folder)
     known = served.read(folder)
-    tasks = tuple(
-        _report_task(
-            w, plan, judge, unsupported.get(w.p.task.name), known, [plan.limits, *(load.limits for load in loads)]
-        )
-        for w in work
-    )
+    limits = [plan.limits, *(load.limits for load in loads)]
+    tasks = tuple(_report_task(w, plan, judge, unsupported.get(w.p.task.name), known, seeds, limits) for w in work)
     return Report(
         schema_version=SCHEMA_VERSION,
         plan=plan,
@@ -87,6 +85,7 @@ def _report_task(
     judge: Callable[..., Verdict],
     lacks: Ability | None,
     known: Mapping[str, Mapping[str, Sequence[Served]]] | None,
+    seeds: OrderSeeds,
     sessions: Sequence[Limits],
 ) -> TaskReport:
     """`lacks` is what the endpoint cannot do; a task that was answered to its end before stays judged. `known` is who
@@ -117,7 +116,7 @@ def _report_task(
         verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
     judges = () if w.judgements is None else w.judgements.figures(p.task, tally.samples, w.journal.records())
     one_token = p.task.sampling.max_tokens <= 2
-    planned = random_order(w, plan, sessions)
+    planned = random_order(w, seeds, sessions)
     worse = () if planned is None else degradations(tally.course(planned), p.task.metric, len(tally.samples))
     said = remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop)
     who = None
@@ -180,6 +179,13 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                 f"{p.task.name}: the verdict {plan.verdict.name!r} compares sample by sample, and the reference "
                 f"({Path(p.reference.file).name}:{p.reference.line}) has no scores per sample",
                 hint="Register runs of your own: serve-eval references register RUN... --references-dir DIR.",
+            )
+        needed = getattr(rule, "NEEDS_REFERENCE_RUNS", 1)
+        if p.reference is not None and p.reference.runs is not None and len(p.reference.runs.values) < needed:
+            raise NotComparableError(
+                f"{p.task.name}: the verdict {plan.verdict.name!r} needs {needed} reference runs, and the reference "
+                f"({Path(p.reference.file).name}:{p.reference.line}) is of {len(p.reference.runs.values)}",
+                hint="Register more: serve-eval references register RUN RUN RUN --references-dir DIR --reason '...'.",
             )
 
 

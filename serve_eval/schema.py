@@ -64,8 +64,9 @@ class Limits:
     """How fast, how long, how patient: limits never change what is asked, so a resumed run may use others.
 
     `concurrency` is the number of requests in flight, "auto" to find it while the run goes on; `rate_limit` bounds the
-    starts of requests per second (None: not at all). `stream` asks for event streams, which adds the time to the first
-    token and per token to the report and changes no score.
+    starts of requests per second (None: not at all). `order_seed` is the seed of the random order of a run that begins
+    (None: it is drawn). `stream` asks for event streams, which adds the time to the first token and per token to the
+    report and changes no score.
 
     `max_attempts` is per sample and `retry_budget` per run: so many retries in all (None: a quarter of the samples that
     are asked, at least 100). `max_error_rate` is the share of failed samples beyond which the run stops.
@@ -77,6 +78,7 @@ class Limits:
     concurrency: int | Literal["auto"] = 64
     rate_limit: float | None = None
     order: Order = "random"
+    order_seed: int | None = None
     stream: bool = False
     max_attempts: int = 4
     retry_budget: int | None = None
@@ -753,7 +755,8 @@ class TaskResult:
 class ReferenceRuns:
     """The runs that a reference is the mean of: `values` in points and in their order, `sigma` the standard deviation
     of a sample's score in points. `samples` is a file with the scores of each sample, beside the reference file, with
-    its checksum."""
+    its checksum. `cochran_q`, with `df` degrees of freedom and its `p`, says whether the runs differ as a whole (None:
+    a single run, too few prompts whose score varied, or an entry of an older version)."""
 
     values: tuple[float, ...]
     n: int
@@ -762,6 +765,9 @@ class ReferenceRuns:
     sha256: str
     endpoint: str | None = None
     hardware: str | None = None
+    cochran_q: float | None = None
+    df: int | None = None
+    p: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -797,6 +803,22 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorComparison:
+    """The test of a drop among the anchors, the prompts that every reference run but the last had right.
+
+    `reference_lost` of the `anchors` prompts are those that the last reference run, which did not choose them, had
+    wrong, `candidate_lost` those of the candidate's first run. `p` is that of "no drop"; `p_range` holds it with every
+    missing answer at its best and at its worst.
+    """
+
+    anchors: int
+    reference_lost: int
+    candidate_lost: int
+    p: float | None
+    p_range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PairedComparison:
     """The same prompts, answered by the runs of a reference and by this one. In points; negative is worse.
 
@@ -804,6 +826,9 @@ class PairedComparison:
     1 - `alpha` (None: none is). `down` and `up` count right turned wrong and wrong turned right against the
     reference's first run, where answers are right or wrong. `margin` is the drop that matters. `finding` is PASS,
     SMALL_DROP (proven, and excluded from reaching the margin), FAIL or INCONCLUSIVE, with its reasons.
+
+    `cochran_q` with its `cochran_p` tests whether the runs of a side differ as a whole (None: no side has several);
+    `inflation` is the factor on every standard error that follows, 1 where they do not. `anchors` is a test of its own.
     """
 
     reference_runs: int
@@ -827,6 +852,10 @@ class PairedComparison:
     equivalent: bool
     finding: str
     reasons: tuple[str, ...] = ()
+    cochran_q: float | None = None
+    cochran_p: float | None = None
+    inflation: float = 1.0
+    anchors: AnchorComparison | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -211,7 +211,9 @@ def _verdict(plan: Plan, a: Had, b: Had, rule: Spec) -> Verdict:
     options = folders.check_options(make, rule.options, f"verdict.{rule.name}")
     verdict = make(after, reference, hypothesis, pairs, **options)
     # The others are of the classic test, which does not judge here.
-    verdict = replace(verdict, warnings=tuple(line for line in verdict.warnings if line.startswith("small_drop")))
+    verdict = replace(
+        verdict, warnings=tuple(line for line in verdict.warnings if line.startswith(("small_drop", "run_effect")))
+    )
     return replace(verdict, reasons=(*verdict.reasons, why)) if why else verdict
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval import run_folder
+from serve_eval import order_seed, run_folder
 from serve_eval.early import Prefix
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation import evaluate, judge_again
@@ -201,7 +201,7 @@ def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
     assert task.result.planned == task.result.scored + task.result.failed + task.result.spared
     assert (task.verdict.evaluated, task.verdict.bounds, task.verdict.paired) == (None, None, None)
     assert report.exit_code == (0 if outcome is VerdictOutcome.PASS else 1)
-    assert told.order_seed == run_folder.order_seed(tmp_path / "out", draw=False)
+    assert told.order_seed == order_seed.kept(tmp_path / "out", early).early_stop == report.loads[-1].order_seed
     by_pairs = replace(run_folder.saved_plan(tmp_path / "out"), early_stop=None, verdict=Spec(name="paired"))
     assert judge_again(by_pairs, tmp_path / "out").tasks[0].verdict.outcome in (VerdictOutcome.INCONCLUSIVE, outcome)
 

@@ -36,6 +36,7 @@ LAYERS: list[tuple[str, ...]] = [
         "attribution",
         "slow_workers",
         "run_folder",
+        "order_seed",
         "held",
         "reference",
         "reference_import",

@@ -185,6 +185,9 @@ def run(
     order: Annotated[
         str | None, _flag("--order", "Which samples first: random (default), natural, prefix, longest.", _SENT)
     ] = None,
+    order_seed: Annotated[
+        int | None, _flag("--order-seed", "Seed of the random order (default: drawn for each new run).", _SENT)
+    ] = None,
     stream: Annotated[
         bool | None,
         _flag("--stream/--no-stream", "Ask for streams: adds times to the first token and per token.", _SENT),
@@ -285,6 +288,7 @@ def run(
         "concurrency": int(concurrency) if concurrency and concurrency.isdecimal() else concurrency,
         "rate_limit": rate_limit,
         "order": order,
+        "order_seed": order_seed,
         "stream": stream,
         "max_attempts": max_attempts,
         "retry_budget": retry_budget,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.report.self_flips import conclusion
-from serve_eval.report.terminal import RED, attribution, diagnose_hint, fitted, paired_text, say, seconds
+from serve_eval.report.terminal import RED, anchors_text, attribution, diagnose_hint, fitted, paired_text, say, seconds
 from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome, lives
 
 SHOWN = 5
@@ -79,6 +79,8 @@ def _explain(task: ComparedTask, console: Console) -> None:
         kept = ", and so is a rise by as much" if told.equivalent else ""
         no = "is" if told.noninferior else "is not"
         say(console, f"{name}: {paired_text(told).replace('1 reference run', 'A')}")
+        if told.anchors is not None:
+            say(console, f"{name}: {anchors_text(told.anchors).replace('the last reference run', 'the last run of A')}")
         say(console, f"{name}: a drop of the margin of {told.margin:.3f} points {no} excluded{kept}")
     if task.agreement.prompts:
         say(console, f"{name}: texts of A and B: {_agreement(task.agreement)}")

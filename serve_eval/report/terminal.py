@@ -18,6 +18,7 @@ from serve_eval.schema import (
     MEAN,
     Acceptance,
     AcceptanceCheck,
+    AnchorComparison,
     Attribution,
     EarlyStop,
     FailureKind,
@@ -187,6 +188,8 @@ def _explain(task: TaskReport, console: Console) -> None:
         say(console, f"{name}: early stop: {_early(verdict.early)}")
     if verdict.paired is not None:
         say(console, f"{name}: paired: {paired_text(verdict.paired)}")
+        if verdict.paired.anchors is not None:
+            say(console, f"{name}: anchors: {anchors_text(verdict.paired.anchors)}")
     for reason in verdict.reasons:
         say(console, f"{name}: {reason}")
     for warning in verdict.warnings:
@@ -270,6 +273,15 @@ def paired_text(paired: PairedComparison) -> str:
         said.append(excluded)
     said.append(f"finding {paired.finding}" + (f" ({', '.join(paired.reasons)})" if paired.reasons else ""))
     return "; ".join(said)
+
+
+def anchors_text(told: AnchorComparison) -> str:
+    """The test of the prompts that were always right, in a line."""
+    p = "" if told.p is None else f"; p {told.p:.4f} if it is the same endpoint"
+    return (
+        f"of {told.anchors} prompts that were always right before, {told.candidate_lost} are wrong now, "
+        f"{told.reference_lost} in the last reference run{p}"
+    )
 
 
 def _traffic(task: TaskReport) -> str:

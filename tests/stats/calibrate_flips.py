@@ -1,6 +1,5 @@
-"""How often two endpoints that are alike are said to differ more than one does from itself, how often two that are not,
-and what batches do to the invariants' arm `alone`, as Markdown tables: part of `make calibrate`. Printed, never
-asserted; seeded."""
+"""How often two endpoints that are alike are said to differ more than one does from itself, and how often two that are
+not, as a Markdown table: part of `make calibrate`. Printed, never asserted; seeded."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from serve_eval.invariants import ALPHA as INVARIANTS_ALPHA
 from serve_eval.self_flips import FLIP_ALPHA
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.min_p import min_p
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 ROUNDS = 10_000
 PROMPTS = (100, 200)
 FLIP_RATE, ACCURACY = 0.034, 0.8
-ARMS = 5
-"""Results that Holm's correction is over: the arms of one task without a chat template and chunks."""
 NEVER = numpy.inf
 """The place where a text departs that does not."""
 
@@ -89,44 +85,13 @@ def _both(answers: list[Answers]) -> bool:
     return min_p(counts).p_mid <= FLIP_ALPHA
 
 
-def _alone(random: Random, n: int, *, benign: float, damage: float, every_time: bool) -> tuple[bool, bool]:
-    """Whether `alone` is broken: by changed answers beside those of `again`, and by the direction of the scores."""
-    chances = endpoints(random, n, flip_rate=FLIP_RATE, accuracy=ACCURACY)
-    # The prompts that other numerics move are drawn once more: either way of computing is as good as the other.
-    moved = numpy.flatnonzero(random.random(n) < benign / (2 * ACCURACY * (1 - ACCURACY)))
-    many = chances.copy()
-    many[moved] = endpoints(random, len(moved), flip_rate=FLIP_RATE, accuracy=ACCURACY)
-    if damage and every_time:
-        many = numpy.where(random.random(n) < damage, 0.0, many)
-    elif damage:
-        many = many * (1.0 - damage)
-    base, again = run(random, many), run(random, many)
-    alone, alone_again = run(random, chances), run(random, chances)
-    level = INVARIANTS_ALPHA / ARMS
-    changed = mcnemar(int(((alone != base) & (again == base)).sum()), int(((again != base) & (alone == base)).sum()))
-    change = base + again - alone - alone_again
-    worse, better = int((change < 0).sum()), int((change > 0).sum())
-    directed = min(1.0, 2 * mcnemar(max(worse, better), min(worse, better)).p_mid)
-    return changed.p_mid <= level, directed <= level
-
-
-BATCHES = {
-    "batches change nothing": (0.0, 0.0, False),
-    "other numerics: 5 % of the answers, either way": (0.05, 0.0, False),
-    "other numerics: 10 % of the answers, either way": (0.1, 0.0, False),
-    "other numerics: 20 % of the answers, either way": (0.2, 0.0, False),
-    "10 % of the answers wrong, others each time": (0.0, 0.1, False),
-    "10 % of the answers wrong, the same ones each time": (0.0, 0.1, True),
-    "20 % of the answers wrong, the same ones each time": (0.0, 0.2, True),
-}
-
-
-def _percent(found: int, rounds: int) -> str:
+def percent(found: int, rounds: int) -> str:
+    """A share in percent, with three digits."""
     return f"{100 * found / rounds:.3g}"
 
 
 def tables() -> str:
-    """Both tables."""
+    """The table."""
     lines = ["| endpoints | prompts | B is off by | by changed scores | by score and text |", "|---|---|---|---|---|"]
     for name, (world, sizes) in WORLDS.items():
         for n in PROMPTS:
@@ -134,18 +99,14 @@ def tables() -> str:
                 random = numpy.random.default_rng(n)
                 rounds = ROUNDS if size == 0.0 else max(1, ROUNDS // 10)
                 drawn = [world(random, n, size) for _ in range(rounds)]
-                cells = [_percent(sum(map(rule, drawn)), rounds) for rule in (_today, _both)]
+                cells = [percent(sum(map(rule, drawn)), rounds) for rule in (_today, _both)]
                 lines.append(f"| {name} | {n} | {size:g} | {' | '.join(cells)} |")
-    lines += ["", "| with many in flight | prompts | by changed answers | by direction |", "|---|---|---|---|"]
-    for what, (benign, damage, every_time) in BATCHES.items():
-        for n in PROMPTS:
-            random = numpy.random.default_rng(n)
-            rounds = max(1, ROUNDS // 5) if damage else ROUNDS
-            found = [_alone(random, n, benign=benign, damage=damage, every_time=every_time) for _ in range(rounds)]
-            cells = [_percent(sum(column), rounds) for column in zip(*found, strict=True)]
-            lines.append(f"| {what} | {n} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
+def main() -> None:
     print(tables())
+
+
+if __name__ == "__main__":
+    main()
