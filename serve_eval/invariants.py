@@ -2,9 +2,24 @@
 
 Three passes come first: `cold`, which is an arm of its own where the server has just been started, then `base` and
 `again`, which find the prompts in the prefix cache. How these two differ is the endpoint's own nondeterminism; an arm
-that differs from `base` in more prompts is broken. Prompts of a length cannot be had of those of a task: the arms about
-chunks of long prompts ask generated ones, see `chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json
-is the result. All arms but `shuffled` ask in one random order, whose seed OUT/order.json keeps.
+that changes the answers of more prompts is broken, on the assumption that the arm and `again` can be exchanged: on a
+sound server either is as likely to differ from `base`. Three kinds of arms follow from that.
+
+* `cold`, `shuffled`, `repeated`, `rendered` and the chunks change what a sound server computes with (parts of a prompt
+  out of the cache or not, other batches, other pieces of a prompt) or who takes thoughts and calls out of the text. The
+  last bits of the numbers then change, and with them many texts, with nothing wrong. Only answers count there: few of
+  them hang on the last bits. So it is for `streamed` (or `whole`), since how fast answers are taken decides which
+  requests share a batch, unless requests are sent one at a time: then nothing of the computation depends on how an
+  answer is sent back, `again` and the arm are an exchange to the last character, and texts and distances of scores
+  count too.
+* `alone` changes the batch size for every prompt, while `base` and `again` have the same one: numerics that depend on
+  it change the same answers each time, so there is no exchange and changed answers accuse nobody. Other numerics make a
+  wrong answer right as often as a right one wrong. So the arm is broken where the scores of `base` and `again` together
+  are lower, or higher, than those of `alone` and `alone_again` in more prompts than the other way round.
+
+Prompts of a length cannot be had of those of a task: the arms about chunks of long prompts ask generated ones, see
+`chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json is the result. All arms but
+`shuffled` ask in one random order, whose seed OUT/order.json keeps.
 """
 
 from __future__ import annotations
@@ -22,6 +37,7 @@ from typing import Any
 import msgspec
 
 from serve_eval import answer_pairs, order_seed, origins, run_folder
+from serve_eval.answer_pairs import Had
 from serve_eval.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.chunk_lengths import Lengths, lengths
 from serve_eval.comparison import Labelled
@@ -34,15 +50,18 @@ from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.report.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.runner import Progress
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Spec
+from serve_eval.self_flips import self_flips
+from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
 
 SCHEMA_VERSION = 1
 PLAN_FILE, RESULT_FILE, CHUNKS_FILE = "invariants_plan.json", "invariants.json", "chunks.json"
 LIMIT = 100
-"""Prompts per task, unless told otherwise: every arm asks all of them, and one of them does so one at a time."""
+"""Prompts per task, unless told otherwise: every arm asks all of them, and two passes do so one at a time."""
 ALPHA = 0.01
 """Chance of accusing a sound endpoint of anything at all, over all arms and tasks."""
 BASE, AGAIN, COLD = "base", "again", "cold"
+ALONE, ALONE_AGAIN = "alone", "alone_again"
 COPIES = 8
 """How often each prompt is asked in a row for the arm `repeated`."""
 CHUNKS = (2048, 8192)
@@ -61,13 +80,20 @@ Placed = Mapping[str, Lengths | str]
 class _Arm:
     """A pass over the prompts: what is otherwise than in the first of the two passes `against`, whose second one is
     that again. None: it is only there to be compared with. `prepared` are its tasks where they are prepared already.
-    `shift` is added to the seed of the order that the others share."""
+
+    `exchangeable`: on a sound server it may take the place of the second of `against` to the last character, so texts
+    and distances of scores count too. `pair` is the arm once more, where both passes together are judged by whether the
+    scores of `against` are lower or higher; changed answers are then only shown.
+    `shift` is added to the seed of the order that the others share.
+    """
 
     name: str
     what: str
     plan: Plan
     against: tuple[str, str] | None = (BASE, AGAIN)
     prepared: Sequence[PreparedTask] | None = None
+    exchangeable: bool = False
+    pair: str | None = None
     shift: int = 0
 
 
@@ -159,6 +185,7 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
             name="streamed" if not limits.stream else "whole",
             what="as event streams" if not limits.stream else "not as event streams",
             plan=replace(plan, limits=replace(limits, stream=not limits.stream)),
+            exchangeable=many == 1,
         ),
         _Arm(
             name="repeated",
@@ -170,9 +197,11 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
     skipped = {}
     if many != 1:
         one = replace(plan, limits=replace(limits, concurrency=1))
-        arms.append(_Arm(name="alone", what=f"one at a time, against {many}", plan=one, prepared=prepared))
+        what = f"one at a time, against {many}: judged by scores, since batch size changes numerics"
+        arms.append(_Arm(name=ALONE, what=what, plan=one, prepared=prepared, pair=ALONE_AGAIN))
+        arms.append(_Arm(name=ALONE_AGAIN, what="", plan=one, against=None, prepared=prepared))
     else:
-        skipped["alone"] = "the concurrency is 1 already"
+        skipped[ALONE] = "the concurrency is 1 already"
     if not all(p.chat for p in prepared):
         skipped["rendered"] = "not every task is asked by chat"
     elif any("tokenizer" in spec.options for spec in plan.tasks):
@@ -293,26 +322,16 @@ def _judged(out_dir: Path, plan: Plan, arms: Sequence[_Arm], skipped: Mapping[st
         if arm.against is None:
             continue
         for name in (task.result.task for task in reports[arm.name].tasks):
-            had = [answer_pairs.read_task(out_dir / one, reports[one], name) for one in (*arm.against, arm.name)]
-            changed = answer_pairs.self_flips(
-                arm.name, *had, other_run=-1, differ=answer_pairs.another_answer, alpha=ALPHA
-            )
-            if changed is not None:
-                agreed = answer_pairs.agreement(had[0], had[2], b_run=-1)
-                found.append((name, arm, changed, agreed))
-    corrected = holm([changed.p for _, _, changed, _ in found])
-    results = tuple(
-        Invariant(
-            task=task,
-            arm=arm.name,
-            what=arm.what,
-            changed=changed,
-            agreement=agreed,
-            p_holm=p,
-            broken=p <= ALPHA,
-        )
-        for (task, arm, changed, agreed), p in zip(found, corrected, strict=True)
-    )
+
+            def had(one: str, task: str = name) -> Had:
+                return answer_pairs.read_task(out_dir / one, reports[one], task)
+
+            pair = None if arm.pair is None else had(arm.pair)
+            one = _tested(arm, name, [had(other) for other in (*arm.against, arm.name)], pair)
+            if one is not None:
+                found.append(one)
+    corrected = holm([_p(one) for one in found])
+    results = tuple(replace(one, p_holm=p, broken=p <= ALPHA) for one, p in zip(found, corrected, strict=True))
     broken = any(result.broken for result in results)
     return Invariants(
         schema_version=SCHEMA_VERSION,
@@ -325,3 +344,51 @@ def _judged(out_dir: Path, plan: Plan, arms: Sequence[_Arm], skipped: Mapping[st
         started_at=reports[BASE].started_at,
         wall_s=0.0,
     )
+
+
+def _tested(arm: _Arm, task: str, had: Sequence[Had], pair: Had | None) -> Invariant | None:
+    """Test one arm for one task, before the correction for all of them; None where no prompt was answered each time.
+
+    `had` are the two passes that it is compared with and its own.
+    """
+    changed = self_flips(
+        arm.name,
+        *had,
+        other_run=-1,
+        differ=answer_pairs.another_answer,
+        exchangeable=arm.exchangeable,
+        alpha=ALPHA,
+    )
+    if changed is None:
+        return None
+    lower, higher = (None, None) if pair is None else _fell_and_rose((had[2], pair), (had[0], had[1]))
+    return Invariant(
+        task=task,
+        arm=arm.name,
+        what=arm.what,
+        changed=changed,
+        agreement=answer_pairs.agreement(had[0], had[2], b_run=-1),
+        p_holm=1.0,
+        broken=False,
+        fell=lower,
+        rose=higher,
+    )
+
+
+def _fell_and_rose(before: tuple[Had, Had], after: tuple[Had, Had]) -> tuple[int, int]:
+    """Count the prompts whose score, summed over two passes, got worse and better from two passes to two others."""
+    sign = 1.0 if before[0].task.result.metric.higher_is_better else -1.0
+    passes = [had.lines[0] for had in (*before, *after)]
+    prompts = [p for p in passes[0] if all(p in lines for lines in passes)]
+    changes = []
+    for prompt in prompts:
+        one, other, first, second = (lines[prompt].value for lines in passes)
+        changes.append(sign * ((first - one) + (second - other)))  # 0 to the last bit where the passes are alike
+    return sum(change < 0.0 for change in changes), sum(change > 0.0 for change in changes)
+
+
+def _p(one: Invariant) -> float:
+    """The p that accuses: of more changed answers, or where scores are judged, of more changes one way (two-sided)."""
+    if one.fell is None or one.rose is None:
+        return one.changed.p
+    return min(1.0, 2.0 * mcnemar(max(one.fell, one.rose), min(one.fell, one.rose)).p_mid)

@@ -1404,9 +1404,14 @@ class SelfFlips:
 
     The one that was asked twice is `endpoint`. Over the `prompts` with a score each time: `own` changed their score
     (for an Invariant: their answer) between its two answers, `other` between its first one and the other endpoint's;
-    `only_own` and `only_other` of them in that way alone. `p` is that of "the other endpoint's answers are such as its
-    own second ones" (one-sided, mid-p, over those that changed in one way alone). `more` is that p being `alpha` at
-    most.
+    `only_own` and `only_other` of them in that way alone. `own_texts` and `other_texts` count changed texts likewise.
+    The other endpoint's answer lies farther from the first one than the own second one does in `score_farther` prompts
+    by the distance of the scores, nearer in `score_nearer`; by the place where the texts part in `text_farther` and
+    `text_nearer`. None: not counted, as where there are no texts, or by the version that wrote the file.
+
+    `p` is that of "the other endpoint's answers are such as its own second ones" (one-sided, mid-p, corrected for the
+    two measures). `measure` names the one that carried it; "": nothing differed, or an older file. `more` is that p
+    being `alpha` at most.
     """
 
     endpoint: str
@@ -1419,6 +1424,13 @@ class SelfFlips:
     alpha: float
     more: bool
     agreement: Agreement
+    measure: Literal["", "score", "text"] = ""
+    score_farther: int | None = None
+    score_nearer: int | None = None
+    own_texts: int | None = None
+    other_texts: int | None = None
+    text_farther: int | None = None
+    text_nearer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1505,6 +1517,9 @@ class Invariant:
     `changed` counts the prompts that it made answered otherwise, beside those that are answered otherwise when nothing
     is changed; its `endpoint` is the arm. `p_holm` is its p after Holm's correction over all arms and tasks; `broken`:
     that is the alpha of all together at most.
+
+    Where a sound server may change answers (the arm `alone`), the p is that of the scores instead: they `fell` from one
+    request at a time to many in so many prompts and `rose` in so many (two-sided sign test, mid-p). None: by changes.
     """
 
     task: str
@@ -1514,6 +1529,8 @@ class Invariant:
     agreement: Agreement
     p_holm: float
     broken: bool
+    fell: int | None = None
+    rose: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,7 @@ LAYERS: list[tuple[str, ...]] = [
         "diagnosis",
         "capsule",
         "answer_pairs",
+        "self_flips",
         "service_pairs",
         "divergence",
         "twin_verdict",
