@@ -6,6 +6,7 @@ a whole (a replica, a time of day), in which case prompts are not independent an
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 class Instability:
     """Of `prompts` prompts scored in each of `runs` runs.
 
-    `variance`: mean variance of a prompt's score between runs, in squared units of the score. The other values exist
-    for right/wrong scores only: `flip_rate`, the chance that two runs disagree on a prompt; `mixed`, the share of
-    prompts that were both right and wrong; `cochran_q` with `df` degrees of freedom and its p, None when no prompt was
-    mixed.
+    `variance`: mean variance of a prompt's score between runs, in squared units of the score. `flip_rate`, the chance
+    that two runs disagree on a prompt, and `mixed`, the share of prompts that were both right and wrong, exist for
+    right/wrong scores only. `cochran_q` with `df` degrees of freedom and its p are None when no prompt's score varied.
+    `dispersion` is Q / df: 1 on average where runs differ only prompt by prompt, more where they differ as a whole.
+    `variance_df` are the degrees of freedom with which `variance` is known: infinite where every prompt varied alike,
+    None where a single prompt, or none, varied.
     """
 
     runs: int
@@ -35,15 +38,25 @@ class Instability:
     cochran_q: float | None
     df: int
     p: float | None
+    dispersion: float | None = None
+    variance_df: float | None = None
 
 
 def instability(runs: ArrayLike) -> Instability:
-    """Rows are runs, columns prompts; a prompt with a missing score (NaN) in any run is left out.
+    """Measure the run variance, and whether runs differ as a whole.
 
-    v = sum S (K - S) / (n K (K - 1)) for S of K runs right, which is the mean sample variance per prompt; flip rate =
-    2 v. Q = (K - 1)(K sum C^2 - T^2) / (K T - sum S^2) for C right answers per run and T in total, chi-squared with K
-    - 1 degrees of freedom when runs are exchangeable (Cochran 1950, "The comparison of percentages in matched
-    samples"). Raises ServeEvalError for fewer than two runs, no complete prompt or infinite scores.
+    Rows are runs, columns prompts; a prompt with a missing score (NaN) in any run is left out. With s_i^2 the sample
+    variance of prompt i over the K runs and C_k the sum of run k over the n prompts:
+
+    v = mean s_i^2; flip rate = 2 v.
+    Q = sum_k (C_k - mean C)^2 / sum_i s_i^2, chi-squared with K - 1 degrees of freedom when the runs are exchangeable
+    within each prompt: the sums of many independent prompts are nearly normal, and permuting a prompt's scores over
+    the runs gives them the covariance s_i^2 (I - 1/K). For right/wrong scores it is the Q of Cochran 1950, "The
+    comparison of percentages in matched samples".
+    The degrees of freedom of v are 2 v^2 / se^2 with se = sd(s_i^2) / sqrt(n) (Satterthwaite 1946, "An approximate
+    distribution of estimates of variance components").
+
+    Raises ServeEvalError for fewer than two runs, no complete prompt or infinite scores.
     """
     import numpy
 
@@ -58,31 +71,40 @@ def instability(runs: ArrayLike) -> Instability:
     if numpy.isinf(scores).any():
         raise ServeEvalError("instability needs finite scores", hint="look at the scorer: it gave an infinite score")
     count, prompts = scores.shape
-    variance = float(scores.var(axis=0, ddof=1).mean())
-    if not ((scores == 0.0) | (scores == 1.0)).all():
-        return Instability(count, prompts, variance, None, None, None, count - 1, None)
-    per_prompt = scores.sum(axis=0)
-    q, p = _cochran(scores)
+    varied = scores[:, (scores != scores[0]).any(axis=0)]
+    variances = numpy.zeros(prompts)
+    variances[: varied.shape[1]] = varied.var(axis=0, ddof=1)
+    variance = float(variances.mean())
+    right_or_wrong = bool(((scores == 0.0) | (scores == 1.0)).all())
+    q, p = _cochran(varied)
     return Instability(
         runs=count,
         prompts=prompts,
         variance=variance,
-        flip_rate=2.0 * variance,
-        mixed=float(((per_prompt > 0) & (per_prompt < count)).mean()),
+        flip_rate=2.0 * variance if right_or_wrong else None,
+        mixed=varied.shape[1] / prompts if right_or_wrong else None,
         cochran_q=q,
         df=count - 1,
         p=p,
+        dispersion=None if q is None else q / (count - 1),
+        variance_df=_variance_df(variances),
     )
 
 
-def _cochran(scores: FloatArray) -> tuple[float | None, float | None]:
-    count = len(scores)
-    per_run, per_prompt = scores.sum(axis=1), scores.sum(axis=0)
-    total = float(per_run.sum())
-    spread = count * total - float(per_prompt @ per_prompt)
-    if spread == 0.0:
+def _cochran(varied: FloatArray) -> tuple[float | None, float | None]:
+    """Q and its p. Rows are runs; columns are the prompts whose score varied, the others add nothing."""
+    count = len(varied)
+    if varied.shape[1] == 0:
         return None, None
     from scipy.special import chdtrc
 
-    q = (count - 1) * (count * float(per_run @ per_run) - total**2) / spread
+    q = count * float(varied.sum(axis=1).var()) / float(varied.var(axis=0, ddof=1).sum())
     return q, float(chdtrc(count - 1, q))
+
+
+def _variance_df(variances: FloatArray) -> float | None:
+    """Satterthwaite's degrees of freedom of the mean of the prompts' variances; None where at most one is known."""
+    if (variances > 0.0).sum() < 2:
+        return None
+    squared_error = float(variances.var(ddof=1)) / len(variances)
+    return 2.0 * float(variances.mean()) ** 2 / squared_error if squared_error > 0.0 else math.inf

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.instability import instability
@@ -43,10 +46,60 @@ def test_an_endpoint_that_never_varied_has_no_q() -> None:
     assert (result.variance, result.flip_rate, result.mixed, result.cochran_q, result.p) == (0, 0, 0, None, None)
 
 
-def test_scores_that_are_not_right_or_wrong_have_a_variance_only() -> None:
+def test_scores_that_are_not_right_or_wrong_have_no_flip_rate() -> None:
     result = instability([[0.2, 0.5], [0.4, 0.5]])
     assert result.variance == pytest.approx(0.01)
-    assert result.flip_rate is None
+    assert (result.flip_rate, result.mixed) == (None, None)
+    assert result.cochran_q == pytest.approx(1.0)  # one prompt alone always gives K - 1
+
+
+@given(arrays(numpy.int8, st.tuples(st.integers(2, 7), st.integers(1, 40)), elements=st.integers(0, 1)))
+def test_q_of_any_scores_is_cochrans_where_they_are_right_or_wrong(answers: Any) -> None:
+    """Cochran's own formula, in whole numbers: (K - 1)(K sum C^2 - T^2) / (K T - sum S^2)."""
+    count, rows = len(answers), answers.astype(int)
+    per_run, per_prompt, total = rows.sum(axis=1), rows.sum(axis=0), int(rows.sum())
+    spread = count * total - int((per_prompt**2).sum())
+    result = instability(answers)
+    if spread == 0:
+        assert (result.cochran_q, result.p, result.dispersion) == (None, None, None)
+        return
+    q = (count - 1) * (count * int((per_run**2).sum()) - total**2) / spread
+    assert result.cochran_q == pytest.approx(q, rel=1e-9, abs=1e-12)
+    graded = instability(0.1 + 0.3 * rows)
+    assert graded.flip_rate is None
+    assert graded.cochran_q == pytest.approx(q, rel=1e-9, abs=1e-9)
+    assert graded.dispersion == pytest.approx(q / (count - 1), rel=1e-9, abs=1e-9)
+
+
+def test_p_of_graded_scores_is_uniform_where_runs_differ_only_prompt_by_prompt() -> None:
+    random = numpy.random.default_rng(3)
+    spread = random.exponential(size=60)  # prompts vary by unequal amounts, and most scores are skewed
+    p = [instability(spread * random.beta(0.5, 2.0, (4, 60))).p for _ in range(1500)]
+    for level in (0.01, 0.05, 0.2):
+        below = sum(value is not None and value <= level for value in p)
+        assert abs(below - 1500 * level) < 3.3 * math.sqrt(1500 * level * (1 - level)), level
+
+
+def test_a_run_that_is_worse_as_a_whole_shows_in_graded_scores() -> None:
+    random = numpy.random.default_rng(4)
+    scores = random.normal(0.5, 0.1, (3, 200))
+    scores[1] -= 0.05
+    result = instability(scores)
+    assert result.p is not None
+    assert result.dispersion is not None
+    assert result.p < 1e-6
+    assert result.dispersion > 10.0
+
+
+def test_the_degrees_of_freedom_say_how_well_the_variance_is_known() -> None:
+    """Of 1000 prompts of two runs, m disagree: v is m / 2000, with a standard error of about sqrt(m) / 2000."""
+    for m in (2, 10, 50):
+        result = instability(_runs([1] * m + [2] * (1000 - m), 2))
+        assert result.variance == pytest.approx(m / 2000)
+        assert result.variance_df == pytest.approx(2 * m * 999 / (1000 - m))
+    assert instability(_runs([1, 2, 2], 2)).variance_df is None
+    assert instability(_runs([2, 2, 2], 2)).variance_df is None
+    assert instability(_runs([1, 1, 1], 2)).variance_df == math.inf
 
 
 def test_a_prompt_with_a_missing_score_is_left_out() -> None:
