@@ -207,7 +207,7 @@ def _measured_noise(series: Series, rows: Sequence[Sequence[float]], runs: str, 
         raised = f"; raised {factor} times, since these runs differ as a whole"
         warning = (
             f"{runs} differ as a whole (Cochran's Q, p {told.p:.2g}): either one of them declined, or runs vary by "
-            f"more than their samples do; a run's standard deviation is taken {factor} times as large, and alarms come late"
+            f"more than their samples do; a run's standard deviation is taken {factor} times as large"
         )
     scale = measured_scale(
         told.variance * dispersion,

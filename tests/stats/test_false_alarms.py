@@ -27,7 +27,7 @@ def test_the_chance_is_that_of_the_average_run_lengths_of_the_shared_vectors(vec
 
 @pytest.mark.parametrize(("ratio", "flips"), [(1.0, math.inf), (1.5, math.inf), (1.0, 3.0), (2.0, 3.0), (1.5, 1.0)])
 def test_simulated_charts_alarm_as_often_as_the_chain_says(ratio: float, flips: float) -> None:
-    """Counts of flips, each a loss, alarm no more often than the skewed steps that stand for them, and not much less."""
+    """Counts of flips, each a loss, alarm no more often than the skewed steps that stand for them."""
     random, charts, runs = numpy.random.default_rng(7), 20_000, 120
     if math.isinf(flips):
         steps = random.normal(size=(runs, charts)) * math.sqrt(ratio)
