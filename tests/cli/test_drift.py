@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -131,11 +132,12 @@ def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_o
 
 
 def test_runs_that_differ_as_a_whole_raise_the_noise_and_say_so(nights: Nights) -> None:
-    for night in range(12):
-        nights.add(range(15) if night % 3 == 1 else _noise(night))
+    runs = [nights.add(range(15) if night % 3 == 1 else _noise(night)) for night in range(12)]
     [chart] = _charts(nights.folder)["series"]
     assert chart["dispersion"] > 2
     assert chart["h"] > 14
+    scores = [list(column) for column in zip(*map(_scores, runs[:10]), strict=True)]
+    assert chart["variance"] == pytest.approx(chart["dispersion"] * sum(map(statistics.variance, scores)) / N)
     assert chart["sd"] == pytest.approx(100 * (chart["variance"] / N) ** 0.5)
     [warning] = chart["warnings"]
     assert f"is taken {chart['dispersion'] ** 0.5:.3g} times as large" in warning
