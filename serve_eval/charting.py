@@ -18,7 +18,8 @@ from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.history import Night, Series
 from serve_eval.schema import file_stem
 from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, drift
-from serve_eval.stats.instability import instability
+from serve_eval.stats.false_alarms import Scale, false_alarm_chance, limit_for, measured_scale
+from serve_eval.stats.instability import instability, successive_dispersion
 
 STARTING_RUNS = 10
 """Runs of the series itself that its noise is measured on: the first ones, so that later nights leave it as it is."""
@@ -36,17 +37,26 @@ class _Score(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """The run variance v, in squared units of a sample's score, and what it is known from."""
+    """The run variance v that a chart divides by, in squared units of a sample's score, and what it is known from.
+
+    `dispersion` is the factor by which v was raised because runs differ as a whole. `scale` says how well v is known,
+    `known` the same in words, and `warning` what is odd about it. `measured` is false for the most that v can be."""
 
     variance: float
     source: str
+    known: str
+    scale: Scale
+    dispersion: float = 1.0
+    measured: bool = True
+    warning: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """One series charted. `x` (points, negative is worse) is what `measure` says; `flips` counts the samples that score
     another value than in the run before (None: a run has no scores on file); `sd` is the standard deviation of one
-    run's value in points, at least that of a single flip."""
+    run's value in points, at least that of a single flip. `false_alarm_chance` is that of an unchanged endpoint
+    passing `limit` within `RUNS` runs, the uncertainty of the noise included."""
 
     series: Series
     measure: str
@@ -56,6 +66,7 @@ class Chart:
     flips: tuple[int | None, ...]
     points: tuple[DriftPoint, ...]
     limit: float
+    false_alarm_chance: float
     warnings: tuple[str, ...]
 
     @property
@@ -64,14 +75,17 @@ class Chart:
         return [place for place, point in enumerate(self.points) if point.alarm]
 
 
-def chart(series: Series, *, limit: float = LIMIT) -> Chart:
-    """The chart of a series. Raises RunFolderError for scores that cannot be read or a metric without bounds of which
-    nothing tells the noise, ServeEvalError for a limit that is not above 0."""
+def chart(series: Series, *, limit: float | None = None) -> Chart:
+    """Chart a series. Without a `limit` it is LIMIT, raised as far as the noise is uncertain.
+
+    Raises RunFolderError for scores that cannot be read or a metric without bounds of which nothing tells the noise,
+    ServeEvalError for a limit that is not above 0."""
     measure, x = _measured(series)
     first, flips, changed = _compare(series)
-    noise, notes = _noise(series, first)
+    noise = _noise(series, first)
+    used = limit if limit is not None else limit_for(noise.scale) if noise.measured else LIMIT
     scale = abs(series.metric.scale)
-    points = drift([value / scale for value in x], noise.variance, series.n, slack=SLACK, limit=limit)
+    points = drift([value / scale for value in x], noise.variance, series.n, slack=SLACK, limit=used)
     told = Chart(
         series=series,
         measure=measure,
@@ -80,10 +94,11 @@ def chart(series: Series, *, limit: float = LIMIT) -> Chart:
         sd=scale * math.sqrt(max(noise.variance, 1 / series.n) / series.n),
         flips=tuple(flips),
         points=tuple(points),
-        limit=limit,
-        warnings=tuple(notes),
+        limit=used,
+        false_alarm_chance=false_alarm_chance(used, noise.scale),
+        warnings=() if noise.warning is None else (noise.warning,),
     )
-    return replace(told, warnings=(*_alarm(told), *_single_flips(told, changed), *notes, *_elsewhere(series)))
+    return replace(told, warnings=(*_alarm(told), *_single_flips(told, changed), *told.warnings, *_elsewhere(series)))
 
 
 def _measured(series: Series) -> tuple[str, list[float]]:
@@ -143,40 +158,79 @@ def _compare(series: Series) -> tuple[list[Mapping[str, float]], list[int | None
 # ------------------------------------------------------------------------------------------------------------- noise
 
 
-def _noise(series: Series, first: Sequence[Mapping[str, float]]) -> tuple[Noise, list[str]]:
+def _noise(series: Series, first: Sequence[Mapping[str, float]]) -> Noise:
     """v from the reference's own runs, else from the first runs of the series, else the most that it can be.
 
     Scores within [lo, hi] of mean m have at most the variance (hi - m)(m - lo) (Bhatia and Davis 2000, "A better bound
     on the variance"), which also bounds their variance between runs: the chart then alarms late, never early.
     """
-    if (noise := _of_reference(series)) is not None:
-        return noise, []
+    if (stored := _of_reference(series)) is not None:
+        return _measured_noise(series, stored, f"the {len(stored)} runs of the reference", own=False)
     if len(first) > 1:
         names = [name for name in first[0] if all(name in scores for scores in first)]
         if names:
-            told = instability([[scores[name] for name in names] for scores in first])
-            rate = "" if told.flip_rate is None else f", two of which disagree on {told.flip_rate:.2%} of the samples"
-            source = f"measured on the first {len(first)} runs{rate}"
-            odd = []
-            if told.p is not None and told.p < UNEQUAL:
-                odd = [
-                    f"the first {len(first)} runs differ as a whole (Cochran's Q, p {told.p:.2g}): either one of them "
-                    "declined, or runs vary by more than their samples do and alarms come early"
-                ]
-            return Noise(variance=told.variance, source=source), odd
-    lo, hi, scale = series.metric.lo, series.metric.hi, series.metric.scale
+            rows = [[scores[name] for name in names] for scores in first]
+            return _measured_noise(series, rows, f"the first {len(first)} runs", own=True)
+    lo, hi, unit = series.metric.lo, series.metric.hi, series.metric.scale
     if lo is None or hi is None:
         raise RunFolderError(
             f"{series.name}: the metric has no bounds, and no two runs have scores on file to measure the noise on",
             hint="Keep the scores/ of the run folders.",
         )
-    mean = math.fsum(night.value / scale for night in series.nights) / len(series.nights)
+    mean = math.fsum(night.value / unit for night in series.nights) / len(series.nights)
     most = max(0.0, (hi - mean) * (mean - lo))
-    return Noise(variance=most, source="not measured, for want of repeated scores: the most that it can be"), []
+    return Noise(
+        variance=most,
+        source="not measured, for want of repeated scores: the most that it can be",
+        known="variance not measured: the most that it can be",
+        scale=Scale(flips=max(series.n * most, 1.0) / (hi - lo) ** 2),
+        measured=False,
+    )
 
 
-def _of_reference(series: Series) -> Noise | None:
-    """What the runs disagreed by that the reference is the mean of; None where there are no two of them on file."""
+def _measured_noise(series: Series, rows: Sequence[Sequence[float]], runs: str, *, own: bool) -> Noise:
+    """The noise of these runs, the series' `own` or those of its reference.
+
+    Where Cochran's Q says that they differ as a whole, v is raised to the variance between runs: by Q over its degrees
+    of freedom. Of the series' own runs the differences of neighbours count instead, lest a decline among them hide
+    itself.
+    """
+    told = instability(rows)
+    lo, hi = series.metric.lo, series.metric.hi
+    dispersion, run_df, raised, warning = 1.0, math.inf, "", None
+    if told.p is not None and told.p < UNEQUAL and told.dispersion is not None:
+        dispersion, run_df = told.dispersion, float(told.df)
+        if own and (found := successive_dispersion(rows)) is not None:
+            dispersion, run_df = found
+        dispersion = max(1.0, dispersion)
+        factor = f"{math.sqrt(dispersion):.3g}"
+        raised = f"; raised {factor} times, since these runs differ as a whole"
+        warning = (
+            f"{runs} differ as a whole (Cochran's Q, p {told.p:.2g}): either one of them declined, or runs vary by "
+            f"more than their samples do; a run's standard deviation is taken {factor} times as large"
+        )
+    scale = measured_scale(
+        told.variance * dispersion,
+        told.variance_df,
+        runs=told.runs,
+        prompts=told.prompts,
+        used=max(told.variance * dispersion, 1.0 / series.n),
+        n=series.n,
+        change=told.widest or (hi - lo if lo is not None and hi is not None else 1.0),
+    )
+    rate = "" if told.flip_rate is None else f", two of which disagree on {told.flip_rate:.2%} of the samples"
+    return Noise(
+        variance=told.variance * dispersion,
+        source=f"measured on {runs}{rate}{raised}",
+        known=f"variance measured on {told.runs} runs of {told.prompts} prompts",
+        scale=replace(scale, run_df=run_df),
+        dispersion=dispersion,
+        warning=warning,
+    )
+
+
+def _of_reference(series: Series) -> list[list[float]] | None:
+    """The scores of the runs that the reference is the mean of; None where there are no two of them on file."""
     for night in reversed(series.nights):
         found = night.reference
         if found is None or found.runs is None or len(found.runs.values) < 2:
@@ -185,8 +239,7 @@ def _of_reference(series: Series) -> Noise | None:
             stored = reference_samples.read(Path(found.file).parent / found.runs.samples, found.runs.sha256)
         except ReferenceFileError:
             continue
-        told = instability([list(run) for run in stored.runs])
-        return Noise(variance=told.variance, source=f"measured on the {told.runs} runs of the reference")
+        return [list(run) for run in stored.runs]
     return None
 
 

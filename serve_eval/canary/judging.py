@@ -31,23 +31,30 @@ RECENT = 10
 class Rules:
     """`passes` through the pool make the baseline. `tolerance` is how far accuracy, and the share of usable answers,
     may lie below it, 0..1; `reference` the accuracy of the pool where it is known otherwise. Up to `max_error_rate` of
-    the requests may fail."""
+    the requests may fail. `round_means`: one value of each round is bet on, instead of each answer."""
 
     passes: int
     tolerance: float
     max_error_rate: float
     reference: float | None = None
+    round_means: bool = False
 
 
 def questions_of(state: State, rules: Rules, most: int) -> list[int]:
-    """Which prompts the next round asks, `most` at the most: the baseline's next ones, after it a random subset.
+    """Choose the prompts of the next round, `most` at the most: the baseline's next ones, after it a random subset.
 
-    Each subset is drawn from the whole pool anew, whatever came before: the bets rest on that alone.
+    Each subset is drawn from the whole pool anew, whatever came in the rounds before: the bets rest on that alone.
+    Where the rounds' means are bet on, it holds hard and easy prompts in the pool's shares.
     """
     left = _left(state)
     rng = random.Random(f"{state.seed}:{state.rounds + 1}")
     if state.accuracy is not None:
-        return sorted(rng.sample(left, min(most, len(left))))
+        most = min(most, len(left))
+        if not rules.round_means:
+            return sorted(rng.sample(left, most))
+        rng.shuffle(left)  # those that are equally hard, in an order of this round
+        left.sort(key=lambda i: _usual(state.answers[i]))
+        return sorted(left[place] for place in vigil.spread_subset(len(left), most, rng.random()))
     rng.shuffle(left)
     due = [i for i in left if len(state.answers[i]) < rules.passes]
     return sorted(due, key=lambda i: len(state.answers[i]))[:most]
@@ -140,8 +147,7 @@ def _level(answers: Sequence[Sequence[float]], kind: str, reference: float | Non
     mean = math.fsum(map(math.fsum, answers)) / math.fsum(map(len, answers))
     if reference is not None:
         return Level(mean=mean, floor=reference)
-    passes = list(zip(*answers, strict=True))
-    return Level(mean=mean, floor=vigil.floor(passes[0], passes[1:], FLOOR_ALPHA[kind]))
+    return Level(mean=mean, floor=vigil.floor(list(zip(*answers, strict=True)), FLOOR_ALPHA[kind]))
 
 
 # ---------------------------------------------------------------------------------------------------------- bets
@@ -167,11 +173,14 @@ def _worse(state: State, seen: Seen, rules: Rules) -> list[Alarm]:
         (ACCURACY, state.accuracy, seen.values, state.answers, "answers are right less often"),
         (USABLE, state.share_usable, given, state.usable, "fewer answers hold anything to score"),
     ):
-        usual = {i: math.fsum(before[i]) / len(before[i]) for i in _left(state)}
+        usual = {i: _usual(before[i]) for i in _left(state)}
         mean = math.fsum(usual.values()) / len(usual)
         least = level.floor - rules.tolerance
-        differences = [(1.0 if x is None else x) - usual[i] for i, x in zip(seen.asked, now, strict=True)]
-        if _bet(state, kind, differences, least - mean, 1.0):
+        values, highest = [(1.0 if x is None else x) - usual[i] for i, x in zip(seen.asked, now, strict=True)], 1.0
+        if rules.round_means:
+            values = [math.fsum(values) / len(values)]
+            highest = _highest(kind, usual, seen.asked)
+        if _bet(state, kind, values, least - mean, highest):
             told = f"{words} than in the baseline: less than {least:.1%}, where it was {level.mean:.1%}"
             if kind == ACCURACY:
                 shares = [f"{total / answered:.1%}" for _, answered, total in state.recent if answered]
@@ -179,6 +188,23 @@ def _worse(state: State, seen: Seen, rules: Rules) -> list[Alarm]:
             figures = {"baseline": level.mean, "floor": level.floor, "at_least": least}
             raised.append(_alarm(state, seen, kind, told, figures))
     return raised
+
+
+def _usual(answers: Sequence[float]) -> float:
+    return math.fsum(answers) / len(answers)
+
+
+def _highest(kind: str, usual: Mapping[int, float], asked: Sequence[int]) -> float:
+    """By how much the mean of as many answers can be better than usual, over all subsets that could have been drawn.
+
+    Subsets are spread by accuracy; of any other share the prompts with the most room could come together. A round that
+    an older version drew at random may have had more room than that.
+    """
+    if kind == ACCURACY:
+        most = vigil.highest_mean(list(usual.values()), len(asked))
+    else:
+        most = math.fsum(sorted((1.0 - x for x in usual.values()), reverse=True)[: len(asked)]) / len(asked)
+    return max(most, math.fsum(1.0 - usual[i] for i in asked) / len(asked))
 
 
 def _availability(state: State, seen: Seen, rules: Rules) -> list[Alarm]:

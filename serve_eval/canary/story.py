@@ -63,7 +63,10 @@ class Watch:
     def bound(self) -> dict[str, Any]:
         """What must not change while a watch goes on in its folder."""
         asked = {"questions": self.prompts} if self.pool is None else dict(self.pool.fingerprint)
-        return {"base_url": self.base_url, "asked": asked, "rules": self.rules}
+        rules = record.plain(self.rules)
+        if not self.rules.round_means:
+            del rules["round_means"]  # which folders of older versions do not have
+        return {"base_url": self.base_url, "asked": asked, "rules": rules}
 
 
 async def watch(

@@ -26,8 +26,13 @@ def drift(
     task: Annotated[str | None, typer.Option(help="Only the series of this task.")] = None,
     model: Annotated[str | None, typer.Option(help="Only the series of this model.")] = None,
     limit: Annotated[
-        float, typer.Option("--h", help="Sum, in standard deviations of a run, beyond which it alarms.")
-    ] = 8.0,
+        float | None,
+        typer.Option(
+            "--h",
+            help="Sum, in standard deviations of a run, beyond which it alarms. "
+            "Default: 8, raised where the standard deviation is an estimate.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw values and sums into this .svg, .png or .pdf (extra: plots).")
     ] = None,
@@ -95,11 +100,14 @@ def _chosen(history: History, task: str | None, model: str | None) -> list[Serie
 
 def _lines(one: Chart, folder: Path) -> list[str]:
     from serve_eval.charting import date
+    from serve_eval.stats.false_alarms import RUNS
 
     series, nights = one.series, one.series.nights
     lines = [
         f"{series.name}: {_runs(len(nights))} of {series.n} samples",
         f"  x is the {one.measure}; a run's standard deviation is {one.sd:.3f} points, {one.noise.source}",
+        f"  beyond h = {one.limit:g} an unchanged endpoint alarms within {RUNS} runs with a chance of "
+        f"{one.false_alarm_chance:.2g} ({one.noise.known})",
         f"  {'began (UTC)':16}  {'value':>9}  {'missing':>7}  {'flips':>6}  {'x':>9}  {'z':>6}  {'S':>6}         run",
     ]
     for night, x, flips, point in zip(nights, one.x, one.flips, one.points, strict=True):
@@ -119,6 +127,7 @@ def _runs(count: int) -> str:
 
 def _json(one: Chart) -> dict[str, Any]:
     from serve_eval.stats.drift import SLACK
+    from serve_eval.stats.false_alarms import RUNS
 
     series = one.series
     return {
@@ -132,9 +141,15 @@ def _json(one: Chart) -> dict[str, Any]:
         "measure": one.measure,
         "variance": one.noise.variance,
         "variance_from": one.noise.source,
+        "dispersion": one.noise.dispersion,
         "sd": one.sd,
         "k": SLACK,
         "h": one.limit,
+        "false_alarm": {
+            "runs": RUNS,
+            "chance": one.false_alarm_chance,
+            "known_from": one.noise.known,
+        },
         "alarm": one.points[-1].alarm,
         "warnings": one.warnings,
         "runs": [

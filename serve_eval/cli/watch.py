@@ -71,6 +71,14 @@ def watch(
     tolerance: Annotated[
         float, typer.Option(metavar="POINTS", help="A fall that does not matter.", rich_help_panel=_JUDGED)
     ] = 1.0,
+    round_means: Annotated[
+        bool,
+        typer.Option(
+            "--round-means",
+            help="Bet on one value per round: also holds where whole rounds are worse or better by chance. Slower.",
+            rich_help_panel=_JUDGED,
+        ),
+    ] = False,
     max_error_rate: Annotated[
         float, typer.Option(help="Share of requests that may fail.", rich_help_panel=_JUDGED)
     ] = 0.05,
@@ -120,7 +128,8 @@ def watch(
 ) -> None:
     """Watch an endpoint in production: false alarms with probability .01 at most, however long it lasts.
 
-    Evidence survives a restart: the same command goes on.
+    That is so where no round is worse than the baseline by chance (with --round-means: where none is expected to be),
+    and where the answers of the baseline are independent. Evidence survives a restart: the same command goes on.
 
     Exit codes: 0 ended on request or after --rounds, 1 an alarm, 2 usage, 4 the
     endpoint cannot be asked at the start, 130 interrupted before it was found.
@@ -163,6 +172,7 @@ def watch(
         reference_value=reference_value,
         tolerance=tolerance,
         max_error_rate=max_error_rate,
+        round_means=round_means,
         on_alarm=on_alarm,
         command=on_alarm_command,
         webhook=(os.environ.get("SERVE_EVAL_WEBHOOK") or None) if webhook is None else webhook,
@@ -234,6 +244,7 @@ def _job(plan: Plan, *, every: str, tokens: int | None, prompts: int | None, **m
             tolerance=more["tolerance"] / 100.0,
             max_error_rate=more["max_error_rate"],
             reference=None if reference is None else reference / 100.0,
+            round_means=more["round_means"],
         ),
         tokens=budget.TOKENS if tokens is None else tokens,
         smoke=more["smoke"],

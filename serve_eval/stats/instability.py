@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from serve_eval.stats.inputs import FloatArray
 
+FOURTH = 4
+"""Runs from which on the fourth moment of a prompt's scores can be estimated."""
+
 
 @dataclass(frozen=True, slots=True)
 class Instability:
@@ -26,8 +29,9 @@ class Instability:
     that two runs disagree on a prompt, and `mixed`, the share of prompts that were both right and wrong, exist for
     right/wrong scores only. `cochran_q` with `df` degrees of freedom and its p are None when no prompt's score varied.
     `dispersion` is Q / df: 1 on average where runs differ only prompt by prompt, more where they differ as a whole.
-    `variance_df` are the degrees of freedom with which `variance` is known: infinite where every prompt varied alike,
-    None where a single prompt, or none, varied.
+    `variance_df` are the degrees of freedom with which `variance` is known: infinite where the prompts' variances tell
+    no error, None for a single prompt or where nothing varied. `widest` is the largest difference between two scores
+    of a prompt.
     """
 
     runs: int
@@ -40,6 +44,7 @@ class Instability:
     p: float | None
     dispersion: float | None = None
     variance_df: float | None = None
+    widest: float = 0.0
 
 
 def instability(runs: ArrayLike) -> Instability:
@@ -53,8 +58,11 @@ def instability(runs: ArrayLike) -> Instability:
     within each prompt: the sums of many independent prompts are nearly normal, and permuting a prompt's scores over
     the runs gives them the covariance s_i^2 (I - 1/K). For right/wrong scores it is the Q of Cochran 1950, "The
     comparison of percentages in matched samples".
-    The degrees of freedom of v are 2 v^2 / se^2 with se = sd(s_i^2) / sqrt(n) (Satterthwaite 1946, "An approximate
-    distribution of estimates of variance components").
+    The degrees of freedom of v are 2 v^2 / se^2 (Satterthwaite 1946, "An approximate distribution of estimates of
+    variance components"). With two or three runs se = sd(s_i^2) / sqrt(n), which takes prompts that differ in their
+    variance for uncertainty; from four runs on se is that of given prompts, from the unbiased estimate (2 K k2^2 + (K
+    - 1) k4) / (K (K + 1)) of the variance of each s_i^2 with the k-statistics k2, k4 of its scores (Kendall and Stuart
+    1969, "The advanced theory of statistics", volume 1, chapter 12).
 
     Raises ServeEvalError for fewer than two runs, no complete prompt or infinite scores.
     """
@@ -72,9 +80,7 @@ def instability(runs: ArrayLike) -> Instability:
         raise ServeEvalError("instability needs finite scores", hint="look at the scorer: it gave an infinite score")
     count, prompts = scores.shape
     varied = scores[:, (scores != scores[0]).any(axis=0)]
-    variances = numpy.zeros(prompts)
-    variances[: varied.shape[1]] = varied.var(axis=0, ddof=1)
-    variance = float(variances.mean())
+    variance = float(varied.var(axis=0, ddof=1).sum()) / prompts
     right_or_wrong = bool(((scores == 0.0) | (scores == 1.0)).all())
     q, p = _cochran(varied)
     return Instability(
@@ -87,8 +93,28 @@ def instability(runs: ArrayLike) -> Instability:
         df=count - 1,
         p=p,
         dispersion=None if q is None else q / (count - 1),
-        variance_df=_variance_df(variances),
+        variance_df=_variance_df(varied, prompts),
+        widest=float(numpy.ptp(varied, axis=0).max()) if varied.size else 0.0,
     )
+
+
+def successive_dispersion(runs: ArrayLike) -> tuple[float, float] | None:
+    """Compute the dispersion of runs in their order, from the differences of neighbours, and its degrees of freedom.
+
+    sum_k (C_k - C_(k-1))^2 / (2 (K - 1)) over sum_i s_i^2, with 2 (K - 1)^2 / (3 K - 4) degrees of freedom (von
+    Neumann, Kent, Bellinson and Hart 1941, "The mean square successive difference"). Runs that vary as a whole raise it
+    as they raise Q / df, while one lasting step among them, or a slow decline, hardly does. Rows and columns as
+    `instability` takes them, without missing scores; None where nothing varied.
+    """
+    import numpy
+
+    scores = numpy.asarray(runs, dtype=numpy.float64)
+    count = len(scores)
+    total = float(scores.var(axis=0, ddof=1).sum())
+    if (scores == scores[0]).all():
+        return None
+    steps = numpy.diff(scores.sum(axis=1))
+    return float(steps @ steps) / (2 * (count - 1) * total), 2 * (count - 1) ** 2 / (3 * count - 4)
 
 
 def _cochran(varied: FloatArray) -> tuple[float | None, float | None]:
@@ -102,9 +128,19 @@ def _cochran(varied: FloatArray) -> tuple[float | None, float | None]:
     return q, float(chdtrc(count - 1, q))
 
 
-def _variance_df(variances: FloatArray) -> float | None:
-    """Satterthwaite's degrees of freedom of the mean of the prompts' variances; None where at most one is known."""
-    if (variances > 0.0).sum() < 2:
+def _variance_df(varied: FloatArray, prompts: int) -> float | None:
+    """Satterthwaite's degrees of freedom of the mean of all prompts' variances. Columns as in `_cochran`."""
+    if prompts < 2 or varied.shape[1] == 0:
         return None
-    squared_error = float(variances.var(ddof=1)) / len(variances)
-    return 2.0 * float(variances.mean()) ** 2 / squared_error if squared_error > 0.0 else math.inf
+    count = len(varied)
+    variances = varied.var(axis=0, ddof=1)
+    total = float(variances.sum())
+    if count < FOURTH:
+        squared_error = (float(variances @ variances) - total**2 / prompts) * prompts / (prompts - 1)
+    else:
+        centred = varied - varied.mean(axis=0)
+        second, fourth = (centred**2).sum(axis=0), (centred**4).sum(axis=0)
+        k4 = count * (count * (count + 1) * fourth - 3 * (count - 1) * second**2)
+        k4 /= count * (count - 1) * (count - 2) * (count - 3)
+        squared_error = float((2 * count * variances**2 + (count - 1) * k4).sum()) / (count * (count + 1))
+    return 2.0 * total**2 / squared_error if squared_error > 1e-12 * total**2 else math.inf

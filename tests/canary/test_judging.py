@@ -14,6 +14,7 @@ from serve_eval.canary.record import Alarm, Seen, State
 
 PROMPTS, MOST = 40, 10
 RULES = Rules(passes=3, tolerance=0.01, max_error_rate=0.05)
+MEANS = replace(RULES, round_means=True)
 Value = Callable[[int], float | None]
 
 
@@ -94,9 +95,50 @@ def test_prompts_that_are_always_wrong_say_nothing_and_those_that_turn_wrong_do(
     assert alarm.told.endswith(" 0.0%")
 
 
-def test_prompts_may_change_places() -> None:
-    state = _learnt(_half_right)
-    assert not _play(state, lambda i: 1.0 - i % 2, 300)
+@pytest.mark.parametrize("rules", [RULES, MEANS])
+def test_prompts_may_change_places(rules: Rules) -> None:
+    state = _learnt(_half_right, rules)
+    assert not _play(state, lambda i: 1.0 - i % 2, 300, rules=rules)
+
+
+def test_a_few_rounds_that_are_wrong_as_a_whole_are_many_answers_and_few_means() -> None:
+    found = {}
+    for rules in (RULES, MEANS):
+        state = _learnt(_half_right, rules)
+        _play(state, _half_right, 3, rules=rules)
+        _play(state, lambda i: 0.0, 4, rules=rules)
+        _play(state, _half_right, 100, rules=rules)
+        found[rules.round_means] = {alarm.kind for alarm in state.alarms}
+    assert found == {False: {ACCURACY}, True: set()}
+
+
+def test_a_fall_is_noticed_by_the_means_of_rounds_and_each_holds_the_pools_share_of_hard_prompts() -> None:
+    state = _learnt(_half_right, MEANS)
+    for _ in range(20):
+        asked = judging.questions_of(state, MEANS, MOST)
+        assert sum(i % 2 for i in asked) == MOST // 2
+        assert not _play(state, _half_right, rules=MEANS)
+    (alarm,) = _play(state, lambda i: 0.0, 40, rules=MEANS)
+    assert alarm.kind == ACCURACY
+    few = {alarm.kind for alarm in _play(state, lambda i: 0.0, 20, rules=MEANS, usable=lambda i: i % 2 == 0)}
+    assert few == {USABLE}
+
+
+def test_a_round_that_an_older_version_drew_is_still_judged() -> None:
+    """All of its prompts were always wrong and are right now: it has more room than any spread subset."""
+    state = _learnt(_half_right, MEANS)
+    seen = Seen(
+        round=state.rounds + 1,
+        started_at="",
+        seconds=0.0,
+        asked=list(range(0, 20, 2)),
+        values=[1.0] * 10,
+        usable="1" * 10,
+        prompt_tokens=[0] * 10,
+        failures={},
+    )
+    assert not judging.judge(state, seen, MEANS)
+    assert all(map(math.isfinite, state.bets[ACCURACY].logs))
 
 
 def test_a_missing_answer_counts_as_a_right_one_in_every_bet_but_that_on_failures() -> None:

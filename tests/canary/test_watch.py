@@ -257,6 +257,9 @@ def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path: P
         await watch(job, tmp_path, environ={})
         with pytest.raises(RunFolderError, match=r"rules\.tolerance: was 0.01, now 0.02"):
             await watch(replace(job, rules=replace(RULES, tolerance=0.02)), tmp_path, environ={})
+        assert "round_means" not in _state(tmp_path)["bound"]["rules"]  # as in folders of older versions
+        with pytest.raises(RunFolderError, match=r"rules\.round_means"):
+            await watch(replace(job, rules=replace(RULES, round_means=True)), tmp_path, environ={})
         with pytest.raises(RunFolderError, match="watches the model m"):
             await watch(replace(job, plan=replace(job.plan, model="other")), tmp_path, environ={})
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serve_eval.stats.false_alarms import false_alarm_chance
 from tests.cli.command import serve_eval
 
 N = 400
@@ -105,6 +107,43 @@ def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights) -> None:
     assert [run["s"] for run in higher["runs"]] == [run["s"] for run in chart["runs"]]
 
 
+def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_of_a_false_alarm_is_printed(
+    nights: Nights,
+) -> None:
+    for night in range(3):
+        nights.add(_noise(night))
+    [few] = _charts(nights.folder)["series"]
+    done = serve_eval("drift", nights.folder)
+    chance = few["false_alarm"]["chance"]
+    assert (
+        f"beyond h = {few['h']:g} an unchanged endpoint alarms within 365 runs with a chance of {chance:.2g} "
+        "(variance measured on 3 runs of 400 prompts)"
+    ) in done.stdout
+    assert 8 < few["h"] < 13
+    assert 0.01 < chance <= false_alarm_chance(8.0)
+    [kept] = _charts(nights.folder, "--h", "8")["series"]
+    assert kept["h"] == 8
+    assert kept["false_alarm"]["chance"] > 2 * chance
+    for night in range(3, 12):
+        nights.add(_noise(night))
+    [many] = _charts(nights.folder)["series"]
+    assert many["false_alarm"]["known_from"] == "variance measured on 10 runs of 400 prompts"
+    assert 8 < many["h"] < few["h"]
+
+
+def test_runs_that_differ_as_a_whole_raise_the_noise_and_say_so(nights: Nights) -> None:
+    runs = [nights.add(range(15) if night % 3 == 1 else _noise(night)) for night in range(12)]
+    [chart] = _charts(nights.folder)["series"]
+    assert chart["dispersion"] > 2
+    assert chart["h"] > 14
+    scores = [list(column) for column in zip(*map(_scores, runs[:10]), strict=True)]
+    assert chart["variance"] == pytest.approx(chart["dispersion"] * sum(map(statistics.variance, scores)) / N)
+    assert chart["sd"] == pytest.approx(100 * (chart["variance"] / N) ** 0.5)
+    [warning] = chart["warnings"]
+    assert f"is taken {chart['dispersion'] ** 0.5:.3g} times as large" in warning
+    assert "since these runs differ as a whole" in chart["variance_from"]
+
+
 def test_the_sum_is_that_of_the_formula(nights: Nights) -> None:
     runs = [nights.add(_noise(night, flips)) for night, flips in enumerate((4, 6, 10))]
     [chart] = _charts(nights.folder)["series"]
@@ -127,12 +166,12 @@ def _scores(run: Path) -> list[float]:
 
 
 def test_where_lower_is_better_a_rise_is_a_decline(nights: Nights) -> None:
-    for night in range(12):
-        run = nights.add(_noise(night), to=1.0) if night < 6 else nights.add(range(12))
+    for night in range(18):
+        run = nights.add(_noise(night), to=1.0) if night < 12 else nights.add(range(12))
         metric = _json(run / "report.json")["tasks"][0]["result"]["metric"]
         content = _json(run / "report.json")
         content["tasks"][0]["result"]["metric"] = {**metric, "higher_is_better": False}
-        content["tasks"][0]["result"]["value"] = 20.0 + (2.0 if night >= 6 else 0.0) + 0.1 * (night % 2)
+        content["tasks"][0]["result"]["value"] = 20.0 + (2.0 if night >= 12 else 0.0) + 0.1 * (night % 2)
         (run / "report.json").write_text(json.dumps(content))
     [chart] = _charts(nights.folder)["series"]
     assert chart["higher_is_better"] is False
@@ -164,6 +203,8 @@ def test_without_scores_on_file_the_noise_is_the_most_that_it_can_be(nights: Nig
     mean = sum(run["value"] for run in chart["runs"]) / 300
     assert chart["variance"] == pytest.approx(mean * (1 - mean))
     assert "not measured" in chart["variance_from"]
+    assert chart["h"] == 8
+    assert chart["false_alarm"]["known_from"] == "variance not measured: the most that it can be"
     assert {run["flips"] for run in chart["runs"]} == {None}
 
 
@@ -240,7 +281,7 @@ def test_pairs_and_the_noise_of_a_registered_reference_are_used(data_root: Path,
         assert done.returncode == 0, done.stderr
     [chart] = _charts(tmp_path / "new")["series"]
     assert chart["measure"] == "paired difference to the reference"
-    assert chart["variance_from"] == "measured on the 2 runs of the reference"
+    assert chart["variance_from"].startswith("measured on the 2 runs of the reference, two of")
     first = [_scores(run) for run in runs]
     assert chart["variance"] == pytest.approx(sum((a - b) ** 2 / 2 for a, b in zip(*first, strict=True)) / 300)
     paired = [_json(tmp_path / f"new/{i}/report.json")["tasks"][0]["verdict"]["paired"]["difference"] for i in (2, 3)]
@@ -254,7 +295,9 @@ def test_series_are_chosen_and_drawn(nights: Nights, tmp_path: Path) -> None:
     done = serve_eval("drift", nights.folder, "--task", "gsm8k", "--model", "org/m", "--plot", picture)
     assert done.returncode == 0, done.stderr
     drawn = picture.read_text()
-    for words in ("accuracy (points)", "S (standard deviations of a run)", "alarm beyond h = 8", "2026-03-01", "org/m"):
+    [chart] = _charts(nights.folder)["series"]
+    above = f"alarm beyond h = {chart['h']:g}"
+    for words in ("accuracy (points)", "S (standard deviations of a run)", above, "2026-03-01", "org/m"):
         assert words in drawn
     missing = serve_eval("drift", nights.folder, "--model", "org/n")
     assert (missing.returncode, "Did you mean 'org/m'?" in missing.stderr) == (2, True)

@@ -54,6 +54,20 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "o/state.json").read_text())["alarms"][0]["kind"] == "accuracy"
 
 
+def test_the_means_of_rounds_can_be_bet_on(tmp_path: Path) -> None:
+    endpoint = Endpoint()
+    with beside(endpoint.app()) as url:
+        command = ("watch", url, *SMALL, "--round-means", "-o", tmp_path / "o")
+        done = serve_eval(*command, "--rounds", "6")
+        assert done.returncode == 0, done.stderr
+        endpoint.wrong = 1
+        done = serve_eval(*command, "--rounds", "30")
+        assert done.returncode == 1, done.stdout
+        assert "ALARM accuracy" in done.stdout
+        rules = json.loads((tmp_path / "o/state.json").read_text())["bound"]["rules"]
+        assert rules["round_means"] is True
+
+
 def test_own_cases_are_watched(tmp_path: Path) -> None:
     file = tmp_path / "cases.yaml"
     cases = [f"  - {{case: s{n}, input: {{prompt: 'What is {n} + {n}?'}}, expected: '{2 * n}'}}" for n in range(20, 45)]

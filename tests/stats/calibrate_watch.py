@@ -3,12 +3,13 @@ Printed, never asserted; seeded. A month is 30 days of a round every ten minutes
 
 Prompts differ in their chance of a right answer, most of them always or never right; two answers to one prompt differ
 with FLIPS. Requests fail and answers are empty now and then. The baseline is learnt from such answers as well, and
-everything that a watch bets on is bet on.
+everything that a watch bets on is bet on. Where rounds vary, answers of one round share its state, in the baseline too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,16 @@ import numpy
 
 from serve_eval.canary.judging import ACCURACY, ALPHA, FAILURES, FLOOR_ALPHA, USABLE
 from serve_eval.stats import vigil
-from serve_eval.stats.betting import GRID
+from serve_eval.stats.betting import GRID, mean_lower_bound
+from tests.stats.calibrate_drift import interval
 from tests.stats.simulation import endpoints, run
 
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray, IntArray
+
+Random = numpy.random.Generator
+State = Callable[[Random, "FloatArray"], "FloatArray"]
+"""From the chances of right answers to those of one round, all answers of a row sharing its state."""
 
 MONTHS, ROUNDS = 1000, 4320
 """Healthy months, and the rounds of one."""
@@ -31,6 +37,13 @@ EDGE_ROUNDS = 1000
 FALLS, LATE, RUNS = ((0.05, 8), (0.05, 24), (0.1, 8), (0.3, 8)), (0, 1000), 200
 """Falls, and the passes of the baseline before them."""
 MOST_QUESTIONS = 60
+FLOORS = ((0.9, 0.03, 8), (0.9, 0.03, 24), (0.97, 0.015, 8), (0.5, 0.03, 8), (0.5, 0.19, 8), (0.2, 0.03, 8))
+"""Accuracy, flip rate and passes of baselines."""
+BASELINES = 400
+VARYING, VARYING_ROUNDS = 300, 1000
+"""Watches whose rounds vary, and how long they last."""
+WORSE, LOSS = 0.05, 0.3
+"""In this share of the rounds this share of the right answers is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +58,27 @@ class Watches:
     least_usable: FloatArray
 
 
-def watches(random: numpy.random.Generator, months: int, passes: int = PASSES) -> Watches:
+def unvarying(random: Random, chances: FloatArray) -> FloatArray:
+    """Every round is like the others."""
+    return chances
+
+
+def shifted(sd: float) -> State:
+    """All logits of a round move together, by a normal variable of this standard deviation."""
+
+    def state(random: Random, chances: FloatArray) -> FloatArray:
+        odds = numpy.exp(sd * random.standard_normal((len(chances), 1)))
+        return chances * odds / (1.0 - chances + chances * odds)
+
+    return state
+
+
+def sometimes_worse(random: Random, chances: FloatArray) -> FloatArray:
+    """Some rounds lose a share of their right answers."""
+    return chances * numpy.where(random.random((len(chances), 1)) < WORSE, 1.0 - LOSS, 1.0)
+
+
+def watches(random: Random, months: int, passes: int = PASSES) -> Watches:
     """Their baselines are learnt."""
     right = endpoints(random, (months, PROMPTS), flip_rate=FLIPS, accuracy=ACCURACY_USUAL)
     usable = random.random((passes, months, PROMPTS)) >= EMPTY
@@ -55,15 +88,40 @@ def watches(random: numpy.random.Generator, months: int, passes: int = PASSES) -
     return Watches(right=right, usual=usual, least=least, usual_usable=usual_usable, least_usable=least_usable)
 
 
+def varying(random: Random, months: int, questions: int, state: State) -> Watches:
+    """Of Beta(.5, 9.5) chances of a wrong answer, asked in rounds that vary; answers always hold something."""
+    right = 1.0 - random.beta(0.5, 9.5, (months, PROMPTS))
+    scores = numpy.empty((PASSES, months, PROMPTS))
+    for row in scores:
+        order = numpy.argsort(random.random((months, PROMPTS)), axis=1)
+        for first in range(0, PROMPTS, questions):
+            asked = order[:, first : first + questions]
+            given = run(random, state(random, numpy.take_along_axis(right, asked, axis=1)))
+            numpy.put_along_axis(row, asked, given, axis=1)
+    usual, least = _baseline(scores, FLOOR_ALPHA[ACCURACY])
+    none = numpy.ones_like(usual)
+    return Watches(right=right, usual=usual, least=least, usual_usable=none, least_usable=-numpy.ones(months))
+
+
 def _baseline(scores: FloatArray, alpha: float) -> tuple[FloatArray, FloatArray]:
     """The mean score of each prompt, and the least mean difference from these that is healthy."""
-    floors = [vigil.floor(scores[0, i], scores[1:, i], alpha) for i in range(scores.shape[1])]
+    floors = [vigil.floor(scores[:, i], alpha) for i in range(scores.shape[1])]
     usual = scores.mean(axis=0)
     return usual, numpy.array(floors) - TOLERANCE - usual.mean(axis=1)
 
 
 def alarms(
-    random: numpy.random.Generator, known: Watches, rounds: int, questions: int, *, fall: float = 0.0, after: int = 0
+    random: Random,
+    known: Watches,
+    rounds: int,
+    questions: int,
+    *,
+    fall: float = 0.0,
+    after: int = 0,
+    round_means: bool = False,
+    state: State = unvarying,
+    failed_share: float = FAILED,
+    empty_share: float = EMPTY,
 ) -> dict[str, IntArray]:
     """By what is bet on the round of each watch's alarm, 0 where there was none. From the round behind `after` on, a
     share `fall` of the prompts that were always right is always wrong."""
@@ -71,22 +129,35 @@ def alarms(
     rows, right = numpy.arange(months)[:, None], known.right
     logs = {kind: numpy.full((months, len(GRID)), -math.inf) for kind in ALPHA}
     found = {kind: numpy.zeros(months, dtype=numpy.int64) for kind in ALPHA}
+    room = numpy.sort(1.0 - known.usual_usable, axis=1)[:, -questions:].mean(axis=1)
+    most = numpy.array([vigil.highest_mean(row.tolist(), questions) for row in known.usual]) if round_means else room
     for t in range(1, rounds + 1):
         if fall and t == after + 1:
             sure = right == 1.0
             right = numpy.where(sure & (random.random(right.shape) < fall / sure.mean()), 0.0, right)
         drawn = random.random((months, PROMPTS), dtype=numpy.float32)
-        asked = numpy.argpartition(drawn, questions, axis=1)[:, :questions]
+        if round_means:
+            places = (random.random((months, 1)) + numpy.arange(questions)) * PROMPTS / questions
+            asked = numpy.argsort(known.usual + 1e-6 * drawn, axis=1)[rows, places.astype(int)]
+        else:
+            asked = numpy.argpartition(drawn, questions, axis=1)[:, :questions]
         shape = asked.shape
-        failed = random.random(shape) < FAILED
-        usable = random.random(shape) >= EMPTY
-        scores = numpy.where(failed, 1.0, run(random, right[rows, asked]) * usable)
+        failed = random.random(shape) < failed_share
+        usable = random.random(shape) >= empty_share
+        scores = numpy.where(failed, 1.0, run(random, state(random, right[rows, asked])) * usable)
         shown = numpy.where(failed, 1.0, usable)
-        gained = {
-            ACCURACY: vigil.gains(scores - known.usual[rows, asked], known.least, 1.0),
-            USABLE: vigil.gains(shown - known.usual_usable[rows, asked], known.least_usable, 1.0),
-            FAILURES: vigil.gains(-failed.mean(axis=1)[:, None], -ALLOWED, 0.0),
-        }
+        values, given = scores - known.usual[rows, asked], shown - known.usual_usable[rows, asked]
+        if round_means:
+            gained = {
+                ACCURACY: vigil.gains(values.mean(axis=1)[:, None], known.least, most),
+                USABLE: vigil.gains(given.mean(axis=1)[:, None], known.least_usable, room),
+            }
+        else:
+            gained = {
+                ACCURACY: vigil.gains(values, known.least, 1.0),
+                USABLE: vigil.gains(given, known.least_usable, 1.0),
+            }
+        gained[FAILURES] = vigil.gains(-failed.mean(axis=1)[:, None], -ALLOWED, 0.0)
         for kind, alpha in ALPHA.items():
             logs[kind] = vigil.grown(logs[kind], t, gained[kind])
             over = vigil.log_evidence(logs[kind], t) >= -math.log(alpha)
@@ -114,22 +185,89 @@ def healthy() -> str:
     return "\n".join(lines)
 
 
+def floors() -> str:
+    """How far floors lie below the true accuracy, before and after, and how often they lie above it."""
+    lines = [
+        "| accuracy | flip rate | passes | points below, by the first pass | by all earlier ones | too high, % |",
+        "|--:|--:|--:|--:|--:|--:|",
+    ]
+    alpha = FLOOR_ALPHA[ACCURACY]
+    for accuracy, flips, passes in FLOORS:
+        random = numpy.random.default_rng([round(100 * accuracy), round(1000 * flips), passes])
+        before, after = [], []
+        for _ in range(BASELINES):
+            right = endpoints(random, PROMPTS, flip_rate=flips, accuracy=accuracy)
+            scores = run(random, numpy.broadcast_to(right, (passes, PROMPTS)))
+            old = scores[0].mean() + mean_lower_bound((scores[1:] - scores[0]).ravel(), alpha)
+            before.append(100.0 * (right.mean() - old))
+            after.append(100.0 * (right.mean() - vigil.floor(scores, alpha)))
+        high = sum(gap < 0.0 for gap in after)
+        low, top = interval(high, BASELINES)
+        cells = f"{numpy.mean(before):.2f} | {numpy.mean(after):.2f} | {100 * high / BASELINES:.1f}"
+        mark = " (!)" if low > alpha else ""
+        lines.append(f"| {accuracy:g} | {flips:g} | {passes} | {cells} [{100 * low:.1f}, {100 * top:.1f}]{mark} |")
+    return "\n".join(lines)
+
+
+def dependent() -> str:
+    """Alarms where whole rounds vary."""
+    settings: dict[str, State] = {
+        "independent": unvarying,
+        "logits of a round shift, sd .3": shifted(0.3),
+        "logits of a round shift, sd .6": shifted(0.6),
+        f"{WORSE:.0%} of the rounds lose {LOSS:.0%}": sometimes_worse,
+    }
+    lines = [
+        "| rounds | questions | floor too high | answers bet on | round means | at the edge: answers | round means |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for place, (name, state) in enumerate(settings.items()):
+        for questions in (QUESTIONS, MOST_QUESTIONS):
+            random = numpy.random.default_rng([place, questions])
+            known = varying(random, VARYING, questions, state)
+            true = numpy.mean([state(random, known.right).mean(axis=1) for _ in range(2000)], axis=0)
+            floor = known.least + TOLERANCE + known.usual.mean(axis=1)
+            cells = [_share(int((floor > true).sum()), VARYING, FLOOR_ALPHA[ACCURACY])]
+            for watched in (known, replace(known, least=true - known.usual.mean(axis=1))):
+                for means in (False, True):
+                    found = alarms(
+                        random,
+                        watched,
+                        VARYING_ROUNDS,
+                        questions,
+                        round_means=means,
+                        state=state,
+                        failed_share=0.0,
+                        empty_share=0.0,
+                    )[ACCURACY]
+                    cells.append(_share(int((found > 0).sum()), VARYING, ALPHA[ACCURACY]))
+            lines.append(f"| {name} | {questions} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _share(hits: int, trials: int, allowed: float) -> str:
+    low, high = interval(hits, trials)
+    return f"{100 * hits / trials:.1f} [{100 * low:.1f}, {100 * high:.1f}]{' (!)' if low > allowed else ''}"
+
+
 def falls() -> str:
     """How soon falls are noticed."""
-    lines = [f"| fall | passes | {' | '.join(_columns())} |", "|---" * (2 + len(_columns())) + "|"]
-    for fall, passes in FALLS:
-        cells = []
-        for after in LATE:
-            for questions in (QUESTIONS, MOST_QUESTIONS):
-                random = numpy.random.default_rng([round(100 * fall), passes, after, questions])
-                rounds = after + 1000
-                found = alarms(random, watches(random, RUNS, passes), rounds, questions, fall=fall, after=after)[
-                    ACCURACY
-                ]
-                late = numpy.where(found > after, found - after, numpy.inf)
-                middle, most = numpy.quantile(late, [0.5, 0.9], method="inverted_cdf")
-                cells.append(f"{_rounds(middle)}, {_rounds(most)}")
-        lines.append(f"| {100 * fall:.0f} points | {passes} | {' | '.join(cells)} |")
+    lines = [f"| fall | passes | bet on | {' | '.join(_columns())} |", "|---" * (3 + len(_columns())) + "|"]
+    for means in (False, True):
+        for fall, passes in FALLS:
+            cells = []
+            for after in LATE:
+                for questions in (QUESTIONS, MOST_QUESTIONS):
+                    random = numpy.random.default_rng([round(100 * fall), passes, after, questions])
+                    known = watches(random, RUNS, passes)
+                    found = alarms(random, known, after + 1000, questions, fall=fall, after=after, round_means=means)[
+                        ACCURACY
+                    ]
+                    late = numpy.where(found > after, found - after, numpy.inf)
+                    middle, most = numpy.quantile(late, [0.5, 0.9], method="inverted_cdf")
+                    cells.append(f"{_rounds(middle)}, {_rounds(most)}")
+            bet_on = "round means" if means else "answers"
+            lines.append(f"| {100 * fall:.0f} points | {passes} | {bet_on} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -146,8 +284,18 @@ def _rounds(count: float) -> str:
 
 
 def tables() -> str:
-    """Both tables."""
-    return f"{healthy()}\n\nRounds until half, and nine tenths, of {RUNS} watches noticed:\n\n{falls()}"
+    """All tables."""
+    return "\n\n".join(
+        [
+            healthy(),
+            f"Floors of {BASELINES} baselines of {PROMPTS} prompts:",
+            floors(),
+            f"Alarms by accuracy within {VARYING_ROUNDS} rounds, in % of {VARYING} watches:",
+            dependent(),
+            f"Rounds until half, and nine tenths, of {RUNS} watches noticed:",
+            falls(),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import kstatvar
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.instability import instability
+from serve_eval.stats.instability import instability, successive_dispersion
 
 
 def _runs(correct_counts: list[int], runs: int) -> Any:
@@ -80,6 +81,21 @@ def test_p_of_graded_scores_is_uniform_where_runs_differ_only_prompt_by_prompt()
         assert abs(below - 1500 * level) < 3.3 * math.sqrt(1500 * level * (1 - level)), level
 
 
+def test_neighbours_tell_the_spread_of_runs_that_a_step_does_not_raise() -> None:
+    random = numpy.random.default_rng(5)
+    plain = [successive_dispersion(random.random((10, 300)) < 0.5) for _ in range(400)]
+    values = [one[0] for one in plain if one is not None]
+    assert numpy.mean(values) == pytest.approx(1.0, abs=4 * numpy.std(values) / 20)
+    assert plain[0] is not None
+    assert numpy.var(values) == pytest.approx(2 / plain[0][1], rel=0.3)
+    step = (random.random((10, 300)) < numpy.array([0.6] * 5 + [0.3] * 5)[:, None]).astype(float)
+    near, told = successive_dispersion(step), instability(step).dispersion
+    assert near is not None
+    assert told is not None
+    assert near[0] < told / 3
+    assert successive_dispersion([[1.0, 0.0], [1.0, 0.0]]) is None
+
+
 def test_a_run_that_is_worse_as_a_whole_shows_in_graded_scores() -> None:
     random = numpy.random.default_rng(4)
     scores = random.normal(0.5, 0.1, (3, 200))
@@ -97,9 +113,29 @@ def test_the_degrees_of_freedom_say_how_well_the_variance_is_known() -> None:
         result = instability(_runs([1] * m + [2] * (1000 - m), 2))
         assert result.variance == pytest.approx(m / 2000)
         assert result.variance_df == pytest.approx(2 * m * 999 / (1000 - m))
-    assert instability(_runs([1, 2, 2], 2)).variance_df is None
+    assert instability(_runs([1, 2, 2], 2)).variance_df == pytest.approx(2.0)
     assert instability(_runs([2, 2, 2], 2)).variance_df is None
+    assert instability(_runs([1], 2)).variance_df is None
     assert instability(_runs([1, 1, 1], 2)).variance_df == math.inf
+
+
+def test_with_four_runs_the_error_of_the_variance_is_that_of_given_prompts() -> None:
+    """scipy's unbiased variance of a k-statistic, prompt by prompt; and the true error of simulated runs."""
+    random = numpy.random.default_rng(6)
+    scores = random.gamma(2.0, size=(5, 30))
+    squared_error = sum(kstatvar(column, 2) for column in scores.T) / 30**2
+    result = instability(scores)
+    assert result.variance_df == pytest.approx(2 * result.variance**2 / squared_error)
+    chances = random.beta(0.2, 0.1, 300)
+    measured = [instability(random.random((10, 300)) < chances) for _ in range(300)]
+    true = numpy.std([one.variance for one in measured])
+    said = numpy.mean([one.variance * math.sqrt(2 / (one.variance_df or 1)) for one in measured])
+    assert said == pytest.approx(true, rel=0.13)  # the error of a standard deviation of 300 is 4 %
+
+
+def test_the_widest_change_is_that_of_one_prompt() -> None:
+    assert instability([[0.1, 0.9, 0.5], [0.4, 0.9, 0.5]]).widest == pytest.approx(0.3)
+    assert instability([[0.0, 1.0], [0.0, 1.0]]).widest == 0.0
 
 
 def test_a_prompt_with_a_missing_score_is_left_out() -> None:

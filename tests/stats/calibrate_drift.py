@@ -1,0 +1,249 @@
+"""How often the drift chart of an unchanged endpoint alarms within a year of nights, and what that promise costs, as
+Markdown tables: part of `make calibrate`. Printed, never asserted; seeded.
+
+Prompts differ in their chance of a wrong answer. A run's number of wrong answers is drawn from its exact law; what the
+variance is measured on is drawn prompt by prompt. "Before" is h = 8 as if the estimate were the variance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy
+from scipy.stats import beta
+
+from serve_eval.charting import STARTING_RUNS, UNEQUAL
+from serve_eval.stats.drift import LIMIT, SLACK
+from serve_eval.stats.false_alarms import MOST, RUNS, Scale, false_alarm_chance, limit_for, measured_scale
+from serve_eval.stats.instability import Instability, instability, successive_dispersion
+from tests.stats.simulation import endpoints
+
+if TYPE_CHECKING:
+    from serve_eval.stats.inputs import FloatArray
+
+Random = numpy.random.Generator
+DIFFICULTIES: dict[str, Callable[[Random, int], FloatArray]] = {
+    "all .03": lambda random, n: numpy.full(n, 0.03),
+    "Beta(.5, 9.5)": lambda random, n: random.beta(0.5, 9.5, n),
+    "Beta(.2, .1)": lambda random, n: random.beta(0.1, 0.2, n),  # of a right answer
+    "mixture, .034": lambda random, n: 1.0 - endpoints(random, n, flip_rate=0.034),
+}
+"""Chances of a wrong answer, by their name in the table."""
+SIZES = (30, 100, 198, 1319)
+REFERENCES = (2, 3, 10)
+ENDPOINTS, SERIES = 100, 40
+"""Endpoints of a cell, and the series of each."""
+LIMITS_LOOKED_AT = 9
+EFFECTS, EFFECT_SERIES = (0.0, 0.3, 0.6), 400
+"""Standard deviations of a shift of all logits of a run; series of each."""
+FALLS, BEFORE_FALL, FALL_SERIES = (1.0, 2.0), 60, 400
+"""Falls in standard deviations of a run, behind so many runs; series of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Shares of series with an alarm, and the limits that some of them had: with the variance known and h = 8, before
+    and after."""
+
+    series: int
+    known: int
+    before: int
+    after: int
+    limits: tuple[float, ...]
+
+
+def law(wrong: FloatArray) -> tuple[int, FloatArray]:
+    """The least number of wrong answers that is looked at, and the chances of it and of the following ones."""
+    sure, open_ = int((wrong == 1.0).sum()), wrong[(wrong > 0.0) & (wrong < 1.0)]
+    size = 64
+    while size < min(len(open_) + 1, 40 + 24 * math.sqrt(float((open_ * (1.0 - open_)).sum()))):
+        size *= 2
+    low = max(0, round(float(open_.sum())) - size // 2)
+    angles = 2.0 * math.pi * numpy.arange(size // 2 + 1) / size
+    turned = numpy.exp(-1j * angles) - 1.0
+    transform = numpy.exp(1j * angles * low)
+    for chance in open_:
+        transform = transform * (1.0 + chance * turned)
+    return low + sure, numpy.clip(numpy.fft.irfft(transform, size), 0.0, None)
+
+
+def drawn(random: Random, wrong: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """Numbers of wrong answers of independent runs."""
+    low, chances = law(wrong)
+    total = numpy.cumsum(chances)
+    return numpy.asarray(low + numpy.searchsorted(total / total[-1], random.random(shape)), dtype=numpy.float64)
+
+
+def highest(wrong: FloatArray, sd: FloatArray, runs: slice = slice(None)) -> FloatArray:
+    """The highest sum of each series in `runs`; rows of `wrong` are series, and `sd` is that of a number of wrong."""
+    steps = (wrong / sd[:, None]).T
+    total, top, before = numpy.zeros(len(sd)), numpy.zeros(len(sd)), numpy.zeros(len(sd))
+    wanted = range(len(steps))[runs]
+    for t, step in enumerate(steps[: wanted.stop]):
+        z = (step - before / t) * math.sqrt(t / (t + 1)) if t else 0.0 * step
+        before += step
+        total = numpy.maximum(0.0, total + z - SLACK)
+        if t in wanted:
+            numpy.maximum(top, total, out=top)
+    return top
+
+
+def scale_of(told: Instability, dispersion: float = 1.0, run_df: float = math.inf) -> tuple[float, Scale]:
+    """The standard deviation of a number of wrong answers that the chart takes, and how well it is known."""
+    n, variance = told.prompts, told.variance * dispersion
+    used = max(variance, 1.0 / n)
+    found = measured_scale(variance, told.variance_df, runs=told.runs, prompts=n, used=used, n=n, change=1.0)
+    return math.sqrt(n * used), Scale(found.ratio, found.df, found.flips, run_df)
+
+
+def passes(top: float, scale: Scale) -> bool:
+    """Whether the sum is beyond the limit that belongs to the scale: without looking for that limit."""
+    below = (math.ceil(10.0 * top) - 1) / 10.0  # the highest limit, in tenths, that it is beyond
+    return below >= LIMIT and (below >= MOST or false_alarm_chance(below, scale) <= NOMINAL)
+
+
+NOMINAL = false_alarm_chance(LIMIT)
+
+
+def measure(random: Random, difficulty: str, n: int, runs: int, *, own: bool, endpoint_count: int) -> Cell:
+    """Series whose variance is that of `runs` reference runs or, if `own`, of their first ones, which are looked at
+    while they come as well."""
+    known = before = after = 0
+    limits: list[float] = []
+    for _ in range(endpoint_count):
+        wrong = DIFFICULTIES[difficulty](random, n)
+        scores = (random.random((SERIES, runs, n)) < wrong).astype(numpy.float64)
+        counts = drawn(random, wrong, (SERIES, RUNS))
+        if own:
+            counts[:, :runs] = scores.sum(axis=2)
+        true = math.sqrt(max(1.0, float((wrong * (1.0 - wrong)).sum())))
+        known += int((highest(counts, numpy.full(SERIES, true)) > LIMIT).sum())
+        early, late = numpy.zeros(SERIES, dtype=bool), numpy.zeros(SERIES, dtype=bool)
+        for seen in range(2, runs + 1) if own else (runs,):
+            said = numpy.sqrt(numpy.maximum(1.0, scores[:, :seen].var(axis=1, ddof=1).sum(axis=1)))
+            looked_at = slice(seen - 1, seen) if own and seen < runs else slice(seen - 1 if own else 0, RUNS)
+            tops = highest(counts, said, looked_at)
+            early |= tops > LIMIT
+            for i in numpy.flatnonzero((tops > LIMIT) & ~late):
+                late[i] = passes(float(tops[i]), scale_of(instability(scores[i, :seen]))[1])
+        before, after = before + int(early.sum()), after + int(late.sum())
+        if len(limits) < LIMITS_LOOKED_AT:
+            limits.append(limit_for(scale_of(instability(scores[0]))[1]))
+    return Cell(endpoint_count * SERIES, known, before, after, tuple(limits))
+
+
+def chances() -> Iterator[str]:
+    """Lines of the table of false alarms."""
+    how = [*(f"{runs} reference runs" for runs in REFERENCES), f"its own first {STARTING_RUNS}"]
+    yield f"| difficulties | n | known | {' | '.join(f'{one}: before, after | h' for one in how)} |"
+    yield "|---|--:|--:" + "|---|--:" * len(how) + "|"
+    for place, difficulty in enumerate(DIFFICULTIES):
+        for n in SIZES:
+            shown = []
+            for runs, own in [*((runs, False) for runs in REFERENCES), (STARTING_RUNS, True)]:
+                random = numpy.random.default_rng([place, n, runs, own])
+                cell = measure(random, difficulty, n, runs, own=own, endpoint_count=ENDPOINTS)
+                low, high = interval(cell.after, cell.series)
+                mark = " (!)" if low > NOMINAL else ""
+                before, after = 100 * cell.before / cell.series, 100 * cell.after / cell.series
+                shown.append(f"{before:.1f}, {after:.1f} [{100 * low:.1f}, {100 * high:.1f}]{mark}")
+                shown.append(f"{numpy.median(cell.limits):.1f}")
+            yield f"| {difficulty} | {n} | {100 * cell.known / cell.series:.1f} | {' | '.join(shown)} |"
+
+
+def interval(hits: int, trials: int) -> tuple[float, float]:
+    """The exact 95 % interval (Clopper and Pearson 1934)."""
+    low = float(beta.ppf(0.025, hits, trials - hits + 1)) if hits else 0.0
+    return low, float(beta.ppf(0.975, hits + 1, trials - hits)) if hits < trials else 1.0
+
+
+def effects() -> Iterator[str]:
+    """Lines of the table of runs that differ as a whole: 198 prompts of Beta(.5, 9.5)."""
+    yield "| sd of a run's logit shift | measured on | without raising, raised where Q says so |"
+    yield "|--:|---|---|"
+    for sd in EFFECTS:
+        for runs, own in ((3, False), (STARTING_RUNS, False), (STARTING_RUNS, True)):
+            random = numpy.random.default_rng([round(10 * sd), runs, own])
+            plain = raised = 0
+            for _ in range(EFFECT_SERIES):
+                wrong = random.beta(0.5, 9.5, 198)
+                total = RUNS if own else RUNS + runs
+                shift = numpy.exp(sd * random.standard_normal((total, 1)))
+                scores = random.random((total, 198)) < wrong * shift / (1.0 - wrong + wrong * shift)
+                counts = scores.sum(axis=1, dtype=float)[None, -RUNS:]
+                first = scores[:runs].astype(float)
+                told = instability(first)
+                dispersion, run_df = 1.0, math.inf
+                if told.p is not None and told.p < UNEQUAL:
+                    found = successive_dispersion(first) if own else (told.dispersion or 1.0, float(told.df))
+                    dispersion, run_df = found or (1.0, math.inf)
+                used, scale = scale_of(told)
+                plain += passes(float(highest(counts, numpy.array([used]))[0]), scale)
+                used, scale = scale_of(told, max(1.0, dispersion), run_df)
+                raised += passes(float(highest(counts, numpy.array([used]))[0]), scale)
+            low, high = interval(raised, EFFECT_SERIES)
+            share = f"{100 * plain / EFFECT_SERIES:.1f}, {100 * raised / EFFECT_SERIES:.1f}"
+            mark = " (!)" if low > NOMINAL else ""
+            where = f"its own first {runs}" if own else f"{runs} reference runs"
+            yield f"| {sd:g} | {where} | {share} [{100 * low:.1f}, {100 * high:.1f}]{mark} |"
+
+
+def delays() -> Iterator[str]:
+    """Lines of the table of falls of the mixture."""
+    yield "| fall | n | before: median runs | after, 3 reference runs | after, its own first 10 |"
+    yield "|---|--:|--:|--:|--:|"
+    for fall in FALLS:
+        for n in (198, 1319):
+            cells = []
+            for runs, own in ((3, False), (STARTING_RUNS, True)):
+                random = numpy.random.default_rng([round(fall), n, runs])
+                found: list[tuple[float, float]] = []
+                for _ in range(FALL_SERIES):
+                    wrong = DIFFICULTIES["mixture, .034"](random, n)
+                    scores = (random.random((runs, n)) < wrong).astype(float)
+                    counts = drawn(random, wrong, (1, 200))
+                    if own:
+                        counts[0, :runs] = scores.sum(axis=1)
+                    used, scale = scale_of(instability(scores))
+                    counts[0, BEFORE_FALL:] += fall * math.sqrt(float((wrong * (1.0 - wrong)).sum()))
+                    found.append((_delay(counts, used, LIMIT), _delay(counts, used, limit_for(scale))))
+                cells.append(numpy.median(numpy.array(found), axis=0))
+            yield (
+                f"| {fall:g} standard deviation{'s' if fall > 1 else ''} of a run | {n} | {cells[0][0]:.0f} | "
+                f"{cells[0][1]:.0f} | {cells[1][1]:.0f} |"
+            )
+
+
+def _delay(wrong: FloatArray, used: float, limit: float) -> float:
+    """Runs from the fall to the alarm; infinite where there is none."""
+    total, before = 0.0, 0.0
+    for t, value in enumerate(wrong[0] / used):
+        z = (value - before / t) * math.sqrt(t / (t + 1)) if t else 0.0
+        before += value
+        total = max(0.0, total + z - SLACK)
+        if t >= BEFORE_FALL and total > limit:
+            return t - BEFORE_FALL + 1.0
+    return math.inf
+
+
+def tables() -> str:
+    """All tables."""
+    return "\n".join(
+        [
+            f"Alarms of an unchanged endpoint within {RUNS} runs, in % of {ENDPOINTS * SERIES} series; "
+            f"{100 * NOMINAL:.1f} is promised:",
+            "",
+            *chances(),
+            "",
+            *effects(),
+            "",
+            *delays(),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(tables())
