@@ -50,6 +50,7 @@ lint: $(VENV)/.dev
 calibrate: $(VENV)/.runtime
 	@$(BIN)/python -m tests.stats.calibrate
 	@$(BIN)/python -m tests.stats.calibrate_onset
+	@$(BIN)/python -m tests.stats.calibrate_drift
 	@$(BIN)/python -m tests.stats.calibrate_watch
 	@$(BIN)/python -m tests.stats.calibrate_workers
 
