@@ -245,5 +245,9 @@ def tables() -> str:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
     print(tables())
+
+
+if __name__ == "__main__":
+    main()

@@ -298,5 +298,9 @@ def tables() -> str:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
     print(tables())
+
+
+if __name__ == "__main__":
+    main()
