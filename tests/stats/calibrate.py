@@ -18,7 +18,7 @@ import numpy
 
 from serve_eval.stats.bounds import bounds
 from serve_eval.stats.classic import Decision, classic_test, decide
-from serve_eval.stats.drop import drop_test
+from serve_eval.stats.drop import Method, drop_test
 from serve_eval.stats.finding import Finding, finding
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.pairs import pair
@@ -27,13 +27,13 @@ from serve_eval.stats.tango import score_noninferiority_p
 from tests.stats.simulation import altered, chance_below, endpoints, run, turned
 
 if TYPE_CHECKING:
-    from serve_eval.stats.inputs import FloatArray
+    from serve_eval.stats.inputs import FloatArray, IntArray
 
 ALPHA, BETA = 0.05, 0.2
 ACCURACY = 0.7
 POINT = 0.01
 REPLICATES, FEWER = 10_000, 2000
-"""Simulated comparisons; of the paired t test and the finding."""
+"""Simulated comparisons; of the tests with three reference runs and the finding."""
 CHUNK = 500
 CELLS = [
     *(("MMLU", 4096, flip_rate) for flip_rate in (0.034, 0.088)),
@@ -66,7 +66,7 @@ def measure(job: Job) -> Rates:
     """Simulates the comparisons of a job: the share that each rule fails. Always the same for the same job."""
     random = numpy.random.default_rng([job.n, round(1e6 * job.flip_rate), round(1e6 * job.drop)])
     counts: list[tuple[int, int, int]] = []
-    t_fails = 0
+    with_three = numpy.zeros(2, dtype=int)
     for first in range(0, REPLICATES, CHUNK):
         before = endpoints(random, (CHUNK, job.n), flip_rate=job.flip_rate, accuracy=ACCURACY)
         after = altered(random, before, to_wrong=job.drop)
@@ -75,7 +75,7 @@ def measure(job: Job) -> Rates:
         counts += zip(reference.sum(axis=1).astype(int).tolist(), down.tolist(), up.tolist(), strict=True)
         if job.name in TESTED and first < FEWER:
             three = numpy.stack([reference, run(random, before), run(random, before)], axis=1)
-            t_fails += sum(map(_t_fails, three, candidate))
+            with_three += sum(map(_with_three_runs, three, candidate))
     changes = [(down, up) for _, down, up in counts]
     rates = {
         "classic": _mean(_classic_fails(right, right + up - down, job.n) for right, down, up in counts),
@@ -85,7 +85,7 @@ def measure(job: Job) -> Rates:
         "excludes 1": _mean(score_noninferiority_p(*change, job.n, POINT) < ALPHA for change in changes),
     }
     if job.name in TESTED:
-        rates["t"] = t_fails / FEWER
+        rates |= dict(zip(("t", "permutation"), (with_three / FEWER).tolist(), strict=True))
         rates["finding"] = _mean(_finding(job.n, *change, job.margin) is Finding.FAIL for change in changes[:FEWER])
     return rates
 
@@ -99,9 +99,11 @@ def _classic_fails(reference: float, value: float, n: int) -> bool:
     return decide((100 * value / n, 100 * value / n), threshold) is Decision.FAIL
 
 
-def _t_fails(reference_runs: FloatArray, candidate: FloatArray) -> bool:
-    p = drop_test(pair(reference_runs, candidate, lo=0.0, hi=1.0, higher_is_better=True)).p
-    return p is not None and p <= ALPHA
+def _with_three_runs(reference_runs: FloatArray, candidate: FloatArray) -> IntArray:
+    """Whether Student's t and the permutation test prove a drop, as 0 or 1 each."""
+    pairs = pair(reference_runs, candidate, lo=0.0, hi=1.0, higher_is_better=True)
+    found = [drop_test(pairs, method).p for method in (Method.PAIRED_T, Method.AUTO)]
+    return numpy.array([p is not None and p <= ALPHA for p in found], dtype=int)
 
 
 @cache
@@ -144,6 +146,7 @@ def _failed(job: Job, rates: Rates) -> list[str]:
         _percent(rates["exact"], paired_power(drop, n, phi, ALPHA, mid_p=False)),
         _percent(rates["mid-p"], paired_power(drop, n, phi, ALPHA)),
         _percent(rates["t"]),
+        _percent(rates["permutation"]),
         _percent(rates["finding"]),
     ]
 
@@ -167,11 +170,20 @@ def tables(cells: Iterable[dict[str, Job]], found: Mapping[Job, Rates]) -> str:
     """Everything that was measured, as Markdown."""
     both = [(named, {name: found[job] for name, job in named.items()}) for named in cells]
     size = ["task, n", "flip rate"]
-    failed = [*size, "drop", "classic", "McNemar exact", "McNemar mid-p", "paired t, 3 runs", "finding FAIL"]
+    failed = [
+        *size,
+        "drop",
+        "classic",
+        "McNemar exact",
+        "McNemar mid-p",
+        "t, 3 runs, before",
+        "permutation, 3 runs",
+        "finding FAIL",
+    ]
     excluded = [*size, "1 point, drop 1", "1 point, no drop", "m", "m, drop m", "m, no drop"]
     return "\n\n".join(
         [
-            f"Failed, in % of {REPLICATES} comparisons ({FEWER} in the last two columns):",
+            f"Failed, in % of {REPLICATES} comparisons ({FEWER} in the last three columns):",
             _table(failed, [_failed(named[name], rates[name]) for named, rates in both for name in TESTED]),
             f"Margin excluded, in % of {REPLICATES} comparisons:",
             _table(excluded, [_excluded(*one) for one in both]),
