@@ -46,13 +46,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Error rates of every rule by simulation, in a few minutes; docs/method.md and docs/watch.md hold what it printed.
+# Error rates of every rule by simulation, within half an hour; ARGS=--write puts the tables into the docs, and a name, such
+# as ARGS=paired, runs one part alone.
 calibrate: $(VENV)/.runtime
-	@$(BIN)/python -m tests.stats.calibrate
-	@$(BIN)/python -m tests.stats.calibrate_onset
-	@$(BIN)/python -m tests.stats.calibrate_drift
-	@$(BIN)/python -m tests.stats.calibrate_watch
-	@$(BIN)/python -m tests.stats.calibrate_workers
+	@$(BIN)/python -m tests.stats.calibrate_all $(ARGS)
 
 # Faults of a deployment and who finds them after how many prompts, in a quarter of an hour; docs/regression-checks.md
 # holds what it printed.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from serve_eval.degradation import FIRST, degradations, told_so_far
+from serve_eval.degradation import degradations, told_so_far
+from serve_eval.stats.onset import FIRST
 from serve_eval.tally import Tally
 
 GROWTH = 0.02

@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,6 @@ from serve_eval.schema import (
     Flip,
     Report,
     Response,
-    SelfFlips,
     TaskReport,
     file_stem,
 )
@@ -31,8 +30,6 @@ from serve_eval.schema import (
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs
 
-FLIP_ALPHA = 0.01
-"""Chance of saying of two endpoints that are alike that they differ more than one of them does from itself."""
 _REPEAT = re.compile(r"(.*)#(\d+)", re.DOTALL)
 _BEFORE, _AFTER = 20, 60
 """Characters that are quoted around a first difference."""
@@ -195,55 +192,13 @@ def another_answer(one: Line, other: Line) -> bool:
     return one.answer != other.answer
 
 
-def self_flips(
-    name: str,
-    once: Had,
-    again: Had,
-    other: Had,
-    *,
-    again_run: int = 0,
-    other_run: int = 0,
-    differ: Callable[[Line, Line], bool] = another_score,
-    alpha: float = FLIP_ALPHA,
-) -> SelfFlips | None:
-    """Whether `other` differs from the first answers of `once` more than its own second ones do; None where no prompt
-    was answered each time.
-
-    Where both endpoints answer alike, a prompt that changed in one way alone is as likely to have changed in either:
-    the sign test of McNemar, exact however much the prompts differ from each other, since each is compared with itself
-    and both ways with the same first answer.
-    """
-    from serve_eval.stats.mcnemar import mcnemar
-
-    first, second, across = once.lines[0], again.lines[again_run], other.lines[other_run]
-    prompts = [prompt for prompt in first if prompt in second and prompt in across]
-    if not prompts:
-        return None
-    own = {p for p in prompts if differ(first[p], second[p])}
-    between = {p for p in prompts if differ(first[p], across[p])}
-    only_other, only_own = len(between - own), len(own - between)
-    p = mcnemar(only_other, only_own).p_mid
-    return SelfFlips(
-        endpoint=name,
-        prompts=len(prompts),
-        own=len(own),
-        other=len(between),
-        only_own=only_own,
-        only_other=only_other,
-        p=p,
-        alpha=alpha,
-        more=p <= alpha,
-        agreement=agreement(once, again, b_run=again_run, among=prompts),
-    )
-
-
 def flips(a: Had, b: Had, prompts: Sequence[str]) -> list[Flip]:
     """These prompts with what A and B said to them."""
-    texts = _texts(a, prompts), _texts(b, prompts)
+    both = texts(a, prompts), texts(b, prompts)
     found = []
     for prompt in prompts:
         one, other = a.lines[0][prompt], b.lines[0][prompt]
-        said = texts[0].get(prompt, ""), texts[1].get(prompt, "")
+        said = both[0].get(prompt, ""), both[1].get(prompt, "")
         found.append(
             Flip(
                 id=prompt,
@@ -257,22 +212,45 @@ def flips(a: Had, b: Had, prompts: Sequence[str]) -> list[Flip]:
     return found
 
 
-def _texts(had: Had, prompts: Sequence[str]) -> dict[str, str]:
-    """What was said to these prompts, thoughts first."""
-    wanted, found = set(prompts), dict[str, str]()
-    for record in journal.read(had.folder / "samples" / f"{file_stem(had.task.result.task)}.jsonl"):
-        if record.response is not None and record.id in wanted:
-            response = record.response
-            calls = "".join(f"{call.name}({call.arguments})" for call in response.tool_calls)
-            found.setdefault(record.id, (response.reasoning or "") + response.text + calls)
+def texts(had: Had, prompts: Iterable[str], run: int = 0) -> dict[str, str]:
+    """Read what was said to these prompts in one run of the folder: thoughts, text and tool calls, one after the other.
+
+    `run` counts the repeats of a prompt from 0, -1 is the last one. Raises RunFolderError for a journal that is
+    damaged or missing.
+    """
+    wanted, run, found = set(prompts), run % len(had.lines), dict[str, str]()
+    file = had.folder / "samples" / f"{file_stem(had.task.result.task)}.jsonl"
+    try:
+        for record in journal.read(file):
+            repeat, prompt = _place(record.id, len(had.lines))
+            if record.response is not None and repeat == run and prompt in wanted:
+                response = record.response
+                calls = "".join(f"{call.name}({call.arguments})" for call in response.tool_calls)
+                found.setdefault(prompt, (response.reasoning or "") + response.text + calls)
+    except OSError as error:
+        raise RunFolderError(
+            f"{file} cannot be read: {error}", hint=f"Ask again what is missing: serve-eval run --resume {had.folder}"
+        ) from error
     return found
+
+
+def common_prefix(a: str, b: str) -> int:
+    """Count the characters that two texts have in common before they part."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # by halves: long texts are compared as fast as memory is
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def first_difference(a: str, b: str) -> FirstDifference | None:
     """Where two texts begin to differ; None where they do not."""
     if a == b:
         return None
-    place = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    place = common_prefix(a, b)
     word = len(a[:place].split()) - (place > 0 and not a[place - 1].isspace())
     start = max(0, place - _BEFORE)
     return FirstDifference(character=place, word=word, a=a[start : place + _AFTER], b=b[start : place + _AFTER])

@@ -3,6 +3,7 @@
 Either side may also be a finished run, which is asked nothing. In the folder of a comparison:
 
 compare.json      what is compared, by which rule and margin: fixed before the first request
+order.json        the seed of the random order in which both are asked
 a/, b/            ordinary run folders            again/    the second answers of the endpoint that is asked twice
 servers/          logs of launched servers        comparison.json    the result
 """
@@ -22,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import origins, run_folder
+from serve_eval import order_seed, origins, run_folder
 from serve_eval.answer_pairs import read_report
 from serve_eval.connection import connect
 from serve_eval.divergence import look_at_all
@@ -61,13 +62,15 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Run:
-    """What is asked: by a plan with its model, into a run folder. `side` is A or B, also for second answers."""
+    """What is asked: by a plan with its model, into a run folder. `side` is A or B, also for second answers. `seed` is
+    that of the random order, known once the folder is held."""
 
     side: str
     plan: Plan
     prepared: Sequence[PreparedTask]
     folder: Path
     label: str
+    seed: int | None = None
 
     @property
     def done(self) -> bool:
@@ -114,6 +117,7 @@ async def compare(
     _check_alike(a, b, runs, rules)
     with run_folder.held(out_dir, PLAN_FILE, "comparison"):
         _bind(out_dir, a, b, rules)
+        runs = _in_one_order(runs, around)
         if (twice := _asked_twice(runs, rules, out_dir)) is not None:
             runs = [*runs, twice]
         looked, hidden = _looked_at(out_dir), _hidden(a, runs)
@@ -201,6 +205,18 @@ def _bind(out_dir: Path, a: Side, b: Side, rules: Rules) -> None:
     run_folder.write_private(file, run_folder.pretty_json(content))
 
 
+def _in_one_order(runs: Sequence[_Run], around: _Surroundings) -> list[_Run]:
+    """Give both sides one seed, by which each asks the same prompts in the same order: in two orders each would wait
+    for the other."""
+    if not runs:
+        return []
+    plan = runs[0].plan
+    seed = order_seed.shared(around.out_dir, plan, [run.folder for run in runs])
+    if (line := order_seed.not_followed(plan, seed)) is not None:
+        around.told(f"warning: {line}")
+    return [replace(run, seed=seed) for run in runs]
+
+
 def _asked_twice(runs: Sequence[_Run], rules: Rules, out_dir: Path) -> _Run | None:
     """Some prompts of A for the second time, or of B where A is asked nothing. None where repeats tell that already.
 
@@ -225,7 +241,8 @@ def _asked_twice(runs: Sequence[_Run], rules: Rules, out_dir: Path) -> _Run | No
     limits = replace(limits, concurrency=max(1, round(limits.concurrency * share)), rate_limit=rate)
     plan = replace(first.plan, limits=limits, seed=first.plan.seed + 1, limit=rules.again)
     label = f"{first.side} once more"
-    return _Run(side=first.side, plan=plan, prepared=prepared, folder=out_dir / AGAIN, label=label)
+    assert first.seed is not None
+    return _Run(side=first.side, plan=plan, prepared=prepared, folder=out_dir / AGAIN, label=label, seed=first.seed + 1)
 
 
 def _hidden(a: Side, runs: Sequence[_Run]) -> frozenset[tuple[str, str]]:
@@ -308,6 +325,7 @@ async def _evaluated(run: _Run, endpoint: Endpoint, around: _Surroundings, seat:
         told=lambda line: around.told(f"{run.label}: {line}"),
         prepared=run.prepared,
         seat=seat,
+        seed=run.seed,
     )
     if seat is not None:
         await seat.leave()

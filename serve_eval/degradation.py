@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serve_eval.schema import Degradation, Metric, RunningShare
+from serve_eval.stats.onset import FIRST, LEAST, onset, worse_than_usual
 
 if TYPE_CHECKING:
     import numpy
@@ -22,8 +23,6 @@ VALUE = "value"
 EMPTY, REPETITIVE, LONGER, SHORTER = "empty answers", "repetitive answers", "longer answers", "shorter answers"
 ALPHA = {VALUE: 0.008, EMPTY: 0.0005, REPETITIVE: 0.0005, LONGER: 0.0005, SHORTER: 0.0005}
 """The probability of a false alarm in a whole run, by what is looked at: .01 together."""
-FIRST = 50
-"""So many requests say what a usual score and a usual length are, where there are more than two."""
 POINTS, SHARE_OF = 200, 20
 """A picture of the course has so many points at most, each the share among the latest one of SHARE_OF requests."""
 
@@ -48,8 +47,6 @@ def degradations(course: Course, metric: Metric, planned: int) -> tuple[Degradat
     False with probability .01 at most for all its looks together, at the whole and at any of its beginnings of FIRST
     requests or more.
     """
-    from serve_eval.stats.onset import LEAST, onset
-
     n = len(course.values)
     if n < LEAST:
         return ()
@@ -76,15 +73,9 @@ def _measures(course: Course, metric: Metric) -> Iterator[tuple[str, NDArray[num
     import numpy
 
     sign = 1.0 if metric.higher_is_better else -1.0
+    worst = metric.lo if metric.higher_is_better else metric.hi
     values = numpy.frombuffer(course.values) * sign
-    first = values[:FIRST]
-    usual = numpy.median(first)  # of right and wrong answers either one: the wrong ones are bad then too
-    if (first == usual).all():
-        worst = metric.lo if metric.higher_is_better else metric.hi
-        below = worst is None or bool(usual > sign * worst)
-    else:
-        below = bool((first < usual).any())  # it may be the lowest score there is
-    yield VALUE, values < usual if below else values <= usual
+    yield VALUE, worse_than_usual(values, None if worst is None else sign * worst)
     yield EMPTY, numpy.frombuffer(course.empty, dtype=numpy.bool_)
     yield REPETITIVE, numpy.frombuffer(course.repetitive, dtype=numpy.bool_)
     lengths = numpy.frombuffer(course.lengths, dtype=numpy.intc)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from serve_eval import deployment, judging, origins, run_folder
+from serve_eval import deployment, judging, order_seed, origins, run_folder
 from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
@@ -35,7 +35,8 @@ from serve_eval.hung import Hung
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.judgements import Judgements, judges_of
 from serve_eval.meeting import Seat
-from serve_eval.order import arranged
+from serve_eval.order import arranged, task_seed
+from serve_eval.order_seed import OrderSeeds
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.probe import probe
 from serve_eval.quirks import quirks
@@ -46,7 +47,7 @@ from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Report, lives
 from serve_eval.served import noted
 from serve_eval.watch import Watch
-from serve_eval.work import Work, may_stop_early, open_task, opened, order_seed, random_order, score_again
+from serve_eval.work import Work, may_stop_early, open_task, opened, random_order, score_again
 
 LEAST_RETRY_BUDGET = 100
 """Retries that a run may spend however few samples it has."""
@@ -65,6 +66,7 @@ async def evaluate(
     rerun: Rerun = "failed",
     prepared: Sequence[PreparedTask] | None = None,
     seat: Seat | None = None,
+    seed: int | None = None,
 ) -> Report:
     """Runs a plan in a run folder, or goes on with what is there, and returns the report (also in report.json).
 
@@ -72,8 +74,9 @@ async def evaluate(
     run fail. `moved` lets a run go on at another base URL. `launching` gives the endpoint when something is to be
     asked (None: `launch`, for this run alone). `told` gets a line now and then about what is waited for. `rerun` says
     what of an earlier session is asked again. `prepared` are the plan's tasks where they are prepared already, or fewer
-    samples of them; with a `seat` each sample is sent when another run is about to send it too. Raises ServeEvalError
-    for what stops the run; what was had by then is in the folder.
+    samples of them; with a `seat` each sample is sent when another run is about to send it too. `seed` is that of the
+    random order of a run that has no answer yet (None: the plan's `limits.order_seed`, else it is drawn). Raises
+    ServeEvalError for what stops the run; what was had by then is in the folder.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
     origins.include(plan.include_path)
@@ -97,7 +100,10 @@ async def evaluate(
         endpoint = last_endpoint(plan, folder)
         sandbox = await _sandbox(plan, work, told)
         await judging.check(plan, _judges(work), environ)
-        may_stop_early(plan, work, folder, draw=True)
+        seeds = order_seed.settled(folder, plan, plan.limits.order_seed if seed is None else seed)
+        if seed is None and (line := order_seed.not_followed(plan, seeds.samples)) is not None:
+            warnings.append(line)
+        may_stop_early(plan, work, seeds, folder)
         asks = any(w.unfinished or w.unjudged(itself=True) for w in work)
         if asks or (rerun == "version" and any(lives(w.p.task.name) for w in work)):
             async with (
@@ -109,7 +115,7 @@ async def evaluate(
                     set_aside(folder, plan, prepared, rerun, server=_version_of(await client.describe()))
                     work = opened(plan, prepared, folder, stack, warnings, rerun)
                     sandbox = sandbox or await _sandbox(plan, work, told)
-                    may_stop_early(plan, work, folder, draw=True)
+                    may_stop_early(plan, work, seeds, folder)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
                 endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
                 endpoint = await deployment.seen(endpoint, client)
@@ -126,7 +132,7 @@ async def evaluate(
                         pending = [w.tally.samples[i] for i in w.pending_samples()]
                         note_asked(folder, w.p.task, pending, _version_of(endpoint.info))
                 async with noted(client, {w.p.task.name: w.journal for w in able}, folder):
-                    await _ask(plan, able, client, folder, progress, hung, seat, told)
+                    await _ask(plan, able, client, folder, seeds, progress, hung, seat, told)
                 await _judge_answers(plan, work, folder, environ, progress, itself=client)
                 if before and (after := await client.hidden_retries()):
                     retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
@@ -142,7 +148,9 @@ async def evaluate(
         tallies = [w.tally for w in work if not w.p.task.prompt_logprobs]  # those are never streamed
         if plan.limits.stream and any(t.scored for t in tallies) and not any(t.traffic.ttft_s for t in tallies):
             warnings.append("streams were asked for and none came: there are no times to the first token")
-        report = report_on(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
+        report = report_on(
+            plan, work, endpoint, folder, seeds, warnings, started_at, time.monotonic() - began, strict=strict
+        )
         run_folder.write_private(folder / run_folder.REPORT_FILE, run_folder.pretty_json(report))
     return report
 
@@ -166,10 +174,13 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
         if any(w.executions is not None for w in work):
             asyncio.run(_run_answers(plan, work, None, None))
         score_again(plan, work, folder, stack)
-        may_stop_early(plan, work, folder, draw=False)
+        seeds = order_seed.kept(folder, saved)
+        may_stop_early(plan, work, seeds)
         endpoint = last_endpoint(saved, folder)
         warnings += about_endpoint(saved, endpoint, folder, [w.p.task for w in work])
-        return report_on(plan, work, endpoint, folder, warnings, started_at, time.monotonic() - began, strict=strict)
+        return report_on(
+            plan, work, endpoint, folder, seeds, warnings, started_at, time.monotonic() - began, strict=strict
+        )
 
 
 def _version_of(info: Mapping[str, object]) -> str | None:
@@ -249,6 +260,7 @@ async def _ask(
     work: Sequence[Work],
     client: Client,
     folder: Path,
+    seeds: OrderSeeds,
     progress: Progress | None,
     hung: Hung | None,
     seat: Seat | None,
@@ -268,7 +280,7 @@ async def _ask(
         for name in (run_folder.REPORT_FILE, run_folder.PAGE_FILE):
             (folder / name).unlink(missing_ok=True)
 
-    session = Session(client, order_seed=plan.seed, at_first=outdate, hung=hung)
+    session = Session(client, order_seed=seeds.samples, at_first=outdate, hung=hung)
     answered = sum(w.tally.scored for w in work)
     watch = Watch(answered=answered, max_error_rate=limits.max_error_rate)
 
@@ -276,11 +288,12 @@ async def _ask(
 
     def lane(w: Work) -> Lane:
         if w.early is None:
-            order = arranged(w.tally.samples, w.pending_samples(), limits.order, order_seed(w, plan))
+            by = task_seed(seeds.samples, w.p.task.name)
+            order = arranged(w.tally.samples, w.pending_samples(), limits.order, by)
         else:
             order = array("q", (i for i in w.early.order if w.tally.score(i) is None))
         meet = None if seat is None else partial(seat.meet, w.p.task.name)
-        planned = random_order(w, plan, [limits, *earlier])
+        planned = random_order(w, seeds, [limits, *earlier])
         alarm = None if planned is None else Alarm(w.tally, planned, told)
         return Lane(w.p.task.name, w.tally, w.journal, order, w.early, meet, alarm)
 

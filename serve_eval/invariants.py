@@ -2,9 +2,24 @@
 
 Three passes come first: `cold`, which is an arm of its own where the server has just been started, then `base` and
 `again`, which find the prompts in the prefix cache. How these two differ is the endpoint's own nondeterminism; an arm
-that differs from `base` in more prompts is broken. Prompts of a length cannot be had of those of a task: the arms about
-chunks of long prompts ask generated ones, see `chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json
-is the result.
+that changes the answers of more prompts is broken, on the assumption that the arm and `again` can be exchanged: on a
+sound server either is as likely to differ from `base`. Three kinds of arms follow from that.
+
+* `cold`, `shuffled`, `repeated`, `rendered` and the chunks change what a sound server computes with (parts of a prompt
+  out of the cache or not, other batches, other pieces of a prompt) or who takes thoughts and calls out of the text. The
+  last bits of the numbers then change, and with them many texts, with nothing wrong. Only answers count there: few of
+  them hang on the last bits. So it is for `streamed` (or `whole`), since how fast answers are taken decides which
+  requests share a batch, unless requests are sent one at a time: then nothing of the computation depends on how an
+  answer is sent back, `again` and the arm are an exchange to the last character, and texts and distances of scores
+  count too.
+* `alone` changes the batch size for every prompt, while `base` and `again` have the same one: numerics that depend on
+  it change the same answers each time, so there is no exchange and changed answers accuse nobody. Other numerics make a
+  wrong answer right as often as a right one wrong. So the arm is broken where the scores of `base` and `again` together
+  are lower, or higher, than those of `alone` and `alone_again` in more prompts than the other way round.
+
+Prompts of a length cannot be had of those of a task: the arms about chunks of long prompts ask generated ones, see
+`chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json is the result. All arms but
+`shuffled` ask in one random order, whose seed OUT/order.json keeps.
 """
 
 from __future__ import annotations
@@ -21,7 +36,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import answer_pairs, origins, run_folder
+from serve_eval import answer_pairs, order_seed, origins, run_folder
+from serve_eval.answer_pairs import Had
 from serve_eval.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.chunk_lengths import Lengths, lengths
 from serve_eval.comparison import Labelled
@@ -34,15 +50,18 @@ from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.report.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.runner import Progress
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Spec
+from serve_eval.self_flips import self_flips
+from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
 
 SCHEMA_VERSION = 1
 PLAN_FILE, RESULT_FILE, CHUNKS_FILE = "invariants_plan.json", "invariants.json", "chunks.json"
 LIMIT = 100
-"""Prompts per task, unless told otherwise: every arm asks all of them, and one of them does so one at a time."""
+"""Prompts per task, unless told otherwise: every arm asks all of them, and two passes do so one at a time."""
 ALPHA = 0.01
 """Chance of accusing a sound endpoint of anything at all, over all arms and tasks."""
 BASE, AGAIN, COLD = "base", "again", "cold"
+ALONE, ALONE_AGAIN = "alone", "alone_again"
 COPIES = 8
 """How often each prompt is asked in a row for the arm `repeated`."""
 CHUNKS = (2048, 8192)
@@ -60,13 +79,22 @@ Placed = Mapping[str, Lengths | str]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arm:
     """A pass over the prompts: what is otherwise than in the first of the two passes `against`, whose second one is
-    that again. None: it is only there to be compared with. `prepared` are its tasks where they are prepared already."""
+    that again. None: it is only there to be compared with. `prepared` are its tasks where they are prepared already.
+
+    `exchangeable`: on a sound server it may take the place of the second of `against` to the last character, so texts
+    and distances of scores count too. `pair` is the arm once more, where both passes together are judged by whether the
+    scores of `against` are lower or higher; changed answers are then only shown.
+    `shift` is added to the seed of the order that the others share.
+    """
 
     name: str
     what: str
     plan: Plan
     against: tuple[str, str] | None = (BASE, AGAIN)
     prepared: Sequence[PreparedTask] | None = None
+    exchangeable: bool = False
+    pair: str | None = None
+    shift: int = 0
 
 
 async def check(
@@ -104,6 +132,9 @@ async def check(
         logs.mkdir(mode=0o700, exist_ok=True)
 
         placed = _placed(out_dir)
+        seed = order_seed.shared(out_dir, plan, [out_dir / COLD])
+        if (line := order_seed.not_followed(plan, seed)) is not None:
+            told(f"warning: {line}")
 
         def every() -> list[_Arm]:
             return [*arms, *_chunk_arms(plan, {s: placed[s] for s in sizes() if s in placed}, chat=chat)]
@@ -117,12 +148,12 @@ async def check(
         if pending() or any(size not in placed for size in sizes()):
             async with launch(plan, prepared, logs, told=told) as endpoint:
                 for arm in pending():
-                    await _pass(arm, out_dir, endpoint, progress, environ, told)
+                    await _pass(arm, out_dir, seed, endpoint, progress, environ, told)
                 if new := [size for size in sizes() if size not in placed]:
                     placed |= await _place(plan, endpoint, new, environ, chat=chat)
                     run_folder.write_private(out_dir / CHUNKS_FILE, run_folder.pretty_json(placed))
                 for arm in pending():
-                    await _pass(arm, out_dir, endpoint, progress, environ, told)
+                    await _pass(arm, out_dir, seed, endpoint, progress, environ, told)
         skipped |= {f"chunked_{size}": why for size in sizes() if isinstance(why := placed[size], str)}
         found = replace(
             _judged(out_dir, plan, every(), skipped),
@@ -138,7 +169,8 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
     limits = plan.limits
     many = limits.concurrency
     in_a_row = replace(plan, repeats=COPIES, limits=replace(limits, order="prefix"))
-    # The seed decides which prompts are asked too: they are the same in every arm.
+    # `prepared` has the prompts, which are the same in every arm, whatever the plan's seed. Folders of older versions
+    # are bound to that of `shuffled`, and took its order from it.
     arms = [
         _Arm(name=COLD, what="asked for the first time, against what stands in the prefix cache", plan=plan),
         _Arm(name=BASE, what="", plan=plan, against=None),
@@ -147,11 +179,13 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
             name="shuffled",
             what="in another order, so that others share a batch",
             plan=replace(plan, seed=plan.seed + 1, limits=replace(limits, order="random")),
+            shift=1,
         ),
         _Arm(
             name="streamed" if not limits.stream else "whole",
             what="as event streams" if not limits.stream else "not as event streams",
             plan=replace(plan, limits=replace(limits, stream=not limits.stream)),
+            exchangeable=many == 1,
         ),
         _Arm(
             name="repeated",
@@ -163,9 +197,11 @@ def _arms(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -
     skipped = {}
     if many != 1:
         one = replace(plan, limits=replace(limits, concurrency=1))
-        arms.append(_Arm(name="alone", what=f"one at a time, against {many}", plan=one, prepared=prepared))
+        what = f"one at a time, against {many}: judged by scores, since batch size changes numerics"
+        arms.append(_Arm(name=ALONE, what=what, plan=one, prepared=prepared, pair=ALONE_AGAIN))
+        arms.append(_Arm(name=ALONE_AGAIN, what="", plan=one, against=None, prepared=prepared))
     else:
-        skipped["alone"] = "the concurrency is 1 already"
+        skipped[ALONE] = "the concurrency is 1 already"
     if not all(p.chat for p in prepared):
         skipped["rendered"] = "not every task is asked by chat"
     elif any("tokenizer" in spec.options for spec in plan.tasks):
@@ -261,6 +297,7 @@ def _binding(plan: Plan) -> dict[str, Any]:
 async def _pass(
     arm: _Arm,
     out_dir: Path,
+    seed: int,
     endpoint: Endpoint,
     progress: Progress | None,
     environ: Mapping[str, str],
@@ -274,6 +311,7 @@ async def _pass(
         launching=lambda *_: nullcontext(endpoint),
         told=lambda line: told(f"{arm.name}: {line}"),
         prepared=arm.prepared,
+        seed=seed + arm.shift,
     )
 
 
@@ -284,26 +322,16 @@ def _judged(out_dir: Path, plan: Plan, arms: Sequence[_Arm], skipped: Mapping[st
         if arm.against is None:
             continue
         for name in (task.result.task for task in reports[arm.name].tasks):
-            had = [answer_pairs.read_task(out_dir / one, reports[one], name) for one in (*arm.against, arm.name)]
-            changed = answer_pairs.self_flips(
-                arm.name, *had, other_run=-1, differ=answer_pairs.another_answer, alpha=ALPHA
-            )
-            if changed is not None:
-                agreed = answer_pairs.agreement(had[0], had[2], b_run=-1)
-                found.append((name, arm, changed, agreed))
-    corrected = holm([changed.p for _, _, changed, _ in found])
-    results = tuple(
-        Invariant(
-            task=task,
-            arm=arm.name,
-            what=arm.what,
-            changed=changed,
-            agreement=agreed,
-            p_holm=p,
-            broken=p <= ALPHA,
-        )
-        for (task, arm, changed, agreed), p in zip(found, corrected, strict=True)
-    )
+
+            def had(one: str, task: str = name) -> Had:
+                return answer_pairs.read_task(out_dir / one, reports[one], task)
+
+            pair = None if arm.pair is None else had(arm.pair)
+            one = _tested(arm, name, [had(other) for other in (*arm.against, arm.name)], pair)
+            if one is not None:
+                found.append(one)
+    corrected = holm([_p(one) for one in found])
+    results = tuple(replace(one, p_holm=p, broken=p <= ALPHA) for one, p in zip(found, corrected, strict=True))
     broken = any(result.broken for result in results)
     return Invariants(
         schema_version=SCHEMA_VERSION,
@@ -316,3 +344,51 @@ def _judged(out_dir: Path, plan: Plan, arms: Sequence[_Arm], skipped: Mapping[st
         started_at=reports[BASE].started_at,
         wall_s=0.0,
     )
+
+
+def _tested(arm: _Arm, task: str, had: Sequence[Had], pair: Had | None) -> Invariant | None:
+    """Test one arm for one task, before the correction for all of them; None where no prompt was answered each time.
+
+    `had` are the two passes that it is compared with and its own.
+    """
+    changed = self_flips(
+        arm.name,
+        *had,
+        other_run=-1,
+        differ=answer_pairs.another_answer,
+        exchangeable=arm.exchangeable,
+        alpha=ALPHA,
+    )
+    if changed is None:
+        return None
+    lower, higher = (None, None) if pair is None else _fell_and_rose((had[2], pair), (had[0], had[1]))
+    return Invariant(
+        task=task,
+        arm=arm.name,
+        what=arm.what,
+        changed=changed,
+        agreement=answer_pairs.agreement(had[0], had[2], b_run=-1),
+        p_holm=1.0,
+        broken=False,
+        fell=lower,
+        rose=higher,
+    )
+
+
+def _fell_and_rose(before: tuple[Had, Had], after: tuple[Had, Had]) -> tuple[int, int]:
+    """Count the prompts whose score, summed over two passes, got worse and better from two passes to two others."""
+    sign = 1.0 if before[0].task.result.metric.higher_is_better else -1.0
+    passes = [had.lines[0] for had in (*before, *after)]
+    prompts = [p for p in passes[0] if all(p in lines for lines in passes)]
+    changes = []
+    for prompt in prompts:
+        one, other, first, second = (lines[prompt].value for lines in passes)
+        changes.append(sign * ((first - one) + (second - other)))  # 0 to the last bit where the passes are alike
+    return sum(change < 0.0 for change in changes), sum(change > 0.0 for change in changes)
+
+
+def _p(one: Invariant) -> float:
+    """The p that accuses: of more changed answers, or where scores are judged, of more changes one way (two-sided)."""
+    if one.fell is None or one.rose is None:
+        return one.changed.p
+    return min(1.0, 2.0 * mcnemar(max(one.fell, one.rose), min(one.fell, one.rose)).p_mid)

@@ -9,6 +9,11 @@ from collections.abc import Iterable, Sequence
 from serve_eval.schema import Order, Prompt, Sample
 
 
+def task_seed(seed: int, task: str) -> str:
+    """Give each task of a run an order of its own out of the run's seed."""
+    return f"{seed}:order:{task}"
+
+
 def arranged(samples: Sequence[Sample], positions: Iterable[int], order: Order, seed: str) -> array[int]:
     """The positions in the order in which their samples are to be started; ties stay as the protocol has them.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,25 @@ from serve_eval.schema import MEAN, Dataset, Reference, Task
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs
+
+
+def on_these_prompts(task: Task, dataset: Dataset, reference: Reference) -> tuple[Reference, str | None]:
+    """Give the reference the value that its runs have on the prompts of `dataset`, and say so.
+
+    A subset may be easier or harder than the whole: against the value of the whole its difficulty counts as a
+    regression or hides one, while on the same prompts it cancels. The reference stays as it is where its scores per
+    sample are not known, or not of all of these prompts, where its value is no mean of them, where the prompts are all
+    that it has, and where an explicit threshold of the file stands for the computed one.
+    """
+    runs, asked = reference.runs, len(dataset.samples)
+    if runs is None or asked >= runs.n or task.aggregation is not MEAN or reference.threshold is not None:
+        return reference, None
+    means, _ = reference_means(dataset, reference)
+    if means is None:
+        return reference, None
+    value = task.metric.scale * (math.fsum(means) / asked)
+    note = f"reference {value:.2f} is that of these {asked} prompts ({reference.value:.2f} of all {runs.n})"
+    return replace(reference, value=value), note
 
 
 def reference_means(dataset: Dataset, reference: Reference) -> tuple[array[float] | None, str | None]:
@@ -53,7 +73,9 @@ def with_reference(
 
     higher = task.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
     before = [[run[place] for place in places] for run in stored.runs]
-    return pair(before, [list(run) for run in runs], lo=stored.lo, hi=stored.hi, higher_is_better=higher), None
+    lo, hi = stored.lo, stored.hi
+    now = [[reference_samples.as_stored(score, lo, hi) for score in run] for run in runs]
+    return pair(before, now, lo=lo, hi=hi, higher_is_better=higher), None
 
 
 def _stored(dataset: Dataset, reference: Reference) -> tuple[SampleScores | None, Sequence[int], str | None]:

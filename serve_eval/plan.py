@@ -33,7 +33,7 @@ from serve_eval import connection, folders, origins, protocol
 from serve_eval.address import normalise_base_url
 from serve_eval.cases.planned import Planned, planned
 from serve_eval.errors import PlanError
-from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, lives
+from serve_eval.schema import EARLY_RULES, AccuracySpec, Connection, Limits, Plan, Spec, lives
 
 TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts"
 EPS = 0.01
@@ -433,13 +433,15 @@ def _check_values(
         problems.add(("early_stop",), "must be true, false or a probability between 0 and 1, such as 0.01")
     if eps and sections["limits"].get("order") in ("prefix", "longest"):
         problems.add(("early_stop",), "starts the samples in random order: leave out --order")
-    if eps and rule != "classic":
-        problems.add(("early_stop",), f"decides the classic verdict, not {rule!r}: leave one of the two out")
+    if eps and rule not in EARLY_RULES:
+        known = ", ".join(EARLY_RULES)
+        problems.add(("early_stop",), f"is known for the rules {known}, not for {rule!r}: leave one of the two out")
     for name, value in sections["limits"].items():
         if isinstance(value, bool | str):
             continue
-        if not (0 < value < float("inf") or (name == "retry_budget" and value == 0)):
-            least = "0 or more" if name == "retry_budget" else "above 0"
+        from_zero = name in ("retry_budget", "order_seed")
+        if not (0 < value < float("inf") or (from_zero and value == 0)):
+            least = "0 or more" if from_zero else "above 0"
             problems.add(("limits", name), f"must be {least} and finite")
         elif name == "max_error_rate" and value > 1:
             problems.add(("limits", name), "must be at most 1: it is a share of the samples")

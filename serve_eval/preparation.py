@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from serve_eval import folders, reference
+from serve_eval import folders, pairing, reference
 from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError, SandboxError
 from serve_eval.fingerprint import fingerprint, protocol_differences
 from serve_eval.protocol import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
@@ -34,8 +34,9 @@ _NO_ROW_HINT = "Give the --model and the specification of a registered row, or y
 class PreparedTask:
     """A task with its data and what it will be compared with.
 
-    `hypothesis` has the reference's overrides applied and its `num_samples` set to the n of the formula. A `reference`
-    of None comes with the reason in `why_no_reference`. `protocol` says how well the reference's own is known.
+    `hypothesis` has the reference's overrides applied and its `num_samples` set to the n of the formula. The value of
+    `reference` is that of the prompts in `dataset` where its scores per sample are known, and a note says so; None
+    comes with the reason in `why_no_reference`. `protocol` says how well the reference's own is known.
     `acceptance` is what the acceptance length is compared with, where the task names an entry.
     """
 
@@ -149,6 +150,9 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
     if full.deviation is not None:
         notes = (*notes, f"{OTHER_DATA}: {full.deviation}")
     notes = (*notes, *full.notes)
+    if found is not None:
+        found, moved = pairing.on_these_prompts(task, dataset, found)
+        notes = notes if moved is None else (*notes, moved)
     return PreparedTask(
         spec=spec,
         task=task,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -296,6 +296,9 @@ def _count(value: object) -> str:
 
 
 def _runs(value: object) -> str:
+    known = [field.name for field in fields(ReferenceRuns)]
+    if isinstance(value, Mapping) and (unknown := [key for key in value if key not in known]):
+        return f"has an unknown key {unknown[0]!r}.{nearest(str(unknown[0]), known)}"
     try:
         runs = msgspec.convert(value, ReferenceRuns)
     except msgspec.ValidationError as error:

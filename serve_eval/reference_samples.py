@@ -7,10 +7,12 @@ noticed and a subset can be paired), per run a bitmap or 16-bit scores, all in b
 from __future__ import annotations
 
 import hashlib
+import math
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -20,6 +22,8 @@ from serve_eval.fingerprint import KEY_BYTES
 
 BITMAP, UINT16 = "bitmap", "uint16"
 LEVELS = 65535
+GRADES = 12
+"""Largest denominator of a graded score that is stored exactly."""
 
 
 class _File(msgspec.Struct):
@@ -112,9 +116,27 @@ def _unpack(content: _File, packed: bytes) -> array[float]:
         return array("d", (content.hi if packed[i >> 3] >> (i & 7) & 1 else content.lo for i in range(content.n)))
     if content.encoding != UINT16 or len(packed) != 2 * content.n:
         raise ValueError(f"{content.encoding}: unknown, or not {content.n} scores")
-    span = content.hi - content.lo
     levels = (int.from_bytes(packed[i : i + 2], "little") for i in range(0, len(packed), 2))
-    return array("d", (content.lo + span * level / LEVELS for level in levels))
+    return array("d", (_value(level, content.lo, content.hi) for level in levels))
+
+
+def as_stored(score: float, lo: float, hi: float) -> float:
+    """Give a score as it comes out of a file, so that an unchanged answer has the same score on both sides."""
+    return score if math.isnan(score) else _value(round((score - lo) / (hi - lo) * LEVELS), lo, hi)
+
+
+@cache
+def _value(level: int, lo: float, hi: float) -> float:
+    """The score of a level: the fraction with the smallest denominator that the level stands for, if that is small.
+
+    Halves and thirds thereby come out as they went in.
+    """
+    share = level / LEVELS
+    for parts in range(1, GRADES + 1):
+        if abs(round(share * parts) / parts - share) <= 0.5 / LEVELS:
+            share = round(share * parts) / parts
+            break
+    return lo + (hi - lo) * share
 
 
 def places(reference: bytes, keys: Sequence[bytes]) -> list[int | None]:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serve_eval import reference, reference_samples, run_folder
 from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
@@ -24,6 +24,9 @@ from serve_eval.reference_samples import SampleScores
 from serve_eval.schema import AccuracySpec, Plan
 from serve_eval.tally import Tally, replay
 from serve_eval.trust import trusted
+
+if TYPE_CHECKING:
+    from serve_eval.stats.run_effects import RunEffect
 
 WANTED_RUNS = 3
 """Runs that a reference should be the mean of: a single one leaves it as noisy as what is compared with it."""
@@ -69,6 +72,27 @@ def register(
         scored = [one for of_run in taken for one in of_run[i]][:wanted]
         written.append(_register(p, plans[0], scored, references_dir, endpoint, hardware, reason, wanted))
     return written
+
+
+def effect_of_runs(runs: Sequence[array[float]]) -> RunEffect | None:
+    """Test whether the runs of a reference differ as a whole; None where they are too few or vary too little."""
+    if len(runs) < 2:
+        return None
+    from serve_eval.stats.run_effects import effect_within
+
+    return effect_within([list(run) for run in runs])
+
+
+def differ_as_a_whole(effect: RunEffect | None) -> str | None:
+    """Say by how much paired verdicts allow for runs that differ as a whole; None where nothing shows that they do."""
+    if effect is None or effect.inflation == 1.0:
+        return None
+    degrees = f"{effect.df} degree{'' if effect.df == 1 else 's'} of freedom"
+    return (
+        f"the runs differ as a whole (Cochran's Q {effect.q:.1f}, {degrees}, p {effect.p:.2g}): prompts are not "
+        "independent given the endpoint; paired verdicts against this reference inflate their error by "
+        f"sqrt(Q/df) = {effect.inflation:.2f}"
+    )
 
 
 def _check_alike(runs: Sequence[Path], plans: Sequence[Plan], prints: Sequence[Mapping[str, Any]]) -> None:
@@ -145,7 +169,8 @@ def _register(
     scores = SampleScores(task=task.name, lo=metric.lo, hi=metric.hi, keys=keys, runs=runs)
     sha256 = reference_samples.write(references_dir / place, scores)
     spec = {k: v for k in reference.SPEC_KEYS if (v := getattr(plan.accuracy_spec, k)) not in (None, "auto")}
-    told = {"endpoint": endpoint, "hardware": hardware}
+    effect = effect_of_runs(runs)
+    told = {"endpoint": endpoint, "hardware": hardware, **_test_fields(effect)}
     entry = {
         **spec,
         reference.value_key(metric.name): value,
@@ -168,7 +193,16 @@ def _register(
         warnings.append(f"{len(runs)} of {wanted} wanted runs: the reference is noisier than it need be")
     if plan.launcher.name == "simulated":
         warnings.append("the runs were simulated: this reference says nothing about any model")
+    if (line := differ_as_a_whole(effect)) is not None:
+        warnings.append(line)
     return Registered(task=task.name, file=file, value=value, runs=len(runs), warnings=tuple(warnings))
+
+
+def _test_fields(effect: RunEffect | None) -> dict[str, float | int]:
+    """Put the test of the runs in an entry's form. So rounded no value has an exponent, which YAML reads as a text."""
+    if effect is None:
+        return {}
+    return {"cochran_q": round(effect.q, 3), "df": effect.df, "p": round(effect.p, 4)}
 
 
 def _stamp() -> str:

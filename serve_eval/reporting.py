@@ -17,6 +17,7 @@ from serve_eval.degradation import degradations
 from serve_eval.degradation import told as told_of
 from serve_eval.endpoint import LAUNCHERS
 from serve_eval.errors import NotComparableError
+from serve_eval.order_seed import OrderSeeds
 from serve_eval.preparation import PreparedTask
 from serve_eval.probe import reason
 from serve_eval.protocol import TASKS
@@ -24,6 +25,7 @@ from serve_eval.report.exit_code import exit_code
 from serve_eval.rerunning import archived
 from serve_eval.schema import (
     MEAN,
+    PAIRED_RULES,
     Ability,
     Endpoint,
     Limits,
@@ -37,8 +39,7 @@ from serve_eval.schema import (
 )
 from serve_eval.served import Served
 from serve_eval.validity import remarks
-from serve_eval.verdicts import _acceptance
-from serve_eval.verdicts._classic import decided_early
+from serve_eval.verdicts import _acceptance, _early
 from serve_eval.work import Work, random_order
 
 SCHEMA_VERSION = 2
@@ -50,6 +51,7 @@ def report_on(
     work: Sequence[Work],
     endpoint: Endpoint,
     folder: Path,
+    seeds: OrderSeeds,
     warnings: Sequence[str],
     started_at: datetime,
     wall_s: float,
@@ -61,9 +63,18 @@ def report_on(
     unsupported = run_folder.unsupported(folder)
     loads = run_folder.loads(folder)
     known = served.read(folder)
+    looked_at = run_folder.looked_at(folder)
+    limits = [plan.limits, *(load.limits for load in loads)]
     tasks = tuple(
         _report_task(
-            w, plan, judge, unsupported.get(w.p.task.name), known, [plan.limits, *(load.limits for load in loads)]
+            w,
+            plan,
+            judge,
+            unsupported.get(w.p.task.name),
+            known,
+            seeds,
+            limits,
+            looked=w.p.task.name in looked_at,
         )
         for w in work
     )
@@ -87,11 +98,14 @@ def _report_task(
     judge: Callable[..., Verdict],
     lacks: Ability | None,
     known: Mapping[str, Mapping[str, Sequence[Served]]] | None,
+    seeds: OrderSeeds,
     sessions: Sequence[Limits],
+    *,
+    looked: bool,
 ) -> TaskReport:
     """`lacks` is what the endpoint cannot do; a task that was answered to its end before stays judged. `known` is who
-    answered what, by task and sample; `sessions` are the limits of those
-    in which answers were had."""
+    answered what, by task and sample; `sessions` are the limits of those in which answers were had. `looked`: a paired
+    rule looked at the task on the way, in this session or before."""
     p, tally = w.p, w.tally
     early = None if w.early is None else w.early.result()
     unasked = lacks is not None and w.unfinished
@@ -103,10 +117,15 @@ def _report_task(
     elif p.reference is None:
         verdict = _unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
     elif early is not None and early.stopped:
-        verdict = decided_early(result, p.reference, p.hypothesis, early)
+        verdict = _early.decided(result, p.reference, p.hypothesis, early)
     else:
         pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.runs())
-        verdict = judge(result, p.reference, p.hypothesis, pairs)
+        asked = result, p.reference, p.hypothesis, pairs
+        if plan.verdict.name in PAIRED_RULES and (looked or early is not None):
+            margin = plan.verdict.options.get("margin")
+            verdict = _early.judged_after_looks(judge, plan.verdict.name, *asked, margin=margin)
+        else:
+            verdict = judge(*asked)
         if note:
             verdict = replace(verdict, warnings=(*verdict.warnings, note))
         verdict = replace(verdict, early=early)
@@ -117,7 +136,7 @@ def _report_task(
         verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
     judges = () if w.judgements is None else w.judgements.figures(p.task, tally.samples, w.journal.records())
     one_token = p.task.sampling.max_tokens <= 2
-    planned = random_order(w, plan, sessions)
+    planned = random_order(w, seeds, sessions)
     worse = () if planned is None else degradations(tally.course(planned), p.task.metric, len(tally.samples))
     said = remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop)
     who = None
@@ -159,7 +178,7 @@ def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why:
 def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
     rule = folders.load(VERDICTS, spec.name)
     options = folders.check_options(rule, spec.options, f"verdict.{spec.name}")
-    return lambda *arguments: rule(*arguments, **options)
+    return lambda *arguments, **more: rule(*arguments, **{**options, **more})
 
 
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
@@ -180,6 +199,13 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                 f"{p.task.name}: the verdict {plan.verdict.name!r} compares sample by sample, and the reference "
                 f"({Path(p.reference.file).name}:{p.reference.line}) has no scores per sample",
                 hint="Register runs of your own: serve-eval references register RUN... --references-dir DIR.",
+            )
+        needed = getattr(rule, "NEEDS_REFERENCE_RUNS", 1)
+        if p.reference is not None and p.reference.runs is not None and len(p.reference.runs.values) < needed:
+            raise NotComparableError(
+                f"{p.task.name}: the verdict {plan.verdict.name!r} needs {needed} reference runs, and the reference "
+                f"({Path(p.reference.file).name}:{p.reference.line}) is of {len(p.reference.runs.values)}",
+                hint="Register more: serve-eval references register RUN RUN RUN --references-dir DIR --reason '...'.",
             )
 
 

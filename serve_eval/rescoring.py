@@ -26,6 +26,7 @@ from serve_eval.fingerprint import fingerprint
 from serve_eval.journal import read
 from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.judgements import Judgements
+from serve_eval.order_seed import ORDER_FILE
 from serve_eval.plan import resolve, to_file
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.protocol import TASKS, build_task
@@ -366,7 +367,7 @@ def _write(run: Path, to: Path, plan: Plan, work: Sequence[_Work], report: Mappi
             kept = [
                 Path(place) / f"{file_stem(name)}.jsonl" for place in ("samples", FOLDER, JUDGED) for name in prints
             ]
-            for place in (Path(run_folder.ENVIRONMENT_FILE), *kept):
+            for place in (Path(run_folder.ENVIRONMENT_FILE), Path(ORDER_FILE), *kept):
                 if (run / place).exists():
                     (folder / place).parent.mkdir(mode=0o700, exist_ok=True)
                     _copy_private(run / place, folder / place)

@@ -10,13 +10,13 @@ archive/<time>/      records that do not count any more
 report.json          the report                        report.html          the same to look at
 logs/                of launched servers
 served.jsonl         which servers behind one door answered which request, where the door tells it
-order.json           the seed of the order of a run that may stop early
+order.json           the seed of the random order of its samples (see order_seed)
+looks.json           the tasks that a paired rule looked at on the way, and which rule: a part of their alpha is spent
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,7 +31,7 @@ from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.schema import Ability, Endpoint, Load, Plan, lives
 
 PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
-ORDER_FILE, PAGE_FILE = "order.json", "report.html"
+PAGE_FILE, LOOKS_FILE = "report.html", "looks.json"
 
 FREE_FIELDS = (
     "limits",
@@ -134,21 +134,28 @@ def loads(path: Path) -> tuple[Load, ...]:
     return tuple(msgspec.convert(session["load"], Load) for session in sessions(path) if "load" in session)
 
 
-def order_seed(path: Path, *, draw: bool) -> int | None:
-    """The seed of the order in which a run that may stop early starts its samples: drawn once and kept, since another
-    order would be another chance. None where there is none and none is to be drawn. Raises RunFolderError for a damaged
+def has_answers(path: Path) -> bool:
+    """Tell whether a run folder holds a record of any sample."""
+    return any(file.stat().st_size for file in (path / "samples").glob("*.jsonl"))
+
+
+def looked_at(path: Path) -> dict[str, str]:
+    """Read which tasks a paired rule looked at for an early stop, and which rule. Raises RunFolderError for a damaged
     file."""
-    file = path / ORDER_FILE
+    file = path / LOOKS_FILE
     try:
-        if file.exists():
-            return msgspec.json.decode(file.read_bytes(), type=dict[str, int])["early_stop_seed"]
-    except (msgspec.MsgspecError, KeyError) as error:
-        raise RunFolderError(f"{file} cannot be read: {error}") from error
-    if not draw:
-        return None
-    seed = secrets.randbits(32)
-    write_private(file, pretty_json({"early_stop_seed": seed}))
-    return seed
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
+    except msgspec.MsgspecError as error:
+        raise RunFolderError(
+            f"{file} cannot be read: {error}", hint='Restore it: {"TASK": "noninferiority"} for each task of the run.'
+        ) from error
+
+
+def note_looks(path: Path, tasks: Mapping[str, str]) -> None:
+    """Keep that paired rules look at these tasks: alpha that was spent stays so when the run goes on without looks."""
+    before = looked_at(path)
+    if (after := {**before, **tasks}) != before:
+        write_private(path / LOOKS_FILE, pretty_json(after))
 
 
 @contextmanager
@@ -203,7 +210,7 @@ def held(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
 
 
 def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool) -> None:
-    asked = any(file.stat().st_size for file in (path / "samples").glob("*.jsonl"))
+    asked = has_answers(path)
     if asked or (path / PLAN_FILE).exists():
         old_plan, old_prints = _stored(path)
         found, wanted = (

@@ -64,8 +64,9 @@ class Limits:
     """How fast, how long, how patient: limits never change what is asked, so a resumed run may use others.
 
     `concurrency` is the number of requests in flight, "auto" to find it while the run goes on; `rate_limit` bounds the
-    starts of requests per second (None: not at all). `stream` asks for event streams, which adds the time to the first
-    token and per token to the report and changes no score.
+    starts of requests per second (None: not at all). `order_seed` is the seed of the random order of a run that begins
+    (None: it is drawn). `stream` asks for event streams, which adds the time to the first token and per token to the
+    report and changes no score.
 
     `max_attempts` is per sample and `retry_budget` per run: so many retries in all (None: a quarter of the samples that
     are asked, at least 100). `max_error_rate` is the share of failed samples beyond which the run stops.
@@ -77,6 +78,7 @@ class Limits:
     concurrency: int | Literal["auto"] = 64
     rate_limit: float | None = None
     order: Order = "random"
+    order_seed: int | None = None
     stream: bool = False
     max_attempts: int = 4
     retry_budget: int | None = None
@@ -92,10 +94,11 @@ class Plan:
     """Everything that decides what a run asks and how it is judged. Pure data; saved with the run.
 
     `model` is the name that is sent and under which references are looked up; `reference_model` overrides the second.
-    `limit` is the size of a seeded random subset per task (None: all planned samples), each of which is asked `repeats`
-    times. `early_stop` is the probability with which the classic verdict of a task that is not asked to its end may
-    differ from that of the whole (None: all is asked). `allow_code_execution`: code that the endpoint wrote may be run
-    on this machine. `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
+    `limit` is the size of a seeded random subset per task (None: all planned samples), each of which is asked
+    `repeats` times. `early_stop` is the probability with which the classic verdict of a task that is not asked to its
+    end may differ from that of the whole (None: all is asked); under a paired rule, that of too many answers missing
+    unseen. `allow_code_execution`: code that the endpoint wrote may be run on this machine. `include_path` are
+    folders of the user's own tasks, scorers, launchers and verdict rules.
     """
 
     model: str | None
@@ -753,7 +756,8 @@ class TaskResult:
 class ReferenceRuns:
     """The runs that a reference is the mean of: `values` in points and in their order, `sigma` the standard deviation
     of a sample's score in points. `samples` is a file with the scores of each sample, beside the reference file, with
-    its checksum."""
+    its checksum. `cochran_q`, with `df` degrees of freedom and its `p`, says whether the runs differ as a whole (None:
+    a single run, too few prompts whose score varied, or an entry of an older version)."""
 
     values: tuple[float, ...]
     n: int
@@ -762,6 +766,9 @@ class ReferenceRuns:
     sha256: str
     endpoint: str | None = None
     hardware: str | None = None
+    cochran_q: float | None = None
+    df: int | None = None
+    p: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -797,6 +804,22 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorComparison:
+    """The test of a drop among the anchors, the prompts that every reference run but the last had right.
+
+    `reference_lost` of the `anchors` prompts are those that the last reference run, which did not choose them, had
+    wrong, `candidate_lost` those of the candidate's first run. `p` is that of "no drop"; `p_range` holds it with every
+    missing answer at its best and at its worst.
+    """
+
+    anchors: int
+    reference_lost: int
+    candidate_lost: int
+    p: float | None
+    p_range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PairedComparison:
     """The same prompts, answered by the runs of a reference and by this one. In points; negative is worse.
 
@@ -804,6 +827,9 @@ class PairedComparison:
     1 - `alpha` (None: none is). `down` and `up` count right turned wrong and wrong turned right against the
     reference's first run, where answers are right or wrong. `margin` is the drop that matters. `finding` is PASS,
     SMALL_DROP (proven, and excluded from reaching the margin), FAIL or INCONCLUSIVE, with its reasons.
+
+    `cochran_q` with its `cochran_p` tests whether the runs of a side differ as a whole (None: no side has several);
+    `inflation` is the factor on every standard error that follows, 1 where they do not. `anchors` is a test of its own.
     """
 
     reference_runs: int
@@ -827,6 +853,10 @@ class PairedComparison:
     equivalent: bool
     finding: str
     reasons: tuple[str, ...] = ()
+    cochran_q: float | None = None
+    cochran_p: float | None = None
+    inflation: float = 1.0
+    anchors: AnchorComparison | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -960,15 +990,27 @@ class Ability:
     help: str = ""
 
 
+PAIRED_RULES = ("paired", "noninferiority")
+"""Verdict rules that compare sample by sample. An early stop under one of them spends a part of its alpha on looks."""
+EARLY_RULES = ("classic", *PAIRED_RULES)
+"""Verdict rules that can be decided before all was asked."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStop:
-    """How far a task came that may stop early: when it was `stopped`, its verdict equals that of all `planned` samples
-    except with probability `eps` at most.
+    """How far a task came that may stop early.
+
+    When it was `stopped` under the classic `rule`, its verdict equals that of all `planned` samples except with
+    probability `eps` at most. Under a paired rule a drop of `margin` points was excluded or shown with an error of
+    `alpha` at most, which is what the looks may spend of the task's alpha, and too many answers would have been missing
+    with probability `eps` at most.
 
     Decided on the first `looked_at` samples of a random order (`order_seed`), of which `missing` have no answer;
     `estimate` is the mean of the others in points, and partial. `paired`: the reference's scores per sample were known,
     and not only their mean. `saved` samples have no result and need none; the requests of a few of them were in flight.
-    The wealths of both bets are natural logarithms; 1 / `eps` decides (None: without bound).
+    The wealths of the bets are natural logarithms (None: without bound): 2 / `eps` decides, or 1 / `alpha`, once that
+    for few missing answers has reached 1 / `eps`. `held` is how often a decision was put off because the latest answers
+    looked worse than those before.
     """
 
     eps: float
@@ -983,6 +1025,11 @@ class EarlyStop:
     saved: int
     log_wealth_pass: float | None
     log_wealth_fail: float | None
+    log_wealth_answered: float | None = None
+    rule: str = "classic"
+    alpha: float | None = None
+    margin: float | None = None
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1357,9 +1404,14 @@ class SelfFlips:
 
     The one that was asked twice is `endpoint`. Over the `prompts` with a score each time: `own` changed their score
     (for an Invariant: their answer) between its two answers, `other` between its first one and the other endpoint's;
-    `only_own` and `only_other` of them in that way alone. `p` is that of "the other endpoint's answers are such as its
-    own second ones" (one-sided, mid-p, over those that changed in one way alone). `more` is that p being `alpha` at
-    most.
+    `only_own` and `only_other` of them in that way alone. `own_texts` and `other_texts` count changed texts likewise.
+    The other endpoint's answer lies farther from the first one than the own second one does in `score_farther` prompts
+    by the distance of the scores, nearer in `score_nearer`; by the place where the texts part in `text_farther` and
+    `text_nearer`. None: not counted, as where there are no texts, or by the version that wrote the file.
+
+    `p` is that of "the other endpoint's answers are such as its own second ones" (one-sided, mid-p, corrected for the
+    two measures). `measure` names the one that carried it; "": nothing differed, or an older file. `more` is that p
+    being `alpha` at most.
     """
 
     endpoint: str
@@ -1372,6 +1424,13 @@ class SelfFlips:
     alpha: float
     more: bool
     agreement: Agreement
+    measure: Literal["", "score", "text"] = ""
+    score_farther: int | None = None
+    score_nearer: int | None = None
+    own_texts: int | None = None
+    other_texts: int | None = None
+    text_farther: int | None = None
+    text_nearer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1458,6 +1517,9 @@ class Invariant:
     `changed` counts the prompts that it made answered otherwise, beside those that are answered otherwise when nothing
     is changed; its `endpoint` is the arm. `p_holm` is its p after Holm's correction over all arms and tasks; `broken`:
     that is the alpha of all together at most.
+
+    Where a sound server may change answers (the arm `alone`), the p is that of the scores instead: they `fell` from one
+    request at a time to many in so many prompts and `rose` in so many (two-sided sign test, mid-p). None: by changes.
     """
 
     task: str
@@ -1467,6 +1529,8 @@ class Invariant:
     agreement: Agreement
     p_holm: float
     broken: bool
+    fell: int | None = None
+    rose: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from serve_eval.endpoint import RETRIES
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.protocol import build_task
 from serve_eval.report.exit_code import exit_code
+from serve_eval.report.self_flips import conclusion, evidence
 from serve_eval.schema import (
     MEAN,
     ComparedSide,
@@ -28,6 +29,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.self_flips import self_flips
 from serve_eval.service_pairs import more_failures, slower, uneven
 
 SCHEMA_VERSION = 1
@@ -149,11 +151,7 @@ def _task(
     warnings += filter(None, [more_failures(a, b)])
     itself = _itself(a, b, again)
     if itself is not None and itself.more:
-        one, other = ("B", "A") if itself.endpoint == "A" else ("A", "B")
-        warnings.append(
-            f"more_flips: {one} and {other} give another score to {itself.other} of {itself.prompts} prompts, where "
-            f"{other} with itself does so to {itself.own} (p = {itself.p:.2g}): more than its own nondeterminism"
-        )
+        warnings.append(f"more_flips: {evidence(itself)}: {conclusion(itself)}")
     return ComparedTask(
         task=name,
         a=a.task.result,
@@ -172,13 +170,13 @@ def _task(
 
 
 def _itself(a: Had, b: Had, again: tuple[str, Had] | None) -> SelfFlips | None:
-    """How often one endpoint disagrees with itself, beside how often both disagree."""
+    """How far one endpoint is from itself, beside how far both are from each other."""
     if again is not None:
         once, other = (a, b) if again[0] == "A" else (b, a)
-        return answer_pairs.self_flips(again[0], once, again[1], other)
+        return self_flips(again[0], once, again[1], other)
     for name, once, other in (("A", a, b), ("B", b, a)):
         if len(once.lines) > 1:
-            return answer_pairs.self_flips(name, once, once, other, again_run=1)
+            return self_flips(name, once, once, other, again_run=1)
     return None
 
 
@@ -213,7 +211,9 @@ def _verdict(plan: Plan, a: Had, b: Had, rule: Spec) -> Verdict:
     options = folders.check_options(make, rule.options, f"verdict.{rule.name}")
     verdict = make(after, reference, hypothesis, pairs, **options)
     # The others are of the classic test, which does not judge here.
-    verdict = replace(verdict, warnings=tuple(line for line in verdict.warnings if line.startswith("small_drop")))
+    verdict = replace(
+        verdict, warnings=tuple(line for line in verdict.warnings if line.startswith(("small_drop", "run_effect")))
+    )
     return replace(verdict, reasons=(*verdict.reasons, why)) if why else verdict
 
 

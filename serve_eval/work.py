@@ -13,12 +13,12 @@ from serve_eval.executions import FOLDER, Executions
 from serve_eval.journal import Journal
 from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.judgements import Judgements
-from serve_eval.order import arranged
+from serve_eval.order import arranged, task_seed
+from serve_eval.order_seed import OrderSeeds
 from serve_eval.preparation import PreparedTask
 from serve_eval.rerunning import Rerun
-from serve_eval.schema import Limits, Plan, Program, Question
+from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question
 from serve_eval.tally import Tally, replay, take
-from serve_eval.validity import MAX_MISSING
 
 if TYPE_CHECKING:
     from serve_eval.early import Prefix
@@ -108,40 +108,38 @@ def _scores(p: PreparedTask, folder: Path, stack: ExitStack) -> BinaryIO:
     return stack.enter_context(run_folder.private_file(folder / "scores" / f"{p.task.file_stem}.jsonl"))
 
 
-def may_stop_early(plan: Plan, work: Sequence[Work], folder: Path, *, draw: bool) -> None:
-    """Lets the tasks stop early that can, in an order that is drawn for the run and kept when it goes on."""
-    if plan.early_stop is None or plan.integration_test:
+def may_stop_early(plan: Plan, work: Sequence[Work], seeds: OrderSeeds, asking: Path | None = None) -> None:
+    """Let the tasks stop early that can, in an order that is drawn for the run and kept when it goes on.
+
+    `asking` is the folder of a run that is going to ask: what paired rules look at there is kept in it.
+    """
+    if plan.early_stop is None or plan.integration_test or seeds.early_stop is None:
         return
     from serve_eval.early import watch  # needs scipy, which a run loads while it waits for its first answers
 
-    seed = run_folder.order_seed(folder, draw=draw)
-    if seed is None:
-        return
     for w in work:
         if w.executions is not None or w.judgements is not None:
             how = "run" if w.judgements is None else "judged"
             w.note = f"no early stop: the answers are {how}, and so scored, after the last one came"
             continue
-        limit = float(plan.verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
-        w.early, w.note = watch(w.p, w.tally, eps=plan.early_stop, seed=seed, max_missing=limit)
+        w.early, w.note = watch(w.p, w.tally, plan.verdict, eps=plan.early_stop, seed=seeds.early_stop)
         if w.early is not None:
             w.early.look()
+    if asking is not None and plan.verdict.name in PAIRED_RULES:
+        run_folder.note_looks(asking, {w.p.task.name: plan.verdict.name for w in work if w.early is not None})
 
 
-def order_seed(w: Work, plan: Plan) -> str:
-    """Of the order in which a task's samples are started, unless it may stop early."""
-    return f"{plan.seed}:order:{w.p.task.name}"
+def random_order(w: Work, seeds: OrderSeeds, sessions: Iterable[Limits]) -> Sequence[int] | None:
+    """Arrange all samples of a task in the random order in which they are started, in one session or in several.
 
-
-def random_order(w: Work, plan: Plan, sessions: Iterable[Limits]) -> Sequence[int] | None:
-    """The random order in which all samples of a task are started, in one session or in several; None where one of the
-    `sessions` had another order."""
+    None where one of the `sessions` had another order.
+    """
     if w.early is not None:
         return w.early.order
     if any(limits.order != "random" for limits in sessions):
         return None
     samples = w.tally.samples
-    return arranged(samples, range(len(samples)), "random", order_seed(w, plan))
+    return arranged(samples, range(len(samples)), "random", task_seed(seeds.samples, w.p.task.name))
 
 
 def score_again(plan: Plan, work: Sequence[Work], folder: Path, stack: ExitStack) -> None:

@@ -213,7 +213,7 @@ def _prepared(task: Task) -> PreparedTask:
 
 def test_an_early_stop_is_refused_with_its_reason() -> None:
     p = _prepared(_task(aggregation=BY_SET))
-    prefix, note = watch(p, Tally(p.task, p.dataset.samples), eps=0.01, seed=0, max_missing=0.02)
+    prefix, note = watch(p, Tally(p.task, p.dataset.samples), Spec(name="classic"), eps=0.01, seed=0)
     assert prefix is None
     assert note == "no early stop: the value is the mean of the means per set, not the mean of the scores"
 

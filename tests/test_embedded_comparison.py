@@ -12,12 +12,14 @@ from launchers._embedded.damage import Damage
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.report.exit_code import FAIL, PASS
 from serve_eval.schema import ComparedTask, LaunchContext, Plan, Spec
+from serve_eval.self_flips import FLIP_ALPHA
+from serve_eval.stats.mcnemar import mcnemar
 
 SOUND = "embedded"
 
 
 def _compared(
-    damages: tuple[Damage, ...], folder: Path, *, problems: int, again: int, rule: Spec
+    damages: tuple[Damage, ...], folder: Path, *, problems: int, again: int, rule: Spec, seed: int = 0
 ) -> dict[str, tuple[ComparedTask, int]]:
     """What the comparison with each form found, and its exit code."""
     found: dict[str, tuple[ComparedTask, int]] = {}
@@ -26,7 +28,7 @@ def _compared(
         context = LaunchContext(model=SOUND, log_dir=folder / "logs")
         async with embedded.launch(context, also={one: one for one in damages}) as endpoint:
             running = Spec(name="external", options={"base_url": endpoint.base_url})
-            task = Spec(name="word_problems", options={"num_samples": problems})
+            task = Spec(name="word_problems", options={"num_samples": problems, "random_seed": seed})
             for damage in damages:
                 a, b = (Side(plan=Plan(model=one, launcher=running, tasks=(task,))) for one in (SOUND, damage))
                 done = await compare(a, b, Rules(rule=rule, again=again), folder / damage, show_flips=4, environ={})
@@ -50,6 +52,19 @@ def test_int8_is_no_drop_and_int3_is_one(tmp_path: Path) -> None:
     looked = [flip.divergence for flip in int3.flips]
     assert len(looked) == 4
     assert {one.kind for one in looked if one is not None} <= {"near tie", "confident"}
+
+
+def test_texts_tell_int4_apart_where_too_few_scores_change(tmp_path: Path) -> None:
+    int4, _ = _compared(("int4",), tmp_path, problems=60, again=60, rule=Spec(name="paired"), seed=4)["int4"]
+    told = int4.itself
+    assert told is not None
+    assert told.other_texts is not None
+    assert (told.prompts, told.own, told.own_texts) == (60, 0, 0)
+    assert mcnemar(told.only_other, told.only_own).p_mid > FLIP_ALPHA
+    assert told.other_texts > told.other
+    assert (told.more, told.measure) == (True, "text")
+    [said] = [warning for warning in int4.warnings if warning.startswith("more_flips: ")]
+    assert f"B's texts differ from A's first in {told.other_texts} of 60 prompts, A's own second ones in 0" in said
 
 
 @pytest.mark.slow

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +13,18 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from rich.console import Console
 
 from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, _Simulator, create_app
 from launchers.simulated import probability
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import RunFolderError
-from serve_eval.invariants import check
+from serve_eval.invariants import ALPHA, check
 from serve_eval.preparation import prepare
+from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.report.exit_code import FAIL, PASS
+from serve_eval.report.invariants import render
 from serve_eval.schema import Invariants, Limits, Plan, Spec
 from tests.cli.command import serve_eval
 from tests.skills import answer
@@ -53,10 +57,16 @@ Wrong = Callable[[dict[str, Any], int, Counter[str]], bool]
 
 
 def _check(
-    plan: Plan, config: SimulatorConfig, wrong: Wrong, out: Path, chunk_tokens: Sequence[int] = ()
+    plan: Plan,
+    config: SimulatorConfig,
+    wrong: Wrong,
+    out: Path,
+    chunk_tokens: Sequence[int] = (),
+    instead: SimulatorConfig | None = None,
 ) -> tuple[Invariants, int]:
-    """What is found of an endpoint that answers some requests as one that lost most of what it knew."""
-    good, bad = _Simulator(config), _Simulator(replace(config, damage=0.8, varied=False))
+    """What is found of an endpoint that answers some requests as another one does, or as one that lost most of what it
+    knew."""
+    good, bad = _Simulator(config), _Simulator(instead or replace(config, damage=0.8, varied=False))
     seen: Counter[str] = Counter()
     flying: Counter[str] = Counter()
 
@@ -107,8 +117,147 @@ def test_what_breaks_is_named(
     assert [one.arm for one in found.results if one.broken] == broken
     assert found.exit_code == (FAIL if broken else PASS)
     assert set(found.skipped) == {"rendered"}
-    assert asked >= (6 + 8) * N
+    assert asked >= (7 + 8) * N
     assert json.loads((tmp_path / "out" / "invariants.json").read_text())["exit_code"] == found.exit_code
+
+
+class _InCompany:
+    """Whether any of the last requests had others beside it: a busy machine does not always keep several in flight."""
+
+    def __init__(self) -> None:
+        self.lately: deque[int] = deque(maxlen=10)
+
+    def __call__(self, body: dict[str, Any], before: int, flying: Counter[str]) -> bool:
+        self.lately.append(flying.total())
+        return max(self.lately) > 1
+
+
+MORE = 160
+"""Prompts of the checks that tell other numerics from damage."""
+
+
+@pytest.fixture(scope="module")
+def settled(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
+    """An endpoint with one answer to each prompt; that of another `run` differs in 20 %, as often better as worse."""
+    path = tmp_path_factory.mktemp("settled") / "answers.jsonl"
+    _write_answers(path, prepare(replace(plan, limit=MORE, no_reference=True)), probability(0.7, 0.2, 0))
+    return SimulatorConfig(answers=path, run=1)
+
+
+def test_batches_that_only_change_the_numerics_are_not_called_broken(
+    plan: Plan, settled: SimulatorConfig, tmp_path: Path
+) -> None:
+    """Every pass with many in flight gives the same answers, so that `again` does not differ from `base`."""
+    other = replace(settled, run=2)
+    found, _ = _check(replace(plan, limit=MORE), settled, _InCompany(), tmp_path / "out", instead=other)
+    [alone] = [one for one in found.results if one.arm == "alone"]
+    assert alone.changed.more
+    assert alone.changed.p * len(found.results) < ALPHA
+    assert alone.fell
+    assert alone.rose
+    assert (alone.broken, found.exit_code) == (False, PASS)
+    assert "batch size changes numerics, and a sound server may differ here" in (said := _said(found))
+    assert f"worse and of {alone.rose} better" in said
+    assert [line.split()[-1] for line in said.splitlines() if line.startswith("gsm8k")][-1] == "differs"
+
+
+@pytest.mark.parametrize("worse", ["many", "one"])
+def test_a_tenth_of_the_answers_damaged_at_one_batch_size_is_found(
+    plan: Plan, sound: SimulatorConfig, tmp_path: Path, worse: str
+) -> None:
+    more = replace(plan, limit=MORE)
+    path = tmp_path / "answers.jsonl"
+    _write_answers(path, prepare(replace(more, no_reference=True)), probability(0.8, 0.03, 0))
+    good = replace(sound, answers=path)
+    bad = replace(good, damage=0.1)
+    first, second = (good, bad) if worse == "many" else (bad, good)
+    found, _ = _check(more, first, _InCompany(), tmp_path / "out", instead=second)
+    assert [one.arm for one in found.results if one.broken] == ["alone"]
+    alone = found.results[-1]
+    assert alone.fell is not None
+    assert alone.rose is not None
+    assert (alone.fell > 2 * alone.rose) if worse == "many" else (alone.rose > 2 * alone.fell)
+    assert "sound server may differ" not in _said(found)
+
+
+Changed = Callable[[dict[str, Any], int, Counter[str], str], str]
+"""What is said instead of a text: by the request's body, how often its prompt has come before, and those in flight."""
+
+
+def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) -> Invariants:
+    """What is found of an endpoint with one answer to each prompt, in words that depend on the request."""
+    simulator = _Simulator(replace(sound, varied=False))
+    seen: Counter[str] = Counter()
+    flying: Counter[str] = Counter()
+
+    async def completions(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        prompt = body["prompt"]
+        known = simulator._answers.get(prompt_sha256(prompt))
+        if known is None:
+            return await simulator.completions(request)
+        flying[prompt] += 1
+        try:
+            text = changed(body, seen[prompt], flying, known.text)
+            seen[prompt] += 1
+            await asyncio.sleep(0.001)
+        finally:
+            flying[prompt] -= 1
+        answer = {"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}
+        if not body.get("stream"):
+            return web.json_response(answer)
+        events = f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n"
+        return web.Response(text=events, content_type="text/event-stream")
+
+    async def run() -> Invariants:
+        app = web.Application()
+        app.router.add_post("/v1/completions", completions)
+        async with serve_app(app) as url:
+            at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            return await check(at, out, environ={}, chunk_tokens=())
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("at_a_time", "broken"), [(1, ["streamed"]), (8, [])])
+def test_streams_that_lose_a_character_are_found_by_their_texts_where_there_are_no_batches(
+    plan: Plan, sound: SimulatorConfig, tmp_path: Path, at_a_time: int, broken: list[str]
+) -> None:
+    """The figure that is extracted stands last, and is the right one."""
+
+    def changed(body: dict[str, Any], before: int, flying: Counter[str], text: str) -> str:
+        return text[:2] + text[3:] if body.get("stream") else text
+
+    plan = replace(plan, limits=replace(plan.limits, concurrency=at_a_time))
+    found = _checked(plan, sound, changed, tmp_path / "out")
+    assert [one.arm for one in found.results if one.broken] == broken
+    [streamed] = [one for one in found.results if one.arm == "streamed"]
+    assert (streamed.changed.own, streamed.changed.other, streamed.agreement.identical) == (0, 0, 0)
+    if broken:
+        assert (streamed.changed.measure, streamed.changed.other_texts) == ("text", N)
+
+
+def test_other_words_out_of_the_cache_or_in_another_batch_are_not_called_broken(
+    plan: Plan, sound: SimulatorConfig, tmp_path: Path
+) -> None:
+    """Each way of computing has words of its own, with the same answers."""
+    in_company = _InCompany()
+
+    def changed(body: dict[str, Any], before: int, flying: Counter[str], text: str) -> str:
+        return f" {before == 0} {flying[body['prompt']] > 1} {in_company(body, before, flying)}{text}"
+
+    found = _checked(plan, sound, changed, tmp_path / "out")
+    same = {one.arm: one.agreement.identical for one in found.results}
+    assert same["cold"] == 0
+    assert max(same["repeated"], same["alone"]) < N // 2
+    assert (found.exit_code, [one.arm for one in found.results if one.changed.more]) == (PASS, [])
+
+
+def _said(found: Invariants) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    render(found, Path("out"), console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def _passkey(prompt: str, faulty: bool) -> web.Response | None:

@@ -102,7 +102,7 @@ def _record(n: int, reference: Sequence[list[float]], scores: list[float]) -> di
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("runs", "method"), [(1, "mcnemar_midp"), (3, "paired_t")])
+@pytest.mark.parametrize(("runs", "method"), [(1, "mcnemar_midp"), (3, "permutation")])
 def test_ten_runs_are_judged_as_their_answers_are_in_process(
     plan: Plan, tmp_path: Path, runs: int, method: str
 ) -> None:

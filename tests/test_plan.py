@@ -174,8 +174,8 @@ api_key: sk-abcdefgh
         ("tasks: [gsm8k]\nearly_stop: soon\n", "early_stop: Expected"),
         ("tasks: [gsm8k]\nearly_stop: true\nlimits: {order: longest}\n", "early_stop: starts the samples in random"),
         (
-            "tasks: [gsm8k]\nearly_stop: 0.05\nverdict: paired\n",
-            "early_stop: decides the classic verdict, not 'paired'",
+            "tasks: [gsm8k]\nearly_stop: 0.05\nverdict: elsewhere\n",
+            "early_stop: is known for the rules classic, paired, noninferiority, not for 'elsewhere'",
         ),
         ("tasks: [gsm8k]\nverdict: clasic\n", "unknown verdict rule 'clasic'. Did you mean 'classic'?"),
     ],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ReferenceFileError
 from serve_eval.fingerprint import KEY_BYTES, sample_key
-from serve_eval.reference_samples import LEVELS, SampleScores, places, read, write
+from serve_eval.reference_samples import LEVELS, SampleScores, as_stored, places, read, write
 from serve_eval.schema import Sample
 
 
@@ -62,3 +62,20 @@ def test_a_changed_prompt_has_another_key_and_a_subset_finds_its_places() -> Non
     assert {len(key) for key in keys} == {KEY_BYTES}
     other = sample_key(Sample(id="3", prompt="p3 ", target="t"))
     assert places(b"".join(keys), [keys[4], other, keys[0]]) == [4, None, 0]
+
+
+@pytest.mark.parametrize("score", [0.0, 0.5, 1 / 3, 2 / 3, 0.25, 0.2, 5 / 12, 1.0])
+def test_graded_scores_come_back_exactly(tmp_path: Path, score: float) -> None:
+    found = read(tmp_path / "f.json", write(tmp_path / "f.json", _scores([score, 0.5])))
+    assert found.runs[0][0] == pytest.approx(score, abs=1e-15)
+    assert found.runs[0][1] == 0.5
+
+
+@given(st.floats(0, 1))
+def test_an_unchanged_answer_has_the_score_that_was_stored(
+    tmp_path_factory: pytest.TempPathFactory, score: float
+) -> None:
+    path = tmp_path_factory.mktemp("s") / "f.json"
+    stored = read(path, write(path, _scores([score, 0.5]))).runs[0][0]
+    assert as_stored(score, 0.0, 1.0) == stored == as_stored(stored, 0.0, 1.0)
+    assert stored == pytest.approx(score, abs=1 / LEVELS)

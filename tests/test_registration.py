@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import random
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scipy.stats import chi2
 
+from launchers._simulator import SimulatorConfig, create_app, serve
 from serve_eval import reference, reference_samples
+from serve_eval.endpoint import _write_answers
 from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation import evaluate
+from serve_eval.preparation import prepare
 from serve_eval.registration import register
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 
@@ -183,3 +191,100 @@ def test_runs_that_are_not_alike_or_not_whole_are_refused(plan: Plan, finished: 
         with pytest.raises(RunFolderError, match=said):
             register([finished / "0", (finished if name == "0" else tmp_path) / name], refs)
     assert not refs.exists()
+
+
+def _of_runs_with_shifts(plan: Plan, shifts: Sequence[float], folder: Path) -> list[Path]:
+    """Run folders of an endpoint whose prompts are as hard as a normal logit says, moved by a shift in each run."""
+    prepared = prepare(plan)
+    rng = random.Random(5)
+    logits = {sample.id: rng.gauss(1.0, 1.5) for sample in prepared[0].dataset.samples}
+
+    async def run(number: int, shift: float) -> None:
+        answers = folder / f"{number}.jsonl"
+        _write_answers(answers, prepared, lambda task, sample: 1.0 / (1.0 + math.exp(-logits[sample] - shift)))
+        async with serve(create_app(SimulatorConfig(answers=answers, model=MODEL, run=number))) as url:
+            at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            await evaluate(at, folder / str(number), environ={})
+
+    folder.mkdir()
+    for number, shift in enumerate(shifts):
+        asyncio.run(run(number, shift))
+    return [folder / str(number) for number in range(len(shifts))]
+
+
+@pytest.mark.parametrize(
+    ("shifts", "differ"),
+    [((0.0, 0.0, 0.0), False), ((-0.5, 0.0, 0.5), True), ((0.5, -0.5), True)],
+    ids=["sound", "three", "two"],
+)
+def test_runs_that_differ_as_a_whole_are_pointed_out(
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str], shifts: tuple[float, ...], differ: bool
+) -> None:
+    from serve_eval.cli.references import show
+
+    more = replace(plan, tasks=(Spec(name="gsm8k", options={"num_samples": 400}),))
+    runs = _of_runs_with_shifts(more, shifts, tmp_path / "runs")
+    (registered,) = register(runs, tmp_path / "refs", wanted=len(shifts))
+    found = reference.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
+    assert found is not None
+    assert found.runs is not None
+    stored = reference_samples.read(tmp_path / "refs" / found.runs.samples, found.runs.sha256)
+    scores = [list(run) for run in stored.runs]
+    sums, k = [sum(run) for run in scores], len(shifts)
+    rows = [sum(column) for column in zip(*scores, strict=True)]
+    q = (k - 1) * (k * sum(c * c for c in sums) - sum(sums) ** 2) / (k * sum(sums) - sum(r * r for r in rows))
+    p = float(chi2.sf(q, k - 1))
+    assert found.runs.cochran_q == pytest.approx(q, abs=1e-3)
+    assert (found.runs.df, found.runs.p) == (k - 1, pytest.approx(p, abs=1e-4))
+    assert (p <= 0.05) is differ
+    wanted = f"the runs differ as a whole (Cochran's Q {q:.1f}, {k - 1} degree"
+    told = [line for line in registered.warnings if line.startswith(wanted)]
+    show("gsm8k", MODEL, tmp_path / "refs")
+    said = capsys.readouterr().out
+    assert f"Cochran's Q {q:.1f} ({k - 1} df, p {p:.2g})" in said
+    assert (wanted in said) is differ
+    assert len(told) == differ
+    assert all(line.endswith(f"sqrt(Q/df) = {math.sqrt(q / (k - 1)):.2f}") for line in told)
+
+
+def test_graded_scores_tell_too_whether_runs_differ_as_a_whole(plan: Plan, tmp_path: Path) -> None:
+    """Half marks: strict-match cannot read the answers that lack their mark, and flexible-extract can."""
+    runs = _of_runs_with_shifts(plan, (-1.0, 1.0), tmp_path / "runs")
+    for run in runs:
+        journal = run / "samples/gsm8k.jsonl"
+        lines = journal.read_text().splitlines(keepends=True)
+        journal.write_text(
+            "".join(line.replace("#### ", "So it is ") if i % 3 else line for i, line in enumerate(lines))
+        )
+    (registered,) = register(runs, tmp_path / "refs", wanted=2)
+    found = reference.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
+    assert found is not None
+    assert found.runs is not None
+    stored = reference_samples.read(tmp_path / "refs" / found.runs.samples, found.runs.sha256)
+    assert 0.4 < sorted({value for run in stored.runs for value in run})[1] < 0.6
+    assert found.runs.p is not None
+    assert found.runs.p < 0.05
+    assert [line for line in registered.warnings if "differ as a whole" in line]
+
+
+def test_a_single_run_and_runs_that_agree_have_no_such_test(finished: Path, tmp_path: Path) -> None:
+    register([finished / "0"], tmp_path / "one")
+    copied = Path(shutil.copytree(finished / "0", tmp_path / "copy"))
+    register([finished / "0", copied], tmp_path / "alike")
+    for refs in ("one", "alike"):
+        text = (tmp_path / refs / "gsm8k.yaml").read_text()
+        assert "cochran_q" not in text
+        found = reference.find("gsm8k", MODEL, FP8, [tmp_path / refs])
+        assert found is not None
+        assert found.runs is not None
+        assert (found.runs.cochran_q, found.runs.df, found.runs.p) == (None, None, None)
+
+
+def test_an_unknown_key_of_the_runs_is_an_error(finished: Path, tmp_path: Path) -> None:
+    register([finished / "0", finished / "1"], tmp_path / "refs")
+    file = tmp_path / "refs/gsm8k.yaml"
+    text = file.read_text()
+    assert reference.check(file) == []
+    file.write_text(text.replace("cochran_q:", "cochran_w:"))
+    (problem,) = reference.check(file)
+    assert "runs has an unknown key 'cochran_w'. Did you mean 'cochran_q'?" in problem

@@ -19,8 +19,9 @@ from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.report.exit_code import PASS, UNDECIDED
 from serve_eval.report.text import clean
 from serve_eval.run_folder import pretty_json
-from serve_eval.schema import HOLDOUT, Plan, Prompt
+from serve_eval.schema import HOLDOUT, PAIRED_RULES, Plan, Prompt
 from serve_eval.stats.classic import classic_test
+from serve_eval.stats.early_paired import SPENT_ON_LOOKS
 
 SHOWN = 12_000
 """Characters of a prompt at most: five worked examples are shown whole, a book is not."""
@@ -53,7 +54,7 @@ def show(plan: Plan, *, as_json: bool) -> int:
     """
     prepared = prepare(replace(plan, no_reference=True))
     commands, files = preview(plan, Path("logs"))
-    tasks = [facts(p, plan.repeats) for p in prepared]
+    tasks = [facts(p, plan.repeats) | _early_stop(plan, p) for p in prepared]
     if as_json:
         content = {"plan": to_file(plan), "commands": commands, "files": files, "tasks": tasks}
         emit(pretty_json(content).decode())
@@ -104,6 +105,15 @@ def facts(p: PreparedTask, repeats: int) -> dict[str, Any]:
     first = p.dataset.samples[0]
     facts["first_prompt"] = "(of a hold-out set, and not shown)" if HOLDOUT in first.metadata else first.prompt
     return facts
+
+
+def _early_stop(plan: Plan, p: PreparedTask) -> dict[str, str]:
+    """Say how alpha is split where a paired rule may stop early."""
+    if plan.early_stop is None or plan.verdict.name not in PAIRED_RULES or p.reference is None:
+        return {}
+    alpha = p.hypothesis.alpha
+    looks = SPENT_ON_LOOKS * alpha
+    return {"early_stop": f"alpha {looks:g} is for the looks, {alpha - looks:g} for the verdict of a run to its end"}
 
 
 def _text(plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: list[dict[str, Any]]) -> str:

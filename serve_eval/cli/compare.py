@@ -28,7 +28,7 @@ def compare(
     model_b: Annotated[str | None, typer.Option("--model-b", help="Model name of B, where it is another one.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="A seeded random subset of N samples per task.")] = None,
     repeats: Annotated[int | None, typer.Option("--repeats", help="Ask every sample so many times.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the subset and the order.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the subset (default 0).")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="An option of a task, gsm8k.max_tokens=512, or of the verdict. Repeatable."),
@@ -77,6 +77,9 @@ def compare(
         float | None, typer.Option("--rate-limit", help="Requests started per second at each endpoint.")
     ] = None,
     order: Annotated[str | None, typer.Option("--order", help="random (default), natural, prefix, longest.")] = None,
+    order_seed: Annotated[
+        int | None, typer.Option("--order-seed", help="Seed of the random order, of both (default: drawn).")
+    ] = None,
     stream: Annotated[bool | None, typer.Option("--stream/--no-stream", help="Ask for streams, for times.")] = None,
     api_key_env: Annotated[
         str | None, typer.Option("--api-key-env", help="Variable that holds the key (default OPENAI_API_KEY).")
@@ -122,6 +125,7 @@ def compare(
         "concurrency": concurrency,
         "rate_limit": rate_limit,
         "order": order,
+        "order_seed": order_seed,
         "stream": stream,
         "api_key_env": api_key_env,
         "headers": _headers(_lines(header, "SERVE_EVAL_HEADER")),

@@ -168,7 +168,7 @@ def _noise(found: Reference) -> list[str]:
     import datetime
 
     from serve_eval import reference_samples
-    from serve_eval.registration import WANTED_RUNS
+    from serve_eval.registration import WANTED_RUNS, differ_as_a_whole, effect_of_runs
     from serve_eval.stats.instability import instability
 
     if found.runs is None:
@@ -179,6 +179,11 @@ def _noise(found: Reference) -> list[str]:
         noise = instability([list(run) for run in stored.runs])
         if noise.flip_rate is not None:
             told[0] += f"; two runs disagree on {noise.flip_rate:.2%} of the prompts"
+        effect = effect_of_runs(stored.runs)
+        if effect is not None:
+            told[0] += f"; Cochran's Q {effect.q:.1f} ({effect.df} df, p {effect.p:.2g})"
+        if (line := differ_as_a_whole(effect)) is not None:
+            told.append(f"warning: {line}")
     if found.runs.hardware or found.runs.endpoint:
         where = [found.runs.hardware, found.runs.endpoint and f"endpoint version {found.runs.endpoint}"]
         told.append("taken on " + ", ".join(part for part in where if part))

@@ -156,11 +156,16 @@ def run(
     ] = None,
     early_stop: Annotated[
         bool | None,
-        _flag("--early-stop/--no-early-stop", "Stop when the classic verdict is as good as certain.", _JUDGED),
+        _flag("--early-stop/--no-early-stop", "Stop when the verdict is as good as certain.", _JUDGED),
     ] = None,
     early_stop_eps: Annotated[
         float | None,
-        _flag("--early-stop-eps", "Early stop with this probability of another verdict (default .01).", _JUDGED),
+        _flag(
+            "--early-stop-eps",
+            "Early stop with this probability of another verdict (default .01); under a rule that compares pairs, of "
+            "too many missing answers: its error is its alpha.",
+            _JUDGED,
+        ),
     ] = None,
     strict: Annotated[bool, _flag("--strict", "Exit with 1 instead of 3.", _JUDGED)] = False,
     api_key_env: Annotated[
@@ -184,6 +189,9 @@ def run(
     ] = None,
     order: Annotated[
         str | None, _flag("--order", "Which samples first: random (default), natural, prefix, longest.", _SENT)
+    ] = None,
+    order_seed: Annotated[
+        int | None, _flag("--order-seed", "Seed of the random order (default: drawn for each new run).", _SENT)
     ] = None,
     stream: Annotated[
         bool | None,
@@ -285,6 +293,7 @@ def run(
         "concurrency": int(concurrency) if concurrency and concurrency.isdecimal() else concurrency,
         "rate_limit": rate_limit,
         "order": order,
+        "order_seed": order_seed,
         "stream": stream,
         "max_attempts": max_attempts,
         "retry_budget": retry_budget,

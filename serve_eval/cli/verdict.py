@@ -42,7 +42,8 @@ def verdict(
     from serve_eval.run_folder import pretty_json, saved_plan
     from serve_eval.trust import trusted
 
-    saved = to_file(trusted(saved_plan(run), folders_of(include_path)))
+    plan = trusted(saved_plan(run), folders_of(include_path))
+    saved, was = to_file(plan), plan.verdict.name
     given = {
         "verdict": rule,
         "references_dir": references_dir,
@@ -53,8 +54,8 @@ def verdict(
         "set": None if margin is None else [f"verdict.margin={margin}"],
     }
     settings = {name: value for name, value in given.items() if value is not None}
-    if rule not in (None, "classic"):
-        saved.pop("early_stop", None)  # which decides the classic verdict alone
+    if rule not in (None, was):
+        saved.pop("early_stop", None)  # it looked for another rule's verdict
     if rule is not None or references_dir is not None:
         saved.pop("no_reference", None)  # it was said of another question
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")

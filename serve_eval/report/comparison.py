@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.report.terminal import RED, attribution, diagnose_hint, fitted, paired_text, say, seconds
+from serve_eval.report.self_flips import conclusion
+from serve_eval.report.terminal import RED, anchors_text, attribution, diagnose_hint, fitted, paired_text, say, seconds
 from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome, lives
 
 SHOWN = 5
@@ -78,6 +79,8 @@ def _explain(task: ComparedTask, console: Console) -> None:
         kept = ", and so is a rise by as much" if told.equivalent else ""
         no = "is" if told.noninferior else "is not"
         say(console, f"{name}: {paired_text(told).replace('1 reference run', 'A')}")
+        if told.anchors is not None:
+            say(console, f"{name}: {anchors_text(told.anchors).replace('the last reference run', 'the last run of A')}")
         say(console, f"{name}: a drop of the margin of {told.margin:.3f} points {no} excluded{kept}")
     if task.agreement.prompts:
         say(console, f"{name}: texts of A and B: {_agreement(task.agreement)}")
@@ -118,11 +121,14 @@ def _agreement(agreed: Agreement) -> str:
 
 def _itself(told: SelfFlips) -> str:
     one, other = ("A", "B") if told.endpoint == "A" else ("B", "A")
-    more = "more than" if told.more else "no more than by"
+    by = f" by {told.measure}" if told.measure else ""
+    own, across = (
+        f"another score to {scores}" + ("" if spoken is None else f" and another text to {spoken}")
+        for scores, spoken in ((told.own, told.own_texts), (told.other, told.other_texts))
+    )
     return (
-        f"{one} asked twice: another score to {told.own} of {told.prompts} prompts; {other} gives another one to "
-        f"{told.other} of them (p {told.p:.2g}, {more} its own nondeterminism); texts of {one} and {one}: "
-        f"{_agreement(told.agreement)}"
+        f"{one} asked twice: {own} of {told.prompts} prompts; {other} gives {across} of them "
+        f"(p {told.p:.2g}{by}, {conclusion(told)}); texts of {one} and {one}: {_agreement(told.agreement)}"
     )
 
 

@@ -19,15 +19,36 @@ def render(found: Invariants, out_dir: Path, console: Console) -> None:
     console.print(*fitted(_COLUMNS, list(map(_cells, found.results)), console.width), sep="\n\n")
     for name, what in {one.arm: one.what for one in found.results}.items():
         say(console, f"{name}: {what}")
+    for one in found.results:
+        if one.fell is not None:
+            say(console, f"{one.arm}: {one.task}: {_direction(one)}")
     for name, why in found.skipped.items():
         say(console, f"{name}: not tried: {why}")
     say(console, "by itself: prompts answered otherwise when nothing is changed; changed: when that is")
     say(console, f"result: {out_dir / 'invariants.json'}")
 
 
+def _direction(one: Invariant) -> str:
+    """Say in which direction scores changed with the batch size, and what changed answers do not mean there."""
+    line = f"with many requests in flight the scores of {one.fell} prompts are worse and of {one.rose} better"
+    if one.changed.more and not one.broken:
+        return (
+            f"{line}; {one.changed.other} answers are others, where {one.changed.own} are by themselves: batch size "
+            "changes numerics, and a sound server may differ here"
+        )
+    return line
+
+
 def _cells(one: Invariant) -> list[Text]:
-    outcome = Text("BROKEN", style="bold red") if one.broken else Text("holds", style="bold green")
-    return [*map(Text, _row(one)), outcome]
+    return [*map(Text, _row(one)), _outcome(one)]
+
+
+def _outcome(one: Invariant) -> Text:
+    if one.broken:
+        return Text("BROKEN", style="bold red")
+    if one.fell is not None and one.changed.more:
+        return Text("differs", style="bold yellow")
+    return Text("holds", style="bold green")
 
 
 def _row(one: Invariant) -> list[str]:

@@ -18,6 +18,7 @@ from serve_eval.schema import (
     MEAN,
     Acceptance,
     AcceptanceCheck,
+    AnchorComparison,
     Attribution,
     EarlyStop,
     FailureKind,
@@ -187,6 +188,8 @@ def _explain(task: TaskReport, console: Console) -> None:
         say(console, f"{name}: early stop: {_early(verdict.early)}")
     if verdict.paired is not None:
         say(console, f"{name}: paired: {paired_text(verdict.paired)}")
+        if verdict.paired.anchors is not None:
+            say(console, f"{name}: anchors: {anchors_text(verdict.paired.anchors)}")
     for reason in verdict.reasons:
         say(console, f"{name}: {reason}")
     for warning in verdict.warnings:
@@ -247,12 +250,16 @@ def _early(early: EarlyStop) -> str:
     """How far it came, in a line."""
     known = "the reference's scores per sample" if early.paired else "the reference's mean alone"
     if early.decision is None:
-        return f"undecided on the first {early.looked_at} of {early.planned} samples, by {known}"
+        held = ", of which the latest look worse than those before" if early.held else ""
+        return f"undecided on the first {early.looked_at} of {early.planned} samples, by {known}{held}"
     said = [f"{early.decision} after {early.looked_at} of {early.planned} samples, by {known}"]
     if not early.stopped:
         return f"{said[0]}, when all had been asked"
     said.append(f"{early.saved} samples saved")
     said.append(f"estimate {_number(early.estimate)} (partial)")
+    if early.margin is not None:
+        did = "excluded" if early.decision == "PASS" else "shown"
+        said.append(f"a drop of {early.margin:.4g} points {did}")
     return "; ".join(said)
 
 
@@ -266,10 +273,21 @@ def paired_text(paired: PairedComparison) -> str:
     if paired.p is not None:
         said.append(f"p {paired.p:.4f} ({paired.method})")
     if paired.lower is not None:
-        excluded = f"a drop larger than {max(0.0, -paired.lower):.3f} points is excluded at {1.0 - paired.alpha:.0%}"
+        excluded = (
+            f"a drop larger than {max(0.0, -paired.lower):.3f} points is excluded at {100.0 * (1.0 - paired.alpha):g}%"
+        )
         said.append(excluded)
     said.append(f"finding {paired.finding}" + (f" ({', '.join(paired.reasons)})" if paired.reasons else ""))
     return "; ".join(said)
+
+
+def anchors_text(told: AnchorComparison) -> str:
+    """The test of the prompts that were always right, in a line."""
+    p = "" if told.p is None else f"; p {told.p:.4f} if it is the same endpoint"
+    return (
+        f"of {told.anchors} prompts that were always right before, {told.candidate_lost} are wrong now, "
+        f"{told.reference_lost} in the last reference run{p}"
+    )
 
 
 def _traffic(task: TaskReport) -> str:

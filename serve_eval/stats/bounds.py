@@ -1,8 +1,8 @@
 """How large can the drop be? Confidence bounds, non-inferiority and equivalence for a set of pairs.
 
-Right/wrong pairs take Tango's score bounds. Others take the t bounds, but only from 30 changed prompts on: with few
-changes the t interval is far too short, and with none it would prove anything. Below that the bet against the margin
-decides, which is valid for any bounded scores and wider.
+Right/wrong pairs take Tango's score bounds, other scores within a range the same score for any values. Scores without a
+range take the t bounds, but only from 30 changed prompts on: with few changes the t interval is far too short, and with
+none it would prove anything.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from serve_eval.stats.betting import evidence_p, mean_lower_bound, unit_values
+from serve_eval.stats.bounded_score import mean_score_lower_bound, mean_score_p
 from serve_eval.stats.inputs import check_level, check_margin
-from serve_eval.stats.paired_t import PairedT, paired_t
+from serve_eval.stats.paired_t import PairedT, paired_t, unit_sums
 from serve_eval.stats.pairs import Pairs
+from serve_eval.stats.run_effects import inflated_bound, inflated_p
 from serve_eval.stats.tango import score_bounds, score_noninferiority_p
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class BoundsMethod(StrEnum):
     """NONE: nothing can be said, since few changed in a metric without a range."""
 
     TANGO = "tango"
+    SCORE = "score"
     T = "t"
-    BETTING = "betting"
     NONE = "none"
 
 
@@ -55,30 +56,40 @@ class MarginTest:
     holds: bool
 
 
-def bounds(pairs: Pairs, alpha: float) -> Bounds:
-    """Bounds for the mean difference. Raises ServeEvalError for alpha outside (0, 1)."""
+def bounds(pairs: Pairs, alpha: float, inflation: float = 1.0) -> Bounds:
+    """Give the bounds of the mean difference. `inflation` multiplies the standard error, see `run_effects`.
+
+    Raises ServeEvalError for alpha outside (0, 1).
+    """
     check_level("alpha", alpha)
     method = _method(pairs)
-    at_best = _ends(pairs, method, pairs.best, alpha)
-    lower = at_best[0] if pairs.missing == 0 else _ends(pairs, method, pairs.worst, alpha)[0]
+    at_best = _ends(pairs, method, pairs.best, alpha, inflation)
+    lower = at_best[0] if pairs.missing == 0 else _ends(pairs, method, pairs.worst, alpha, inflation)[0]
     return Bounds(method, lower, at_best[1], at_best[0])
 
 
-def noninferiority(pairs: Pairs, margin: float, alpha: float) -> MarginTest:
-    """Is a drop of `margin` or more excluded at level alpha? Missing scores count as worst for the candidate."""
+def noninferiority(
+    pairs: Pairs, margin: float, alpha: float, inflation: float = 1.0, *, ends: Bounds | None = None
+) -> MarginTest:
+    """Is a drop of `margin` or more excluded at level alpha? Missing scores count as worst for the candidate.
+
+    `ends` are the bounds at this alpha and inflation where they are known already.
+    """
     check_margin(margin)
     check_level("alpha", alpha)
-    p = _margin_p(pairs, _method(pairs), pairs.worst, margin)
-    return MarginTest(p, bounds(pairs, alpha).lower > -margin)
+    p = inflated_p(_margin_p(pairs, _method(pairs), pairs.worst, margin), inflation)
+    return MarginTest(p, (ends or bounds(pairs, alpha, inflation)).lower > -margin)
 
 
-def equivalence(pairs: Pairs, margin: float, alpha: float) -> MarginTest:
+def equivalence(
+    pairs: Pairs, margin: float, alpha: float, inflation: float = 1.0, *, ends: Bounds | None = None
+) -> MarginTest:
     """Are a drop and a gain of `margin` or more both excluded? Two one-sided tests (Schuirmann 1987)."""
     check_margin(margin)
     check_level("alpha", alpha)
-    method, ends = _method(pairs), bounds(pairs, alpha)
+    method, ends = _method(pairs), ends or bounds(pairs, alpha, inflation)
     p = max(_margin_p(pairs, method, pairs.worst, margin), _margin_p(pairs, method, -pairs.best, margin))
-    return MarginTest(p, ends.lower > -margin and ends.upper < margin)
+    return MarginTest(inflated_p(p, inflation), ends.lower > -margin and ends.upper < margin)
 
 
 def _method(pairs: Pairs) -> BoundsMethod:
@@ -88,21 +99,28 @@ def _method(pairs: Pairs) -> BoundsMethod:
         return BoundsMethod.NONE
     if pairs.binary:
         return BoundsMethod.TANGO
+    if math.isfinite(pairs.span):
+        return BoundsMethod.SCORE
     if pairs.units >= 2 and numpy.count_nonzero(pairs.differences) >= ENOUGH_CHANGES:
         return BoundsMethod.T
-    return BoundsMethod.BETTING if math.isfinite(pairs.span) else BoundsMethod.NONE
+    return BoundsMethod.NONE
 
 
-def _ends(pairs: Pairs, method: BoundsMethod, differences: FloatArray, alpha: float) -> tuple[float, float]:
+def _ends(
+    pairs: Pairs, method: BoundsMethod, differences: FloatArray, alpha: float, inflation: float
+) -> tuple[float, float]:
     if method is BoundsMethod.NONE:
         return -math.inf, math.inf
     if method is BoundsMethod.TANGO:
-        return score_bounds(*_changes(differences), pairs.n, alpha)
-    if method is BoundsMethod.T:
-        return _t(pairs, differences).bounds(alpha)
-    values, factor = unit_values(differences, pairs.weights, pairs.clusters, pairs.span)
-    low, high = mean_lower_bound(values, alpha), -mean_lower_bound(-values, alpha)
-    return max(low * factor, -pairs.span), min(high * factor, pairs.span)
+        ends = score_bounds(*_changes(differences), pairs.n, alpha)
+    elif method is BoundsMethod.T:
+        ends = _t(pairs, differences).bounds(alpha)
+    else:
+        values, factor = _unit_values(pairs, differences)
+        ends = mean_score_lower_bound(values, alpha) * factor, -mean_score_lower_bound(-values, alpha) * factor
+    mean = float(pairs.weights @ differences)
+    low, high = (inflated_bound(end, mean, inflation) for end in ends)
+    return max(low, -pairs.span), min(high, pairs.span)
 
 
 def _margin_p(pairs: Pairs, method: BoundsMethod, differences: FloatArray, margin: float) -> float:
@@ -113,8 +131,8 @@ def _margin_p(pairs: Pairs, method: BoundsMethod, differences: FloatArray, margi
         return score_noninferiority_p(*_changes(differences), pairs.n, margin)
     if method is BoundsMethod.T:
         return _t(pairs, differences).noninferiority_p(margin)
-    values, factor = unit_values(differences, pairs.weights, pairs.clusters, pairs.span)
-    return 0.0 if margin > pairs.span else evidence_p(values, -margin / factor)
+    values, factor = _unit_values(pairs, differences)
+    return 0.0 if margin > pairs.span else mean_score_p(values, -margin / factor)
 
 
 def _t(pairs: Pairs, differences: FloatArray) -> PairedT:
@@ -123,3 +141,20 @@ def _t(pairs: Pairs, differences: FloatArray) -> PairedT:
 
 def _changes(differences: FloatArray) -> tuple[int, int]:
     return int((differences < 0.0).sum()), int((differences > 0.0).sum())
+
+
+def _unit_values(pairs: Pairs, differences: FloatArray) -> tuple[FloatArray, float]:
+    """One value in [-1, 1] per independent unit, and the factor that turns their mean into the weighted mean.
+
+    A unit of small weight uses a small part of the range: x = (sum in the unit of w d) / (span * largest unit weight),
+    and the weighted mean difference is mean(x) * number of units * largest unit weight * span. Values are rounded, so
+    that equal ones are equal.
+    """
+    import numpy
+
+    used = pairs.weights > 0.0
+    codes = None if pairs.clusters is None else numpy.unique(pairs.clusters[used], return_inverse=True)[1]
+    shares = pairs.weights[used] / pairs.weights[used].sum()
+    largest = float(unit_sums(shares, codes).max())
+    values = unit_sums(shares * differences[used], codes) / (pairs.span * largest)
+    return numpy.clip(values.round(12), -1.0, 1.0), len(values) * largest * pairs.span

@@ -1,31 +1,40 @@
-"""Is a drop proven? One p-value for a set of pairs, by the test that fits them."""
+"""Is a drop proven? One p-value for a set of pairs, by the test that fits them.
+
+A lower value has two innocent explanations: the endpoint's own noise, under which each run of either side is equally
+likely to be the candidate (`exchange`), and a change that alters some answers for good and loses as many as it wins, as
+another kernel does (`signflip`). With several runs a side these are two tests, and a drop is proven when neither
+explains it: `permutation` takes the larger p. Right/wrong answers of one run a side make both of them McNemar's test.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.finding import Range
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.paired_t import paired_t
 from serve_eval.stats.pairs import Pairs
-from serve_eval.stats.sign_flip import sign_flip_p
-
-if TYPE_CHECKING:
-    from serve_eval.stats.inputs import FloatArray
+from serve_eval.stats.permutation import PermutationTest, exchange_test, sign_flip_test
+from serve_eval.stats.run_effects import inflated_p
 
 
 class Method(StrEnum):
-    """AUTO is mid-p McNemar for plain right/wrong pairs and the paired t test for all others."""
+    """AUTO is mid-p McNemar for plain right/wrong pairs and PERMUTATION for all others.
+
+    EXCHANGE tests the same endpoint alone: it sees more, and takes any build that changes answers for good for worse or
+    better too often. PAIRED_T is right for many prompts and one run a side only.
+    """
 
     AUTO = "auto"
     MCNEMAR_MIDP = "mcnemar_midp"
     MCNEMAR_EXACT = "mcnemar_exact"
-    PAIRED_T = "paired_t"
+    PERMUTATION = "permutation"
+    EXCHANGE = "exchange"
     SIGN_FLIP = "signflip"
+    PAIRED_T = "paired_t"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +42,8 @@ class DropTest:
     """`mean` and `se` are of the complete pairs, in the unit of the scores; negative is worse.
 
     `p_range` holds p with every missing score at its worst and at its best for the candidate; `p` is its upper end, so
-    that a drop is proven only when it is proven whatever the missing answers were. `p_exact` accompanies McNemar's
-    tests, `df` the t test. What fewer than two independent pairs cannot give is None.
+    that a drop is proven only when it is proven whatever the missing answers were. `p_exact` is p without the mid-p
+    correction, None for the t test, which has `df`. What fewer than two independent pairs cannot give is None.
     """
 
     method: Method
@@ -62,14 +71,28 @@ def drop_test(pairs: Pairs, method: str = Method.AUTO) -> DropTest:
     if pairs.units < 2:
         return DropTest(chosen, mean, se, df, None, None, None)
     if pairs.missing == 0:
-        p, exact = _p_values(pairs, chosen, pairs.worst)
+        p, exact = _p_values(pairs, chosen, at_best=False)
         return DropTest(chosen, mean, se, df, p, exact, (p, p))
     if not math.isfinite(pairs.span):
         return DropTest(chosen, mean, se, df, 1.0, None, (0.0, 1.0))
-    at_worst, _ = _p_values(pairs, chosen, pairs.worst)
-    at_best, exact = _p_values(pairs, chosen, pairs.best)
+    at_worst, _ = _p_values(pairs, chosen, at_best=False)
+    at_best, exact = _p_values(pairs, chosen, at_best=True)
     ends = min(at_worst, at_best), max(at_worst, at_best)
     return DropTest(chosen, mean, se, df, ends[1], exact, ends)
+
+
+def inflated(test: DropTest, inflation: float) -> DropTest:
+    """The test with a standard error `inflation` times as large, where whole runs differ (`run_effects`)."""
+    if inflation == 1.0 or test.p is None or test.p_range is None:
+        return test
+    low, high = test.p_range
+    return replace(
+        test,
+        se=None if test.se is None else inflation * test.se,
+        p=inflated_p(test.p, inflation),
+        p_exact=None if test.p_exact is None else inflated_p(test.p_exact, inflation),
+        p_range=(inflated_p(low, inflation), inflated_p(high, inflation)),
+    )
 
 
 def _method(pairs: Pairs, method: str) -> Method:
@@ -78,20 +101,29 @@ def _method(pairs: Pairs, method: str) -> Method:
     except ValueError as error:
         raise ServeEvalError(f"{method!r} is no paired test", hint=f"choose one of {', '.join(Method)}") from error
     if chosen is Method.AUTO:
-        return Method.MCNEMAR_MIDP if pairs.binary else Method.PAIRED_T
+        return Method.MCNEMAR_MIDP if pairs.binary else Method.PERMUTATION
     if chosen in (Method.MCNEMAR_MIDP, Method.MCNEMAR_EXACT) and not pairs.binary:
         raise ServeEvalError(
             "McNemar's test needs right/wrong answers of one run a side, without weights or clusters",
-            hint="use method auto, which takes the paired t test here",
+            hint="use method auto, which takes the permutation test here",
         )
     return chosen
 
 
-def _p_values(pairs: Pairs, method: Method, differences: FloatArray) -> tuple[float, float | None]:
-    """p, and the exact p where the method is one of McNemar's."""
+def _p_values(pairs: Pairs, method: Method, *, at_best: bool) -> tuple[float, float | None]:
+    """p, and p without the mid-p correction, with missing scores at their best or worst for the candidate."""
+    differences = pairs.best if at_best else pairs.worst
     if method is Method.PAIRED_T:
         return paired_t(differences, pairs.weights, pairs.clusters).p, None
-    if method is Method.SIGN_FLIP:
-        return sign_flip_p(differences, pairs.weights if pairs.weighted else None, pairs.clusters), None
-    test = mcnemar(int((differences < 0.0).sum()), int((differences > 0.0).sum()))
-    return test.p_mid if method is Method.MCNEMAR_MIDP else test.p_exact, test.p_exact
+    if method in (Method.MCNEMAR_MIDP, Method.MCNEMAR_EXACT):
+        test = mcnemar(int((differences < 0.0).sum()), int((differences > 0.0).sum()))
+        return test.p_mid if method is Method.MCNEMAR_MIDP else test.p_exact, test.p_exact
+    tests: list[PermutationTest] = []
+    weights = pairs.weights if pairs.weighted else None
+    single = pairs.reference_runs == pairs.candidate_runs == 1  # both tests are one then
+    if method is Method.EXCHANGE or (method is Method.PERMUTATION and not single):
+        runs = pairs.filled_runs(at_best=at_best)
+        tests.append(exchange_test(runs, pairs.candidate_runs, weights, pairs.clusters))
+    if method in (Method.SIGN_FLIP, Method.PERMUTATION):
+        tests.append(sign_flip_test(differences, weights, pairs.clusters))
+    return max(test.p_mid for test in tests), max(test.p_exact for test in tests)

@@ -1,10 +1,16 @@
 """Stop early when the classic verdict of the full run is already as good as certain.
 
 The full run's mean is the mean of a finite population, of which a random permutation shows one value after the other.
-Two gamblers bet on each value: one against "the full run fails", one against "the full run passes". Exactly one of
-these is true, so the wrong gambler reaches 1 / eps with probability eps at most, however often one looks (Ville 1939).
-Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", arXiv 2010.09686, without
-replacement.
+Two gamblers bet on each value: one against "the full run does not pass", with every missing answer at its worst, one
+against "the full run does not fail", with every missing answer at its best. Source: Waudby-Smith and Ramdas,
+"Estimating means of bounded random variables by betting", arXiv 2010.09686, without replacement. A third bet is against
+"too many answers are missing" (`answered`). A decision needs one of the first two and the third at the same moment.
+
+How eps is split: when too many are missing, only the third bet can err, so it needs a wealth of 1 / eps. Otherwise the
+third does not matter. Without missing answers one of the first two hypotheses is true; where missing answers leave the
+threshold between the bounds of the value, both are, and the full run is undecided. Each of the two therefore needs a
+wealth of 2 / eps. A true hypothesis's wealth reaches 1 / p with probability p at most, however often one looks (Ville
+1939), so an early verdict differs from the full run's with probability eps at most in all three cases.
 
 Two conditions are the caller's: the order of the prompts is a random permutation drawn for this run, and values arrive
 in that order without gaps. Values in the order of completion make it wrong: slow answers are not like fast ones.
@@ -13,9 +19,11 @@ in that order without gaps. Values in the order of completion make it wrong: slo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.stats import answered
 from serve_eval.stats.betting import GRID
 from serve_eval.stats.classic import Decision
 from serve_eval.stats.inputs import check_count, check_level
@@ -67,51 +75,52 @@ class Wealth:
         return math.log(mean) if mean > 0.0 else -math.inf
 
 
-class EarlyClassic:
-    """Decides PASS or FAIL before the end, equal to the full run's verdict except with probability `eps` at most.
+class Bet(Protocol):
+    """A bet on one value after the other, each scaled to 0..1; `bet` returns the wealth."""
 
-    The full verdict is FAIL exactly when the mean of all `n` values is below `threshold`. Values are oriented so that
-    lower is worse and lie in `lo`..`hi`. With stored pairs they are differences (`paired`); with only the reference's
-    mean known they are the candidate's scores (`mean_only`), which needs more samples. Raises ServeEvalError for n
-    below 1, eps outside (0, 1), an empty or infinite range, or a value outside it.
+    def bet(self, value: float, /) -> float: ...
+
+    @property
+    def log(self) -> float: ...
+
+
+def never() -> bool:
+    """Hold nothing up."""
+    return False
+
+
+class EarlyVerdict:
+    """Decides PASS or FAIL before the end, on values oriented so that lower is worse, within `lo`..`hi`.
+
+    A decision needs, at the same moment, a wealth of `needed` of one of the two bets and of 1 / `eps` that at most
+    `max_missing` of the `n` planned answers will be missing. `held`, asked only when there would be a decision, puts it
+    off while it returns True. Raises ServeEvalError for n below 1, eps outside (0, 1), an empty or infinite range, or a
+    value outside it.
     """
 
-    def __init__(self, n: int, threshold: float, *, lo: float, hi: float, eps: float = 0.01) -> None:
-        check_count("the number of planned samples", n, 1)
-        check_level("eps", eps)
-        if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi and math.isfinite(threshold)):
-            raise ServeEvalError(
-                f"an early stop needs a metric with a finite range and threshold, not {lo}..{hi} and {threshold}",
-                hint="run metrics without a range, such as perplexity, to the end",
-            )
+    def __init__(
+        self,
+        n: int,
+        *,
+        lo: float,
+        hi: float,
+        to_pass: Bet,
+        to_fail: Bet,
+        needed: float,
+        eps: float,
+        max_missing: float,
+    ) -> None:
         self.n, self.eps = n, eps
-        self.looked_at = 0
+        self.looked_at = self.missing = 0
         self.decision: Decision | None = None
-        self._lo, self._hi, self._needed = lo, hi, 1.0 / eps
-        self._width = width = hi - lo
-        # Both bets are played on a scale of width 1, so that one rounding limit fits all metrics.
-        self._pass = Wealth((threshold - lo) / width, n, 0.0, 1.0)
-        self._fail = Wealth((hi - threshold) / width, n, 0.0, 1.0)
-
-    @classmethod
-    def paired(cls, n: int, margin: float, *, eps: float = 0.01, span: float = 1.0) -> EarlyClassic:
-        """For differences candidate - reference (negative is worse) of a metric whose range has the width `span`.
-
-        The full verdict is FAIL when their mean is below -`margin`.
-        """
-        return cls(n, -margin, lo=-span, hi=span, eps=eps)
-
-    @classmethod
-    def mean_only(
-        cls, n: int, threshold: float, *, lo: float = 0.0, hi: float = 1.0, eps: float = 0.01
-    ) -> EarlyClassic:
-        """For the candidate's scores, with only the threshold known. When lower is better, negate all of them."""
-        return cls(n, threshold, lo=lo, hi=hi, eps=eps)
+        self.held: Callable[[], bool] = never
+        self._lo, self._hi, self._width = lo, hi, hi - lo
+        self._pass, self._fail, self._needed = to_pass, to_fail, needed
+        self._most_missing = answered.most_missing(n, max_missing)
 
     def update(self, values: Iterable[float]) -> Decision | None:
-        """The next values of the prefix, in order. The decision once there is one; later values do not change it."""
-        lo, hi, width, needed = self._lo, self._hi, self._width, self._needed
-        to_pass, to_fail = self._pass.bet, self._fail.bet
+        """Take the next values of the prefix, in order. Returns the decision; later values do not change it."""
+        lo, hi = self._lo, self._hi
         for value in values:
             if self.decision is not None:
                 break
@@ -120,40 +129,97 @@ class EarlyClassic:
                     f"the value {value} lies outside {lo:g}..{hi:g}",
                     hint="check the unit of the scores; hand a missing score to update_missing()",
                 )
-            self._count()
-            above = (value - lo) / width
-            if to_pass(above) >= needed:
-                self.decision = Decision.PASS
-            elif to_fail(1.0 - above) >= needed:
-                self.decision = Decision.FAIL
+            self._take(value, value)
         return self.decision
 
     def update_missing(self, worst: float, best: float) -> Decision | None:
-        """The next prompt of the prefix stays missing: each bet takes the end of its range that makes it poorer."""
+        """Count the next prompt of the prefix as missing: each bet takes the end of its range that makes it poorer."""
         if not self._lo <= worst <= best <= self._hi:
             raise ServeEvalError(
                 f"a missing value cannot lie in {worst}..{best}",
                 hint=f"give the worst and the best value within {self._lo:g}..{self._hi:g}",
             )
         if self.decision is None:
-            self._count()
-            if self._pass.bet((worst - self._lo) / self._width) >= self._needed:
-                self.decision = Decision.PASS
-            elif self._fail.bet((self._hi - best) / self._width) >= self._needed:
-                self.decision = Decision.FAIL
+            self.missing += 1
+            self._take(worst, best)
         return self.decision
 
     @property
     def log_wealth_pass(self) -> float:
-        """Natural logarithm of the wealth of the bet against "the full run fails"."""
+        """Natural logarithm of the wealth of the bet for PASS."""
         return self._pass.log
 
     @property
     def log_wealth_fail(self) -> float:
-        """Natural logarithm of the wealth of the bet against "the full run passes"."""
+        """Natural logarithm of the wealth of the bet for FAIL."""
         return self._fail.log
 
-    def _count(self) -> None:
+    @property
+    def log_wealth_answered(self) -> float:
+        """Natural logarithm of the wealth of the bet against "too many answers are missing"."""
+        return answered.log_wealth(self.n, self._most_missing, self.looked_at, self.missing)
+
+    def _take(self, worst: float, best: float) -> None:
         if self.looked_at == self.n:
             raise ServeEvalError(f"more values than the {self.n} planned samples", hint="give each prompt once")
         self.looked_at += 1
+        passes = self._pass.bet((worst - self._lo) / self._width) >= self._needed
+        fails = self._fail.bet((self._hi - best) / self._width) >= self._needed
+        if (passes or fails) and self.log_wealth_answered >= -math.log(self.eps) and not self.held():
+            self.decision = Decision.PASS if passes else Decision.FAIL
+
+
+class EarlyClassic(EarlyVerdict):
+    """Decides before the end, equal to the full run's verdict except with probability `eps` at most.
+
+    The full verdict is INCONCLUSIVE when more than `max_missing` of the `n` answers are missing, else FAIL when the
+    mean of all values is below `threshold` even with each missing one at its best, PASS when it is not with each at its
+    worst, INCONCLUSIVE otherwise. With stored pairs the values are differences (`paired`); with only the reference's
+    mean known they are the candidate's scores (`mean_only`), which needs more samples.
+    """
+
+    def __init__(
+        self, n: int, threshold: float, *, lo: float, hi: float, eps: float = 0.01, max_missing: float = 0.02
+    ) -> None:
+        check_count("the number of planned samples", n, 1)
+        check_level("eps", eps)
+        if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi and math.isfinite(threshold)):
+            raise ServeEvalError(
+                f"an early stop needs a metric with a finite range and threshold, not {lo}..{hi} and {threshold}",
+                hint="run metrics without a range, such as perplexity, to the end",
+            )
+        # Both bets are played on a scale of width 1, so that one rounding limit fits all metrics.
+        super().__init__(
+            n,
+            lo=lo,
+            hi=hi,
+            to_pass=Wealth((threshold - lo) / (hi - lo), n, 0.0, 1.0),
+            to_fail=Wealth((hi - threshold) / (hi - lo), n, 0.0, 1.0),
+            needed=2.0 / eps,
+            eps=eps,
+            max_missing=max_missing,
+        )
+
+    @classmethod
+    def paired(
+        cls, n: int, margin: float, *, eps: float = 0.01, span: float = 1.0, max_missing: float = 0.02
+    ) -> EarlyClassic:
+        """For differences candidate - reference (negative is worse) of a metric whose range has the width `span`.
+
+        The full verdict is FAIL when their mean is below -`margin`.
+        """
+        return cls(n, -margin, lo=-span, hi=span, eps=eps, max_missing=max_missing)
+
+    @classmethod
+    def mean_only(
+        cls,
+        n: int,
+        threshold: float,
+        *,
+        lo: float = 0.0,
+        hi: float = 1.0,
+        eps: float = 0.01,
+        max_missing: float = 0.02,
+    ) -> EarlyClassic:
+        """For the candidate's scores, with only the threshold known. When lower is better, negate all of them."""
+        return cls(n, threshold, lo=lo, hi=hi, eps=eps, max_missing=max_missing)

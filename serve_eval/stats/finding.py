@@ -19,7 +19,7 @@ Range = tuple[float, float]
 
 
 class Finding(StrEnum):
-    """SMALL_DROP passes the gate with a warning: the drop is real and smaller than the margin."""
+    """SMALL_DROP passes the gate with a warning: a drop is proven, and one of the margin or more is excluded."""
 
     PASS = "PASS"
     SMALL_DROP = "SMALL_DROP"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.stats.anchors import AnchorTest, anchor_test
 from serve_eval.stats.bounds import Bounds, BoundsMethod, MarginTest, bounds, equivalence, noninferiority
-from serve_eval.stats.drop import DropTest, Method, drop_test
+from serve_eval.stats.drop import DropTest, Method, drop_test, inflated
 from serve_eval.stats.finding import Finding, Range, finding
 from serve_eval.stats.inputs import check_level, check_margin
 from serve_eval.stats.pairs import Pairs
+from serve_eval.stats.run_effects import RunEffect, run_effect
 
-FEW_CLUSTERS = 10
+MIN_UNITS = 10
+"""Independent pairs, or clusters of them, below which nothing is concluded: a handful is no test of a deployment."""
 
 ROUNDING = 1e-9
 """By how much a share may exceed a limit for the sake of arithmetic."""
@@ -39,6 +42,8 @@ class Judgement:
     bounds: Bounds
     noninferior: MarginTest
     equivalent: MarginTest
+    run_effect: RunEffect | None = None
+    anchors: AnchorTest | None = None
 
 
 def judge(
@@ -46,7 +51,8 @@ def judge(
 ) -> Judgement:
     """Apply the paired test and the bounds to one task.
 
-    INCONCLUSIVE, with its reason, for fewer than two independent pairs, for fewer than ten clusters, for more than
+    Where the runs of a side differ as a whole, every standard error is inflated for it (`run_effects`).
+    INCONCLUSIVE, with its reason, for fewer than ten independent pairs or clusters, for more than
     `max_missing` of the scores missing (unless even at their best the candidate fails), when missing answers could
     change the finding, and when the data exclude neither "no drop" nor "a drop of the margin". Raises ServeEvalError
     for parameters out of range.
@@ -57,15 +63,20 @@ def judge(
         raise ServeEvalError(
             f"max_missing must be a share from 0 to 1, not {max_missing}", hint="0.02 allows 2 % of the prompts to fail"
         )
-    test, ends = drop_test(pairs, method), bounds(pairs, alpha)
+    effect = run_effect(pairs)
+    inflation = 1.0 if effect is None else effect.inflation
+    test, ends = inflated(drop_test(pairs, method), inflation), bounds(pairs, alpha, inflation)
+    anchors = anchor_test(pairs)
     result, reasons = conclude(pairs, test.p_range, ends, alpha=alpha, margin=margin, max_missing=max_missing)
     return Judgement(
         finding=result,
         reasons=reasons,
         test=test,
         bounds=ends,
-        noninferior=noninferiority(pairs, margin, alpha),
-        equivalent=equivalence(pairs, margin, alpha),
+        noninferior=noninferiority(pairs, margin, alpha, inflation, ends=ends),
+        equivalent=equivalence(pairs, margin, alpha, inflation, ends=ends),
+        run_effect=effect,
+        anchors=None if anchors is None else replace(anchors, test=inflated(anchors.test, inflation)),
     )
 
 
@@ -73,10 +84,9 @@ def conclude(
     pairs: Pairs, p_range: Range | None, ends: Bounds, *, alpha: float, margin: float, max_missing: float
 ) -> tuple[Finding, tuple[Reason, ...]]:
     """Finding and reasons from p and bounds. Call it again with a p range that was corrected for many tests (Holm)."""
-    if p_range is None:
-        return Finding.INCONCLUSIVE, (Reason.TOO_FEW_PAIRS,)
-    if pairs.clusters is not None and pairs.units < FEW_CLUSTERS:
-        return Finding.INCONCLUSIVE, (Reason.FEW_CLUSTERS,)
+    if p_range is None or pairs.units < MIN_UNITS:
+        few = Reason.TOO_FEW_PAIRS if pairs.clusters is None or p_range is None else Reason.FEW_CLUSTERS
+        return Finding.INCONCLUSIVE, (few,)
     result = finding(p_range, alpha, (ends.lower, ends.lower_at_best), margin)
     if pairs.missing_share > max_missing + ROUNDING and result is not Finding.FAIL:
         return Finding.INCONCLUSIVE, (Reason.TOO_MANY_MISSING,)

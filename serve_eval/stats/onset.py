@@ -22,6 +22,8 @@ SHORTEST, GROWTH = 8, 1.3
 """The shortest window, and how much longer the next one is."""
 LEAST = 20
 """Below so many requests there is nothing to compare."""
+FIRST = 50
+"""So many requests say what a usual score and a usual length are, where there are more than two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,34 @@ def chart(bad: NDArray[numpy.bool_]) -> NDArray[numpy.float64]:
         ends = numpy.arange(window + 1, n + 1)
         largest[ends] = numpy.maximum(largest[ends], _ratio(counts, ends - window, ends))
     return largest
+
+
+def latest(bad: NDArray[numpy.bool_]) -> float:
+    """Compute the last value of `chart` alone: the largest log likelihood ratio after all of `bad`."""
+    import numpy
+
+    n = len(bad)
+    windows = numpy.array(_windows(n), dtype=numpy.int64)
+    if not windows.size:
+        return 0.0
+    counts = numpy.concatenate([[0], numpy.cumsum(bad)])
+    return float(_ratio(counts, n - windows, numpy.full(len(windows), n)).max())
+
+
+def worse_than_usual(values: NDArray[numpy.float64], worst: float | None, first: int = FIRST) -> NDArray[numpy.bool_]:
+    """Find the values that are worse than usual, by the median of the `first` ones.
+
+    Lower is worse, and `worst` is the lowest value there is (None: there is none). Of right and wrong answers the wrong
+    ones are bad, whichever are more frequent.
+    """
+    import numpy
+
+    start = values[:first]
+    usual = numpy.median(start)  # of right and wrong answers either one: the wrong ones are bad then too
+    not_lowest = worst is None or bool(usual > worst)
+    below = not_lowest if (start == usual).all() else bool((start < usual).any())  # it may be the lowest there is
+    bad: NDArray[numpy.bool_] = values < usual if below else values <= usual
+    return bad
 
 
 def _likeliest_split(bad: NDArray[numpy.bool_]) -> int:

@@ -31,9 +31,14 @@ class Pairs:
     groups whose prompts may fail together; None: each prompt stands alone. `span` is the width of the metric's range.
     `binary`: each difference is -1, 0 or 1 from one run a side without weights or clusters, so that McNemar's test
     applies. `down` and `up` count right-to-wrong and wrong-to-right between the first run of either side; None where
-    scores are not binary.
+    scores are not binary. `reference` and `candidate` are the scores as given, one row per run, NaN where missing;
+    `bad` and `good` are the ends of the metric's range.
     """
 
+    reference: FloatArray
+    candidate: FloatArray
+    bad: float
+    good: float
     worst: FloatArray
     best: FloatArray
     weights: FloatArray
@@ -43,8 +48,16 @@ class Pairs:
     binary: bool
     down: int | None
     up: int | None
-    reference_runs: int
-    candidate_runs: int
+
+    @property
+    def reference_runs(self) -> int:
+        """Runs of the reference."""
+        return len(self.reference)
+
+    @property
+    def candidate_runs(self) -> int:
+        """Runs of the candidate."""
+        return len(self.candidate)
 
     @property
     def n(self) -> int:
@@ -75,6 +88,18 @@ class Pairs:
     def missing(self) -> int:
         """Prompts that lack a score on either side."""
         return self.n - int(self.complete.sum())
+
+    def filled_runs(self, *, at_best: bool) -> FloatArray:
+        """Give one row per run, the reference's first, with missing scores at their best or worst for the candidate.
+
+        Higher is better, whatever the metric.
+        """
+        import numpy
+
+        ends = (self.bad, self.good) if at_best else (self.good, self.bad)
+        sides = zip((self.reference, self.candidate), ends, strict=True)
+        rows = numpy.concatenate([numpy.where(numpy.isnan(scores), end, scores) for scores, end in sides])
+        return rows if self.good > self.bad else -rows
 
     @property
     def units(self) -> int:
@@ -127,6 +152,10 @@ def pair(
     first = sign * (candidate[0] - reference[0])
     single = len(reference) == 1 and len(candidate) == 1
     return Pairs(
+        reference=reference,
+        candidate=candidate,
+        bad=bad,
+        good=good,
         worst=worst,
         best=best,
         weights=shares,
@@ -136,8 +165,6 @@ def pair(
         binary=zero_or_one and single and not weighted and codes is None,
         down=int(numpy.count_nonzero(first < 0.0)) if zero_or_one else None,
         up=int(numpy.count_nonzero(first > 0.0)) if zero_or_one else None,
-        reference_runs=len(reference),
-        candidate_runs=len(candidate),
     )
 
 

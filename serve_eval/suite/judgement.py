@@ -23,8 +23,8 @@ from serve_eval.suite.match import matches
 
 ALPHA = 0.05
 """Chance of any false alarm among all the paired gates of a suite."""
-GATE = "paired"
-"""The rule whose proof of a drop is corrected; the classic threshold and noninferiority are judged as they are."""
+GATES = ("paired", "anchors")
+"""The rules whose proof of a drop is corrected; the classic threshold and noninferiority are judged as they are."""
 
 _WORDS = {FAIL: "FAIL", INFRASTRUCTURE: "ERROR", USAGE: "ERROR", UNDECIDED: "INCONCLUSIVE", PASS: "PASS"}
 
@@ -87,6 +87,11 @@ def rows(one: Ended) -> list[SuiteRow]:
 
 def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
     verdict, paired = task.verdict, task.verdict.paired
+    by_anchors = verdict.rule == "anchors"
+    p, finding = (None, None) if paired is None else (paired.p, paired.finding)
+    if by_anchors:
+        p = None if paired is None or paired.anchors is None else paired.anchors.p
+        finding = verdict.outcome.value
     return SuiteRow(
         run=run.name,
         task=task.result.task,
@@ -101,8 +106,8 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
         bounds=verdict.bounds,
         reference=verdict.reference,
         threshold=verdict.threshold,
-        p=None if paired is None else paired.p,
-        finding=None if paired is None else paired.finding,
+        p=p,
+        finding=finding,
         reasons=verdict.reasons,
         warnings=verdict.warnings,
     )
@@ -116,7 +121,7 @@ def corrected(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteRow]
     PASS. Nothing becomes worse. q is over every test that there is, whatever the rule, since it judges nothing.
     """
     tested = [i for i, row in enumerate(found) if row.p is not None]
-    gates = [i for i in tested if found[i].rule == GATE]
+    gates = [i for i in tested if found[i].rule in GATES]
     q = dict(zip(tested, benjamini_hochberg([row.p for row in found if row.p is not None]), strict=True))
     adjusted = dict(zip(gates, holm([p for i in gates if (p := found[i].p) is not None]), strict=True))
     result = [replace(row, q_bh=q.get(i), p_holm=adjusted.get(i)) for i, row in enumerate(found)]
@@ -124,7 +129,7 @@ def corrected(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteRow]
 
 
 def _unproven(row: SuiteRow) -> SuiteRow:
-    """A row of the paired rule when no drop is proven."""
+    """A row of the paired or the anchors rule when no drop is proven."""
     why = f"not proven among the suite's tests: p {row.p:.4f} is {row.p_holm:.4f} after Holm's correction"
     if row.finding == "FAIL":
         reasons = (*row.reasons, f"margin_not_excluded: {why}")

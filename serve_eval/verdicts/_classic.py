@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from serve_eval import validity
-from serve_eval.schema import EarlyStop, Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
+from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.classic import Decision, classic_test, decide
 
 WIDE_THETA = 15.0
@@ -41,17 +41,6 @@ def judge(
     else:
         outcome = VerdictOutcome(decision.value)
     return replace(base, outcome=outcome, reasons=tuple(reasons))
-
-
-def decided_early(result: TaskResult, reference: Reference, hypothesis: Hypothesis, early: EarlyStop) -> Verdict:
-    """The verdict of a task that was not asked to its end: there is no value, only an estimate."""
-    base = frame(result, reference, hypothesis)
-    warning = (
-        f"stopped early, on {early.looked_at} of {early.planned} samples in random order: the verdict is that of all "
-        f"of them except with a probability of {early.eps:g} at most, the value is partial"
-    )
-    outcome = VerdictOutcome(str(early.decision))
-    return replace(base, outcome=outcome, evaluated=None, early=early, warnings=(*base.warnings, warning))
 
 
 def frame(result: TaskResult, reference: Reference, hypothesis: Hypothesis) -> Verdict:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from serve_eval.errors import PlanError
-from serve_eval.schema import PairedComparison, TaskResult
+from serve_eval.schema import AnchorComparison, PairedComparison, TaskResult
+from serve_eval.stats.anchors import AnchorTest
 from serve_eval.stats.drop import Method
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.pairs import Pairs
@@ -53,6 +54,35 @@ def compare(
         equivalent=told.equivalent.holds,
         finding=told.finding.value,
         reasons=tuple(reason.value for reason in told.reasons),
+        cochran_q=None if told.run_effect is None else told.run_effect.q,
+        cochran_p=None if told.run_effect is None else told.run_effect.p,
+        inflation=1.0 if told.run_effect is None else told.run_effect.inflation,
+        anchors=None if told.anchors is None else _anchors(told.anchors),
+    )
+
+
+def warnings(paired: PairedComparison) -> tuple[str, ...]:
+    """Say where the runs differ as a whole, and what was done about it."""
+    if paired.inflation == 1.0:
+        return ()
+    return (
+        f"run_effect: the runs of one side differ as a whole (Cochran's Q {paired.cochran_q:.2f}, "
+        f"p {paired.cochran_p:.2g}): every error of the paired comparison is multiplied by {paired.inflation:.2f}",
+    )
+
+
+def small_drop(paired: PairedComparison) -> str:
+    """The warning for a drop that is proven where the verdict is PASS."""
+    return f"small_drop: the paired comparison proves a drop (p {paired.p:.4f} at level {paired.alpha:g})"
+
+
+def _anchors(found: AnchorTest) -> AnchorComparison:
+    return AnchorComparison(
+        anchors=found.anchors,
+        reference_lost=found.reference_lost,
+        candidate_lost=found.candidate_lost,
+        p=found.test.p,
+        p_range=found.test.p_range,
     )
 
 

@@ -29,10 +29,11 @@ def judge(
     drop = 0.0 if verdict.outcome is VerdictOutcome.ERROR else _classic.margin(verdict)
     if pairs is None or drop == 0.0:
         return verdict
-    from serve_eval.verdicts._paired import compare
+    from serve_eval.verdicts._paired import compare, small_drop
+    from serve_eval.verdicts._paired import warnings as paired_warnings
 
     told = compare(pairs, result, margin=drop, alpha=hypothesis.alpha, max_missing=max_missing)
-    warnings = verdict.warnings
-    if verdict.outcome is VerdictOutcome.PASS and told.p is not None and told.p <= hypothesis.alpha:
-        warnings = (*warnings, "small_drop: the value passes, and the paired comparison proves a drop all the same")
+    warnings = (*verdict.warnings, *paired_warnings(told))
+    if verdict.outcome is VerdictOutcome.PASS and told.finding in ("SMALL_DROP", "FAIL"):
+        warnings = (*warnings, f"{small_drop(told)}; the classic rule lets it pass")
     return replace(verdict, paired=told, warnings=warnings)

@@ -9,8 +9,12 @@ from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, Verdic
 from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts import _classic
 from serve_eval.verdicts._paired import check_margin, compare
+from serve_eval.verdicts._paired import warnings as paired_warnings
 
 NEEDS_PAIRS = True
+
+MARGIN = 1.0
+"""The drop that must be excluded, in points, unless one is given."""
 
 
 def check(**options: object) -> None:
@@ -24,7 +28,7 @@ def judge(
     hypothesis: Hypothesis,
     pairs: Pairs | None,
     *,
-    margin: float = 1.0,
+    margin: float = MARGIN,
     max_missing: float = validity.MAX_MISSING,
 ) -> Verdict:
     """Verdict of one task. `margin` is in points and fixed before the run.
@@ -39,8 +43,12 @@ def judge(
         return _classic.undecided(base, "noninferiority", paired=pairs is not None)
     told = compare(pairs, result, margin=margin, alpha=hypothesis.alpha, max_missing=max_missing)
     too_many = "too_many_missing" in told.reasons
+    few = next((reason for reason in told.reasons if reason in ("too_few_pairs", "few_clusters")), None)
     reasons: tuple[str, ...] = ()
-    if told.noninferior and not too_many:
+    if few is not None:
+        outcome = VerdictOutcome.INCONCLUSIVE
+        reasons = (f"{few}: {told.pairs} prompts are no test; ask ten or more",)
+    elif told.noninferior and not too_many:
         outcome = VerdictOutcome.PASS
     elif told.upper is not None and told.upper < -margin:
         outcome = VerdictOutcome.FAIL
@@ -48,4 +56,5 @@ def judge(
         outcome = VerdictOutcome.INCONCLUSIVE
         why = "too_many_missing" if too_many else "margin_not_excluded"
         reasons = (f"{why}: a drop of {margin:g} points is neither excluded nor shown",)
-    return replace(base, outcome=outcome, rule="noninferiority", reasons=reasons, paired=told)
+    warnings = (*base.warnings, *paired_warnings(told))
+    return replace(base, outcome=outcome, rule="noninferiority", reasons=reasons, warnings=warnings, paired=told)

@@ -9,7 +9,8 @@ from serve_eval import validity
 from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts import _classic
-from serve_eval.verdicts._paired import check_margin, compare
+from serve_eval.verdicts._paired import check_margin, compare, small_drop
+from serve_eval.verdicts._paired import warnings as paired_warnings
 
 NEEDS_PAIRS = True
 """Without stored scores of the reference there is nothing to judge: said before anything is sent."""
@@ -34,14 +35,17 @@ def judge(
     pairs: Pairs | None,
     *,
     margin: float | None = None,
-    method: Literal["auto", "mcnemar_midp", "mcnemar_exact", "paired_t", "signflip"] = "auto",
+    method: Literal[
+        "auto", "mcnemar_midp", "mcnemar_exact", "permutation", "exchange", "signflip", "paired_t"
+    ] = "auto",
     max_missing: float = validity.MAX_MISSING,
 ) -> Verdict:
     """Verdict of one task by the four-way finding.
 
     `margin` is the drop in points that matters; None: the classic test's own, so that what the classic rule fails is
-    never passed here. FAIL: a drop is proven, and one of the margin or more is not excluded. A proven drop that is
-    excluded from reaching the margin passes with a warning (SMALL_DROP). Raises PlanError for a margin that is none.
+    not passed here (docs/method.md has the exceptions). FAIL: a drop is proven, and one of the margin or more is not
+    excluded. A proven drop that is excluded from reaching the margin passes with a warning (SMALL_DROP). Raises
+    PlanError for a margin that is none.
     """
     check(margin=margin)
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
@@ -49,9 +53,9 @@ def judge(
         return _classic.undecided(base, "paired", paired=pairs is not None)
     drop = _classic.margin(base) if margin is None else margin
     told = compare(pairs, result, margin=drop, alpha=hypothesis.alpha, max_missing=max_missing, method=method)
-    warnings = base.warnings
+    warnings = (*base.warnings, *paired_warnings(told))
     if told.finding == "SMALL_DROP":
-        warnings = (*warnings, f"small_drop: the drop is real, and smaller than the {drop:.3f} points that matter")
+        warnings = (*warnings, f"{small_drop(told)}; one of {drop:.3f} points or more is excluded")
     reasons = tuple(f"{reason}: by the paired comparison" for reason in told.reasons)
     outcome = _OUTCOMES[told.finding]
     return replace(base, outcome=outcome, rule="paired", reasons=reasons, warnings=warnings, paired=told)

@@ -91,10 +91,10 @@ def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_re
 
 def test_a_streamed_run_tells_its_times_its_order_and_its_load(data_root: Path, tmp_path: Path) -> None:
     flags = ["--launcher", "simulated", "--set", "gsm8k.num_samples=300", "--set", "launcher.latency_s=0.02"]
-    done = _run(data_root, tmp_path / "s", *flags, "--stream", "--order", "random", "--concurrency", "auto")
+    done = _run(data_root, tmp_path / "s", *flags, "--stream", "--order-seed", "7", "--concurrency", "auto")
     assert done.returncode == 3, done.stderr
     assert "first token p50" in done.stdout
-    assert "order random (seed 0)" in done.stdout
+    assert "order random (seed 7)" in done.stdout
     assert "concurrency went 32" in done.stdout
     report = json.loads((tmp_path / "s/report.json").read_text())
     (task,), (load,) = report["tasks"], report["loads"]

@@ -19,7 +19,6 @@ import numpy
 from serve_eval.stats.bounds import bounds
 from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.stats.drop import drop_test
-from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.stats.finding import Finding, finding
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.pairs import pair
@@ -30,11 +29,11 @@ from tests.stats.simulation import altered, chance_below, endpoints, run, turned
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
 
-ALPHA, BETA, EPS = 0.05, 0.2, 0.01
+ALPHA, BETA = 0.05, 0.2
 ACCURACY = 0.7
 POINT = 0.01
-REPLICATES, FEWER, FEWEST = 10_000, 2000, 1000
-"""Simulated comparisons; of the paired t test and the finding; of the early stop, which looks at every prompt."""
+REPLICATES, FEWER = 10_000, 2000
+"""Simulated comparisons; of the paired t test and the finding."""
 CHUNK = 500
 CELLS = [
     *(("MMLU", 4096, flip_rate) for flip_rate in (0.034, 0.088)),
@@ -43,7 +42,6 @@ CELLS = [
     *(("JSON", 100, flip_rate) for flip_rate in (0.034, 0.191)),
 ]
 TESTED = ("0", "theta/2", "theta")
-STOPPED = ("0", "m", "theta")
 Rates = dict[str, float]
 
 
@@ -68,7 +66,7 @@ def measure(job: Job) -> Rates:
     """Simulates the comparisons of a job: the share that each rule fails. Always the same for the same job."""
     random = numpy.random.default_rng([job.n, round(1e6 * job.flip_rate), round(1e6 * job.drop)])
     counts: list[tuple[int, int, int]] = []
-    t_fails, stops = 0, []
+    t_fails = 0
     for first in range(0, REPLICATES, CHUNK):
         before = endpoints(random, (CHUNK, job.n), flip_rate=job.flip_rate, accuracy=ACCURACY)
         after = altered(random, before, to_wrong=job.drop)
@@ -78,8 +76,6 @@ def measure(job: Job) -> Rates:
         if job.name in TESTED and first < FEWER:
             three = numpy.stack([reference, run(random, before), run(random, before)], axis=1)
             t_fails += sum(map(_t_fails, three, candidate))
-        if job.name in STOPPED and first < FEWEST:
-            stops += [_stops(*runs, job.margin) for runs in zip(reference, candidate, strict=True)]
     changes = [(down, up) for _, down, up in counts]
     rates = {
         "classic": _mean(_classic_fails(right, right + up - down, job.n) for right, down, up in counts),
@@ -91,10 +87,6 @@ def measure(job: Job) -> Rates:
     if job.name in TESTED:
         rates["t"] = t_fails / FEWER
         rates["finding"] = _mean(_finding(job.n, *change, job.margin) is Finding.FAIL for change in changes[:FEWER])
-    if job.name in STOPPED:
-        asked, wrong, asked_mean, wrong_mean = (sum(column) for column in zip(*stops, strict=True))
-        rates |= {"asked": asked / len(stops) / job.n, "wrong": wrong}
-        rates |= {"asked, mean": asked_mean / len(stops) / job.n, "wrong, mean": wrong_mean}
     return rates
 
 
@@ -116,20 +108,6 @@ def _t_fails(reference_runs: FloatArray, candidate: FloatArray) -> bool:
 def _finding(n: int, down: int, up: int, margin: float) -> Finding:
     pairs = pair(numpy.arange(n) >= up, numpy.arange(n) < n - down, lo=0.0, hi=1.0, higher_is_better=True)
     return finding(mcnemar_of(down, up).p_mid, ALPHA, bounds(pairs, ALPHA).lower, margin)
-
-
-def _stops(reference: FloatArray, candidate: FloatArray, margin: float) -> tuple[int, bool, int, bool]:
-    """Prompts asked and whether the early verdict is wrong: with pairs, and with the reference's mean alone.
-
-    The prompts are drawn independently, so that their order is a random one already.
-    """
-    n = len(reference)
-    full = Decision.FAIL if _classic_fails(reference.sum(), candidate.sum(), n) else Decision.PASS
-    with_pairs = EarlyClassic.paired(n, margin, eps=EPS)
-    mean_only = EarlyClassic.mean_only(n, reference.mean() - margin, eps=EPS)
-    one, other = with_pairs.update((candidate - reference).tolist()), mean_only.update(candidate.tolist())
-    wrong = [early is not None and early is not full for early in (one, other)]
-    return with_pairs.looked_at, wrong[0], mean_only.looked_at, wrong[1]
 
 
 def _mean(values: Iterable[bool]) -> float:
@@ -185,29 +163,18 @@ def _excluded(jobs: dict[str, Job], rates: dict[str, Rates]) -> list[str]:
     return [*job.shown, *cells("1", POINT), f"{100 * job.margin:.2f}", *cells("m", job.margin)]
 
 
-def _stopped(job: Job, rates: dict[str, Rates]) -> list[str]:
-    def cell(key: str, scale: int) -> str:
-        return " / ".join(f"{scale * rates[name][key]:.0f}" for name in STOPPED)
-
-    return [*job.shown, cell("asked", 100), cell("wrong", 1), cell("asked, mean", 100), cell("wrong, mean", 1)]
-
-
 def tables(cells: Iterable[dict[str, Job]], found: Mapping[Job, Rates]) -> str:
     """Everything that was measured, as Markdown."""
     both = [(named, {name: found[job] for name, job in named.items()}) for named in cells]
     size = ["task, n", "flip rate"]
     failed = [*size, "drop", "classic", "McNemar exact", "McNemar mid-p", "paired t, 3 runs", "finding FAIL"]
     excluded = [*size, "1 point, drop 1", "1 point, no drop", "m", "m, drop m", "m, no drop"]
-    stopped = [*size, "asked, pairs", "wrong, pairs", "asked, mean only", "wrong, mean only"]
     return "\n\n".join(
         [
             f"Failed, in % of {REPLICATES} comparisons ({FEWER} in the last two columns):",
             _table(failed, [_failed(named[name], rates[name]) for named, rates in both for name in TESTED]),
             f"Margin excluded, in % of {REPLICATES} comparisons:",
             _table(excluded, [_excluded(*one) for one in both]),
-            "Early stop at a drop of 0 / m / theta: % of the prompts that were asked, and wrong verdicts of "
-            f"{FEWEST}, nominally at most {EPS * FEWEST:.0f}:",
-            _table(stopped, [_stopped(named["0"], rates) for named, rates in both]),
         ]
     )
 

@@ -245,5 +245,10 @@ def tables() -> str:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print all tables."""
     print(tables())
+
+
+if __name__ == "__main__":
+    main()

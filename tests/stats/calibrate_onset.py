@@ -8,9 +8,9 @@ from array import array
 import numpy
 from numpy.typing import NDArray
 
-from serve_eval.degradation import ALPHA, FIRST, VALUE, Course, degradations
+from serve_eval.degradation import ALPHA, VALUE, Course, degradations
 from serve_eval.schema import Metric
-from serve_eval.stats.onset import limit, onset
+from serve_eval.stats.onset import FIRST, limit, onset
 
 LEVEL = ALPHA[VALUE]
 BAD = (0.02, 0.1, 0.3, 0.6)

@@ -46,6 +46,14 @@ def altered(
     return result
 
 
+def shifted(random: numpy.random.Generator, chances: FloatArray, sd: float) -> FloatArray:
+    """The chances of one run that moves as a whole: all logits shifted by one normal number of spread `sd`."""
+    if not sd:
+        return chances
+    factor = numpy.exp(random.normal(0.0, sd))
+    return chances * factor / (1.0 - chances + chances * factor)
+
+
 def run(random: numpy.random.Generator, chances: FloatArray) -> FloatArray:
     """One run: 1 for each prompt that was answered right, 0 for the others."""
     return (random.random(chances.shape) < chances).astype(numpy.float64)

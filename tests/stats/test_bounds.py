@@ -34,32 +34,51 @@ def test_right_or_wrong_answers_take_the_score_bounds() -> None:
     assert (result.lower, result.upper) == pytest.approx((-0.007270760001112364, 0.004049079039039326), abs=3e-6)
 
 
-def test_many_changed_texts_take_the_t_bounds() -> None:
-    differences = numpy.random.default_rng(1).normal(-0.01, 0.1, 200)
+def test_scores_within_a_range_take_the_score_bounds_for_any_values() -> None:
+    differences = numpy.random.default_rng(1).normal(-0.01, 0.1, 1000).clip(-0.4, 0.4)
     pairs = _texts(differences)
+    result = bounds(pairs, 0.05)
+    assert result.method is BoundsMethod.SCORE
+    assert (result.lower, result.upper) == pytest.approx(paired_t(differences).bounds(0.05), abs=1e-3)
+    assert (
+        noninferiority(pairs, -result.lower + 1e-6, 0.05).p < 0.05 < noninferiority(pairs, -result.lower - 1e-6, 0.05).p
+    )
+
+
+def test_many_changes_without_a_range_take_the_t_bounds() -> None:
+    differences = numpy.random.default_rng(1).normal(-0.01, 0.1, 200)
+    pairs = _texts(differences, range=(-math.inf, math.inf))
     result = bounds(pairs, 0.05)
     assert result.method is BoundsMethod.T
     assert (result.lower, result.upper) == pytest.approx(paired_t(differences).bounds(0.05))
     assert noninferiority(pairs, 0.05, 0.05).p == pytest.approx(paired_t(differences).noninferiority_p(0.05))
 
 
-def test_few_changed_texts_take_the_bet_which_is_wider_than_the_t_bounds() -> None:
+def test_few_changed_texts_prove_less_than_the_t_bounds_say() -> None:
     differences = numpy.zeros(500)
     differences[:10] = -0.2
     pairs = _texts(differences)
     result = bounds(pairs, 0.05)
-    assert result.method is BoundsMethod.BETTING
-    assert result.lower < paired_t(differences).bounds(0.05)[0] < -0.004
-    assert result.lower >= -1.0
-    assert noninferiority(pairs, -result.lower + 1e-4, 0.05).p <= 0.05
-    assert noninferiority(pairs, -result.lower - 1e-4, 0.05).p >= 0.05
+    assert -1.0 <= result.lower < paired_t(differences).bounds(0.05)[0] < -0.004
 
 
-def test_one_pair_of_texts_excludes_next_to_nothing() -> None:
-    assert bounds(_texts([0.0]), 0.05).lower < -0.9
+def test_one_answer_of_half_a_point_moves_the_bound_by_less_than_one_answer() -> None:
+    """1319 prompts, 10 lost and 10 won, as GSM8K scores them: the mean of two filters."""
+    reference, candidate = numpy.ones(1319), numpy.ones(1319)
+    candidate[:10] = reference[10:20] = 0.0
+    plain = pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)
+    candidate[20] = 0.5
+    graded = pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)
+    assert noninferiority(plain, 0.01, 0.05).holds
+    assert noninferiority(graded, 0.01, 0.05).holds
+    assert bounds(graded, 0.05).lower == pytest.approx(bounds(plain, 0.05).lower, abs=1 / 1319)
 
 
-def test_clusters_and_weights_widen_the_bet() -> None:
+def test_one_pair_of_texts_excludes_what_one_right_or_wrong_pair_does() -> None:
+    assert bounds(_texts([0.0]), 0.05).lower == pytest.approx(bounds(_right_or_wrong(0, 0, 1), 0.05).lower, abs=1e-9)
+
+
+def test_clusters_and_weights_widen_the_bounds() -> None:
     differences = numpy.zeros(400)
     plain = bounds(_texts(differences), 0.05).lower
     grouped = bounds(_texts(differences, clusters=[i // 4 for i in range(400)]), 0.05).lower
@@ -111,3 +130,12 @@ def test_margin_and_alpha_are_checked(margin: float, alpha: float, message: str)
             test(_right_or_wrong(1, 1, 10), margin, alpha)
     with pytest.raises(ServeEvalError, match="alpha"):
         bounds(_right_or_wrong(1, 1, 10), 1.0)
+
+
+def test_inflation_moves_the_bounds_away_from_the_mean_and_weakens_the_proof() -> None:
+    pairs = _right_or_wrong(10, 8, 1319)
+    plain, wide = bounds(pairs, 0.05), bounds(pairs, 0.05, 2.0)
+    mean = -2 / 1319
+    assert wide.lower - mean == pytest.approx(2.0 * (plain.lower - mean))
+    assert wide.upper - mean == pytest.approx(2.0 * (plain.upper - mean))
+    assert noninferiority(pairs, 0.01, 0.05).p < noninferiority(pairs, 0.01, 0.05, 2.0).p < 0.5

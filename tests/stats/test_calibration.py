@@ -16,7 +16,6 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.stats.bounds import bounds, noninferiority
 from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.classic import Decision, classic_test, decide
-from serve_eval.stats.drop import Method, drop_test
 from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.stats.finding import Finding, finding
 from serve_eval.stats.mcnemar import McNemar, mcnemar
@@ -135,21 +134,6 @@ def test_a_change_for_good_that_makes_nothing_worse_is_no_regression_to_mid_p() 
     _check(sum(test.p_mid <= ALPHA for test in tests), paired_power(0.0, N, FLIP_RATE + 0.04, ALPHA))
 
 
-@pytest.mark.parametrize("both_ways", [0.0, 0.04], ids=["the same endpoint", "changed without a drop"])
-def test_the_paired_t_test_alarms_at_its_level_on_averages_of_three_runs(both_ways: float) -> None:
-    random = numpy.random.default_rng(20240602)
-    before = endpoints(random, (REPLICATES, N), flip_rate=FLIP_RATE)
-    after = altered(random, before, to_wrong=both_ways / 2, to_right=both_ways / 2)
-    reference = numpy.stack([run(random, before) for _ in range(3)], axis=1)
-    alarms = 0
-    for runs, candidate in zip(reference, run(random, after), strict=True):
-        test = drop_test(pair(runs, candidate, lo=0.0, hi=1.0, higher_is_better=True))
-        assert test.method is Method.PAIRED_T
-        assert test.p is not None
-        alarms += test.p <= ALPHA
-    _check(alarms, ALPHA)
-
-
 def test_tango_excludes_the_margin_at_its_exact_level_where_the_drop_equals_it() -> None:
     margin, n = 0.03, 500
     exact = noninferiority_power(margin, n, FLIP_RATE, ALPHA, drop=margin)
@@ -187,10 +171,10 @@ def test_the_finding_fails_as_often_as_its_exact_sums_say_and_whenever_the_class
 @pytest.mark.parametrize(
     ("drop", "mode", "asked"),
     [
-        (0.0, "pairs", 0.35),
+        (0.0, "pairs", 0.60),
         (MARGIN, "pairs", 0.95),
-        (THETA, "pairs", 0.80),
-        (0.0, "mean only", 0.65),
+        (THETA, "pairs", 0.85),
+        (0.0, "mean only", 0.70),
         (MARGIN, "mean only", 0.95),
         (THETA, "mean only", 0.85),
     ],

@@ -3,6 +3,9 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import Counter
+from collections.abc import Sequence
+from math import comb
 
 import pytest
 from hypothesis import given
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.betting import GRID
+from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.classic import Decision
 from serve_eval.stats.early_stop import EarlyClassic
 
@@ -45,7 +49,7 @@ def test_identical_answers_pass_early_and_lost_ones_fail_early() -> None:
     same = EarlyClassic.paired(4096, 0.01817)
     assert same.update([0.0] * 4096) is Decision.PASS
     assert same.looked_at < 0.15 * 4096
-    lost = EarlyClassic.paired(4096, 0.01817)
+    lost = EarlyClassic.paired(4096, 0.01817, max_missing=1.0)
     assert lost.update([-1.0] * 20) is Decision.FAIL
     assert lost.looked_at < 12
 
@@ -96,10 +100,93 @@ def test_a_missing_answer_makes_both_bets_poorer() -> None:
     assert stop.log_wealth_pass < before[0]
     assert stop.log_wealth_fail < before[1]
     assert stop.looked_at == 6
-    certain = EarlyClassic.paired(100, 0.1)
+    certain = EarlyClassic.paired(100, 0.1, max_missing=1.0)
     assert [certain.update_missing(-1.0, -1.0) for _ in range(20)][-1] is Decision.FAIL
-    certain = EarlyClassic.paired(100, 0.1)
+    certain = EarlyClassic.paired(100, 0.1, max_missing=1.0)
     assert [certain.update_missing(1.0, 1.0) for _ in range(50)][-1] is Decision.PASS
+
+
+# ------------------------------------------------------------------------------------------------------ its level
+
+
+def _decisions(values: Sequence[float | None], runs: int, **options: float) -> Counter[Decision | None]:
+    """Of one population in random orders; None is a missing answer. Scores lie in 0..1."""
+    rng, found, row = random.Random(1), Counter[Decision | None](), list(values)
+    for _ in range(runs):
+        rng.shuffle(row)
+        stop = EarlyClassic.mean_only(len(row), **options)  # type: ignore[arg-type]
+        for value in row:
+            if value is None:
+                stop.update_missing(0.0, 1.0)
+            else:
+                stop.update((value,))
+            if stop.decision is not None:
+                break
+        found[stop.decision] += 1
+    return found
+
+
+def test_the_first_sample_with_the_evidence_needed_decides() -> None:
+    """2 / eps of one bet and 1 / eps that at most two of a hundred are missing, both computed here."""
+    n, eps, margin = 100, 0.05, 0.2
+    for seed in range(20):
+        values = random.Random(seed).choices([-1.0, 0.0, 1.0], [0.04, 0.92, 0.04], k=n)
+        wanted = next(
+            t
+            for t in range(1, n + 1)
+            if _loop(values[:t], n, -margin) >= math.log(2 / eps)
+            and 0.5 * comb(n, t) / comb(n - 3, t) + 0.25 * sum(comb(n - j, t) / comb(n - 3, t) for j in (1, 2))
+            >= 1 / eps
+        )
+        stop = EarlyClassic.paired(n, margin, eps=eps)
+        assert stop.update(values) is Decision.PASS
+        assert stop.looked_at == wanted
+        quick = EarlyClassic.paired(n, margin, eps=eps, max_missing=1.0)
+        quick.update(values)
+        wanted = next(t for t in range(1, n + 1) if _loop(values[:t], n, -margin) >= math.log(2 / eps))
+        assert quick.looked_at == wanted < stop.looked_at
+
+
+def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probability_eps_at_most() -> None:
+    """The worst case: with the one missing answer wrong it fails by one answer, with it right it passes by none. Each
+    bet may err. With half of the evidence, 29 % would be decided."""
+    eps, runs = 0.2, 600
+    found = _decisions([1.0] * 199 + [0.0] * 200 + [None], runs, threshold=0.5, eps=eps, max_missing=1.0)
+    assert runs - found[None] <= acceptance_region(runs, eps)[1]
+    assert found[Decision.PASS] > 0 < found[Decision.FAIL]
+
+
+def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_halved_at_most() -> None:
+    eps, runs = 0.2, 250
+    below = _decisions([1.0] * 199 + [0.0] * 201, runs, threshold=0.5, eps=eps, max_missing=1.0)
+    assert below[Decision.PASS] <= acceptance_region(runs, eps / 2)[1]
+    on_it = _decisions([1.0] * 200 + [0.0] * 200, runs, threshold=0.5, eps=eps, max_missing=1.0)
+    assert on_it[Decision.FAIL] <= acceptance_region(runs, eps / 2)[1]
+
+
+def test_missing_answers_count_as_worst_for_one_bet_and_as_best_for_the_other() -> None:
+    """Eight of a hundred leave 46 to 54: by either end alone the verdict would be clear."""
+    eps, runs = 0.05, 200
+    values = [1.0] * 460 + [0.0] * 460 + [None] * 80
+    found = _decisions(values, runs, threshold=0.5, eps=eps, max_missing=0.1)
+    assert runs - found[None] <= acceptance_region(runs, eps)[1]
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_run_with_one_missing_answer_too_many_is_decided_with_probability_eps_at_most(value: float) -> None:
+    """Whatever the scores say: they are all alike."""
+    eps, runs, n = 0.2, 1000, 100
+    found = _decisions([value] * (n - 3) + [None] * 3, runs, threshold=0.5, eps=eps)
+    assert runs - found[None] <= acceptance_region(runs, eps)[1]
+    allowed = _decisions([value] * (n - 2) + [None] * 2, 100, threshold=0.5, eps=eps)
+    assert allowed[None] < 30
+
+
+def test_what_holds_a_decision_up_is_asked_only_where_there_would_be_one() -> None:
+    stop, asked = EarlyClassic.paired(4096, 0.01817), []
+    stop.held = lambda: bool(asked.append(stop.looked_at) or len(asked) < 5)
+    assert stop.update([0.0] * 4096) is Decision.PASS
+    assert asked == list(range(stop.looked_at - 4, stop.looked_at + 1))
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=4, max_size=40), st.integers(0, 10))

@@ -96,6 +96,15 @@ def test_one_prompt_is_too_few_and_so_is_one_cluster() -> None:
     assert (cluster.reasons, cluster.test.p) == ((Reason.TOO_FEW_PAIRS,), None)
 
 
+@pytest.mark.parametrize(("prompts", "found"), [(2, False), (9, False), (10, True)])
+def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts: int, found: bool) -> None:
+    """Two prompts that dropped alike once gave p = 0 and FAIL."""
+    runs = pair(numpy.ones((3, prompts)), numpy.zeros(prompts), lo=0.0, hi=1.0, higher_is_better=True)
+    result = judge(runs, margin=0.1)
+    assert (result.finding is Finding.FAIL) is found
+    assert (Reason.TOO_FEW_PAIRS in result.reasons) is not found
+
+
 @pytest.mark.parametrize(("clusters", "enough"), [(9, False), (10, True)])
 def test_fewer_than_ten_clusters_prove_nothing(clusters: int, enough: bool) -> None:
     pairs = _texts([-0.5 - i / 1000 for i in range(100)], clusters=[i % clusters for i in range(100)])
@@ -147,12 +156,13 @@ def test_a_missing_answer_of_a_metric_without_a_range_is_inconclusive() -> None:
     assert result.test.p_range == (0.0, 1.0)
 
 
-def test_texts_take_the_paired_t_test_and_other_tests_on_request() -> None:
+def test_texts_take_the_permutation_test_and_other_tests_on_request() -> None:
     pairs = _texts(numpy.random.default_rng(2).normal(-0.1, 0.5, 300))
-    t, flips = drop_test(pairs), drop_test(pairs, "signflip")
+    chosen, t, flips = drop_test(pairs), drop_test(pairs, "paired_t"), drop_test(pairs, "signflip")
+    assert (chosen.method, chosen.df) == (Method.PERMUTATION, None)
     assert (t.method, t.df, t.p_exact) == (Method.PAIRED_T, 299, None)
     assert (flips.method, flips.df) == (Method.SIGN_FLIP, None)
-    assert flips.p == pytest.approx(t.p, abs=0.01)
+    assert chosen.p == flips.p == pytest.approx(t.p, abs=0.01)
     assert flips.se == t.se
     exact = drop_test(_answers(12, 2, 50), "mcnemar_exact")
     assert exact.p == exact.p_exact == mcnemar(12, 2).p_exact
@@ -161,7 +171,7 @@ def test_texts_take_the_paired_t_test_and_other_tests_on_request() -> None:
 @pytest.mark.parametrize("scale", [1.0, 100.0])
 def test_the_finding_does_not_depend_on_the_unit(scale: float) -> None:
     values = numpy.random.default_rng(7).normal(-0.02, 0.1, 400).clip(-1, 1)
-    pairs = _texts(scale * values, range=(-2 * scale, 2 * scale))
+    pairs = _texts(scale * values, range=(-scale, scale))
     assert judge(pairs, margin=0.05 * scale).finding is Finding.SMALL_DROP
 
 

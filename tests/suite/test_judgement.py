@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from serve_eval.reference import AcceptanceLength
 from serve_eval.schema import (
     Acceptance,
+    AnchorComparison,
     Endpoint,
     Metric,
     PairedComparison,
@@ -157,6 +158,18 @@ def test_a_small_drop_that_only_many_tests_prove_is_a_plain_pass() -> None:
     row = _judge([_ended("odd", _gate("mmlu", 0.02, True)), *many]).rows[0]
     assert (row.own, row.outcome, row.finding) == (PASS, PASS, "PASS")
     assert not any(warning.startswith("small_drop") for warning in row.warnings)
+
+
+def test_the_anchors_gate_is_corrected_by_its_own_p() -> None:
+    told = _gate("mmlu", 0.5, True, "anchors")
+    assert told.paired is not None
+    lost = AnchorComparison(anchors=200, reference_lost=0, candidate_lost=5, p=0.02, p_range=(0.02, 0.02))
+    told = replace(told, outcome=FAIL, paired=replace(told.paired, anchors=lost))
+    alone = _judge([_ended("odd", told)]).rows[0]
+    assert (alone.outcome, alone.p, alone.p_holm) == (FAIL, 0.02, 0.02)
+    many = [_ended(f"r{i}", _gate("mmlu", 0.5, True)) for i in range(9)]
+    row = _judge([_ended("odd", told), *many]).rows[0]
+    assert (row.own, row.outcome, row.p_holm) == (FAIL, INCONCLUSIVE, pytest.approx(0.2))
 
 
 def test_the_classic_gate_and_noninferiority_are_never_corrected() -> None:

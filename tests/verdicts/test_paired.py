@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import AccuracySpec, Hypothesis, Metric, Reference, TaskResult, VerdictOutcome
 from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.verdicts import classic, noninferiority, paired
+from serve_eval.verdicts import anchors, classic, noninferiority, paired
 
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)
 
@@ -136,3 +137,61 @@ def test_a_margin_that_is_none_is_refused(margin: float) -> None:
     for rule in (paired, noninferiority):
         with pytest.raises(PlanError, match="margin: must be above 0"):
             rule.judge(result, reference, hypothesis, pairs, margin=margin)
+
+
+def _several_runs(reference: list[list[float]], candidate: list[float]) -> tuple[TaskResult, Pairs]:
+    n, missing = len(candidate), sum(map(math.isnan, candidate))
+    result, *_ = _case(n, 0, 0, missing)
+    return result, pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)
+
+
+@pytest.mark.parametrize(
+    ("lost", "missing", "outcome", "reason"),
+    [
+        (0, 0, VerdictOutcome.PASS, None),
+        (3, 0, VerdictOutcome.PASS, None),
+        (4, 0, VerdictOutcome.FAIL, "anchors_lost: 4 of 200 prompts"),
+        (3, 2, VerdictOutcome.INCONCLUSIVE, "missing_results"),
+        (4, 2, VerdictOutcome.FAIL, "anchors_lost"),
+        (0, 6, VerdictOutcome.INCONCLUSIVE, "too_many_missing"),
+    ],
+)
+def test_the_anchors_rule_fails_when_what_was_always_right_is_lost(
+    lost: int, missing: int, outcome: VerdictOutcome, reason: str | None
+) -> None:
+    candidate = [0.0] * lost + [1.0] * (200 - lost - missing) + [math.nan] * missing
+    result, pairs = _several_runs([[1.0] * 200] * 3, candidate)
+    verdict = anchors.judge(result, replace(REFERENCE, value=100.0), Hypothesis(num_samples=200), pairs)
+    assert (verdict.outcome, verdict.rule) == (outcome, "anchors")
+    assert verdict.paired is not None
+    assert verdict.paired.anchors is not None
+    assert (verdict.paired.anchors.anchors, verdict.paired.anchors.candidate_lost) == (200, lost)
+    assert [line.startswith(reason or "") for line in verdict.reasons] == [True] * (reason is not None)
+
+
+def test_the_anchors_rule_needs_anchors_and_pairs() -> None:
+    result, pairs = _several_runs([[1.0] * 200], [1.0] * 200)
+    verdict = anchors.judge(result, REFERENCE, Hypothesis(num_samples=200), pairs)
+    assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
+    assert verdict.reasons[0].startswith("few_anchors")
+    alone = anchors.judge(result, REFERENCE, Hypothesis(num_samples=200), None)
+    assert (alone.outcome, alone.reasons) == (VerdictOutcome.INCONCLUSIVE, ("no_pairs: nothing to pair with",))
+
+
+@pytest.mark.parametrize("rule", [classic, paired, noninferiority, anchors])
+def test_every_rule_with_pairs_says_that_runs_differ_as_a_whole(rule: Any) -> None:
+    runs = [[1.0] * 200, [1.0] * 200, [0.0] * 12 + [1.0] * 188]
+    result, pairs = _several_runs(runs, [1.0] * 200)
+    verdict = rule.judge(result, REFERENCE, Hypothesis(num_samples=200), pairs)
+    assert any(line.startswith("run_effect: ") for line in verdict.warnings)
+    assert verdict.paired is not None
+    assert verdict.paired.inflation == pytest.approx(math.sqrt(12.0))
+    assert verdict.paired.cochran_q == pytest.approx(24.0)
+
+
+@pytest.mark.parametrize("rule", [paired, noninferiority])
+def test_a_handful_of_prompts_is_no_test(rule: Any) -> None:
+    result, pairs = _several_runs([[1.0] * 9], [0.0] * 9)
+    verdict = rule.judge(result, REFERENCE, Hypothesis(num_samples=9), pairs)
+    assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
+    assert verdict.reasons[0].startswith("too_few_pairs")

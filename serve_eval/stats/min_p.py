@@ -1,0 +1,121 @@
+"""Two sign tests on the same prompts, and one p for the smaller of their two p-values.
+
+Under exchange both signs of a prompt flip together, and the prompts flip independently. The distribution of the smaller
+p-value under these joint flips corrects for having looked twice, and it uses the dependence between the two measures:
+step 1 of the min-p procedure of Westfall and Young 1993, "Resampling-Based Multiple Testing". Nothing is drawn: given
+how many prompts moved both measures, the two numbers of positive signs are independent binomials, so the distribution
+is a finite sum and exact for p-values of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.inputs import check_count
+
+if TYPE_CHECKING:
+    from serve_eval.stats.inputs import FloatArray
+
+Signs = tuple[int, int]
+"""The signs of one prompt by the first and by the second measure, each -1, 0 or 1."""
+CELLS = 1_000_000  # outcomes held in memory at once
+
+
+@dataclass(frozen=True, slots=True)
+class MinP:
+    """One-sided p-values for "positive signs are the more likely ones".
+
+    `p_mid` and `p_exact` are those of the smaller p-value of the two measures; the level of `p_exact` never exceeds
+    alpha, and `p_mid` counts half the probability of the observed outcome, as in McNemar's mid-p. `each` has the mid-p
+    of either measure alone.
+    """
+
+    p_mid: float
+    p_exact: float
+    each: tuple[float, float]
+
+
+def min_p(counts: Mapping[Signs, int]) -> MinP:
+    """Test two signs per prompt at once, from how many prompts had each pair of signs.
+
+    Where only one measure ever has a sign, and where both always agree, the result is McNemar's. No sign at all gives
+    p = 1. Raises ServeEvalError for signs other than -1, 0 and 1 and for negative counts.
+    """
+    for signs, count in counts.items():
+        if not set(signs) <= {-1, 0, 1}:
+            raise ServeEvalError(f"signs must be two of -1, 0 and 1, not {signs}", hint="count only directions")
+        check_count("the number of prompts", count)
+    tables = [_mid_p_values(_signed(counts, which)) for which in (0, 1)]
+    positive = [sum(n for signs, n in counts.items() if signs[which] > 0) for which in (0, 1)]
+    each = float(tables[0][positive[0]]), float(tables[1][positive[1]])
+    if not any(n for signs, n in counts.items() if signs != (0, 0)):
+        return MinP(1.0, 1.0, each)
+    least = min(each)
+    # The p-values fall as the positive signs become more: the first number with one that is small enough decides.
+    at_most = _reached(counts, [int((table > least).sum()) for table in tables])
+    below = _reached(counts, [int((table >= least).sum()) for table in tables])
+    return MinP(p_mid=(at_most + below) / 2.0, p_exact=at_most, each=each)
+
+
+def _signed(counts: Mapping[Signs, int], which: int) -> int:
+    """Count the prompts that one measure gives a sign."""
+    return sum(n for signs, n in counts.items() if signs[which] != 0)
+
+
+def _mid_p_values(n: int) -> FloatArray:
+    """The mid-p of McNemar's test for 0 to n positive signs of n; 1 for n = 0."""
+    import numpy
+    from scipy.special import bdtr
+
+    if n == 0:
+        return numpy.ones(1)
+    left = numpy.arange(n, -1.0, -1.0)
+    at_least = bdtr(left, n, 0.5)
+    return numpy.asarray((at_least + numpy.append(at_least[1:], 0.0)) / 2.0)
+
+
+def _reached(counts: Mapping[Signs, int], needed: list[int]) -> float:
+    """The chance, under joint flips, that a measure has at least as many positive signs as `needed` of it.
+
+    The sum runs over the positive signs of the prompts whose two signs are alike, and those of the prompts whose signs
+    are opposite. Every term is positive, so that the smallest sum keeps its digits.
+    """
+    import numpy
+
+    alike = counts.get((1, 1), 0) + counts.get((-1, -1), 0)
+    opposite = counts.get((1, -1), 0) + counts.get((-1, 1), 0)
+    alone = [_signed(counts, which) - alike - opposite for which in (0, 1)]
+    tails = [_at_least(n) for n in alone]
+    k = numpy.arange(opposite + 1)
+    weights = _chances(alike), _chances(opposite)
+    total = 0.0
+    rows = max(1, CELLS // (opposite + 1))
+    for start in range(0, alike + 1, rows):
+        j = numpy.arange(start, min(start + rows, alike + 1))[:, numpy.newaxis]
+        first = tails[0][numpy.clip(needed[0] - j - k, 0, alone[0] + 1)]
+        second = tails[1][numpy.clip(needed[1] - j - (opposite - k), 0, alone[1] + 1)]
+        either = first + (1.0 - first) * second
+        total += float(weights[0][start : start + rows] @ either @ weights[1])
+    return min(1.0, total)
+
+
+def _at_least(n: int) -> FloatArray:
+    """P(Bin(n, 1/2) >= k) for k = 0 to n + 1."""
+    import numpy
+    from scipy.special import bdtr
+
+    return numpy.append(bdtr(numpy.arange(n, -1.0, -1.0), n, 0.5), 0.0) if n else numpy.array([1.0, 0.0])
+
+
+def _chances(n: int) -> FloatArray:
+    """P(Bin(n, 1/2) = k) for k = 0 to n."""
+    import math
+
+    import numpy
+    from scipy.special import gammaln
+
+    k = numpy.arange(n + 1.0)
+    return numpy.asarray(numpy.exp(gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0) - n * math.log(2.0)))

@@ -1,0 +1,405 @@
+"""Measured error rates of the early stop as Markdown tables: part of `make calibrate`. Printed, never asserted; seeded.
+
+Runs are looked at by the code that looks at real ones (`early.Prefix`), sample by sample in random order, with what
+holds a stop up.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import numpy
+
+from serve_eval.early import Prefix
+from serve_eval.schema import Metric
+from serve_eval.stats.betting import GRID
+from serve_eval.stats.bounds import bounds
+from serve_eval.stats.classic import Decision, classic_test
+from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired, MarginWealth
+from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict, Wealth
+from serve_eval.stats.pairs import pair
+from serve_eval.tally import Tally
+from tests.stats.simulation import altered, endpoints, run
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+    from serve_eval.stats.inputs import FloatArray
+
+EPS, ALPHA, MAX_MISSING = 0.01, 0.05, 0.02
+SIZES = {30: 2000, 100: 2000, 198: 1500, 1319: 400, 4096: 120}
+"""Simulated runs by their number of prompts."""
+PAIRED_RUNS = {198: 1500, 1319: 500, 4096: 200}
+POINT = 0.01
+TURNS_BY = 3.2
+"""Drop of the second half, in margins, of an endpoint that turns worse at half: the whole run fails nearly always."""
+UNKNOWN = "what comes after a stop cannot be known"
+
+Runs = tuple["FloatArray", "FloatArray"]
+"""The reference's mean score per prompt, and the candidate's score (NaN: missing)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A row: what is drawn, how many prompts, and how the margin is found. `pairs`: the reference's scores are known;
+    `turns_at` is the prompt from which on the endpoint is worse."""
+
+    name: str
+    n: int
+    draw: Callable[[Generator, int, float], Runs]
+    pairs: bool = True
+    sigma: float = 50.0
+    alpha: float = ALPHA
+    turns_at: int | None = None
+
+    @property
+    def margin(self) -> float:
+        """The classic margin, as a proportion."""
+        return -classic_test(self.n, 0.0, self.sigma, self.alpha, 0.2).threshold / 100
+
+
+@dataclass(frozen=True, slots=True)
+class PairedCell:
+    """A row of the paired rules: `share` of the margin is the true drop."""
+
+    rule: str
+    n: int
+    flip_rate: float
+    margin: float
+    share: float
+    references: int = 1
+
+
+# ---------------------------------------------------------------------------------------------------- populations
+
+
+def mixture(flip_rate: float, drop: float, references: int, random: Generator, n: int, margin: float) -> Runs:
+    """The mixture of `simulation`; worse by `drop` margins."""
+    before = endpoints(random, n, flip_rate=flip_rate)
+    after = altered(random, before, to_wrong=min(drop * margin, 0.5 * float((before == 1.0).mean())))
+    return numpy.mean([run(random, before) for _ in range(references)], axis=0), run(random, after)
+
+
+def alike(chance: float, drop: float, random: Generator, n: int, margin: float) -> Runs:
+    """All prompts are right with one chance."""
+    before = numpy.full(n, chance)
+    return run(random, before), run(random, numpy.clip(before - drop * margin, 0.0, 1.0))
+
+
+def beta(a: float, drop: float, random: Generator, n: int, margin: float) -> Runs:
+    """Chances of a right answer drawn from Beta(a, a)."""
+    before = random.beta(a, a, n)
+    return run(random, before), run(random, numpy.clip(before - drop * margin, 0.0, 1.0))
+
+
+def missing(lost: int, wrong: bool, random: Generator, n: int, margin: float) -> Runs:
+    """So many answers are missing: of any prompts, or of such as would be answered wrong."""
+    reference, candidate = mixture(0.034, 0.0, 1, random, n, margin)
+    among = numpy.flatnonzero(candidate == 0.0) if wrong else numpy.arange(n)
+    candidate[random.choice(among, min(lost, len(among)), replace=False)] = numpy.nan
+    return reference, candidate
+
+
+def turned(flip_rate: float, random: Generator, n: int, margin: float) -> Runs:
+    """The second half is worse."""
+    half = n // 2
+    before = endpoints(random, n, flip_rate=flip_rate)
+    after = before.copy()
+    after[half:] = altered(random, before[half:], to_wrong=min(TURNS_BY * margin, 0.9 * (before[half:] == 1.0).mean()))
+    return run(random, before), run(random, after)
+
+
+def rouge(drop: float, random: Generator, n: int, margin: float) -> Runs:
+    """Graded scores about .24, of which half change from run to run."""
+    reference = numpy.clip(random.normal(0.24, 0.11, n), 0.0, 1.0)
+    changed = random.random(n) < 0.5
+    moved = reference + random.normal(-2.0 * drop * margin, 0.08, n)
+    return reference, numpy.clip(numpy.where(changed, moved, reference), 0.0, 1.0)
+
+
+# ---------------------------------------------------------------------------------------------------------- looks
+
+
+def looked(test: EarlyVerdict, reference: FloatArray, candidate: FloatArray, *, pairs: bool) -> Prefix:
+    """Look at a run as the real one is looked at."""
+    scores = candidate.tolist()
+    tally = SimpleNamespace(task=SimpleNamespace(metric=Metric()), score=scores.__getitem__)
+    before = reference.tolist() if pairs else None
+    prefix = Prefix(cast(Tally, tally), test, range(len(scores)), seed=0, higher_is_better=True, before=before)
+    prefix.look()
+    return prefix
+
+
+def whole(reference: FloatArray, candidate: FloatArray, margin: float) -> Decision:
+    """The classic verdict of the whole run."""
+    lost = numpy.isnan(candidate)
+    if lost.mean() > MAX_MISSING:
+        return Decision.UNDECIDED
+    worst, best = (float((numpy.where(lost, end, candidate) - reference).sum()) for end in (0.0, 1.0))
+    limit = -margin * len(reference)
+    return Decision.FAIL if best < limit else Decision.PASS if worst >= limit else Decision.UNDECIDED
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Of so many runs, those decided otherwise (`before`: before the endpoint turned worse), and what was asked."""
+
+    runs: int
+    wrong: int
+    before: int
+    stopped: int
+    asked: float
+
+
+def measure(cell: Cell) -> Found:
+    """Simulate the runs of a row. Always the same for the same row."""
+    runs, margin = SIZES[cell.n], cell.margin
+    random = numpy.random.default_rng([cell.n, *cell.name.encode()])
+    wrong = before = stopped = asked = 0
+    for _ in range(runs):
+        reference, candidate = cell.draw(random, cell.n, margin)
+        if cell.pairs:
+            test = EarlyClassic.paired(cell.n, margin, eps=EPS, max_missing=MAX_MISSING)
+        else:
+            threshold = float(reference.mean()) - margin
+            test = EarlyClassic.mean_only(cell.n, threshold, eps=EPS, max_missing=MAX_MISSING)
+        prefix = looked(test, reference, candidate, pairs=cell.pairs)
+        asked += prefix.looked_at
+        if prefix.decision is not None and prefix.looked_at < cell.n:
+            stopped += 1
+            differs = prefix.decision is not whole(reference, candidate, margin)
+            wrong += differs
+            before += differs and cell.turns_at is not None and prefix.looked_at <= cell.turns_at
+    return Found(runs, wrong, before, stopped, asked / runs / cell.n)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPaired:
+    """Of so many runs, those decided by a look and those passed and failed by a look or at the end."""
+
+    runs: int
+    stopped: int
+    passed: int
+    failed: int
+    asked: float
+
+
+def measure_paired(cell: PairedCell) -> FoundPaired:
+    """Simulate the runs of a row: looks at half of alpha, and the bounds of a whole run at the other half."""
+    runs = PAIRED_RUNS[cell.n]
+    code = [cell.n, round(1e6 * cell.flip_rate), round(1e6 * cell.margin), round(100 * cell.share), cell.references]
+    random = numpy.random.default_rng(code)
+    stopped = passed = failed = asked = 0
+    for _ in range(runs):
+        reference, candidate = mixture(cell.flip_rate, cell.share, cell.references, random, cell.n, cell.margin)
+        test = EarlyPaired(cell.n, cell.margin, alpha=SPENT_ON_LOOKS * ALPHA, eps=EPS, max_missing=MAX_MISSING)
+        prefix = looked(test, reference, candidate, pairs=True)
+        asked += prefix.looked_at
+        decision = prefix.decision if prefix.looked_at < cell.n else None
+        stopped += decision is not None
+        if decision is None:
+            decision = _at_end(reference, candidate, cell.margin)
+        passed += decision is Decision.PASS
+        failed += decision is Decision.FAIL
+    return FoundPaired(runs, stopped, passed, failed, asked / runs / cell.n)
+
+
+def _at_end(reference: FloatArray, candidate: FloatArray, margin: float) -> Decision:
+    """By the rule "noninferiority" at the alpha that is left."""
+    if set(numpy.unique(reference)) <= {0.0, 1.0}:
+        change = candidate - reference
+        low, high = _counted_bounds(len(change), int((change < 0).sum()), int((change > 0).sum()))
+    else:
+        ends = bounds(pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True), (1 - SPENT_ON_LOOKS) * ALPHA)
+        low, high = ends.lower, ends.upper
+    return Decision.PASS if low > -margin else Decision.FAIL if high < -margin else Decision.UNDECIDED
+
+
+@cache
+def _counted_bounds(n: int, down: int, up: int) -> tuple[float, float]:
+    places = numpy.arange(n)
+    pairs = pair(places >= up, (places < up) | (places >= up + down), lo=0.0, hi=1.0, higher_is_better=True)
+    ends = bounds(pairs, (1 - SPENT_ON_LOOKS) * ALPHA)
+    return ends.lower, ends.upper
+
+
+# ------------------------------------------------------------------------------------------------ requests needed
+
+
+def needed(flip_rate: float, margin: float) -> list[float]:
+    """Median requests until a drop of the margin is excluded where there is none, by fixed stakes alone and by those in
+    use, each at the whole alpha and at half of it. The bet alone: runs without end, and nothing missing."""
+    random = numpy.random.default_rng([round(1e6 * flip_rate), round(1e6 * margin)])
+    half, most, counts = margin / 2, 12_000, numpy.full((200, 4), numpy.inf)
+    for row in counts:
+        before = endpoints(random, most, flip_rate=flip_rate)
+        values = (0.5 + (run(random, before) - run(random, before)) / 2).tolist()
+        for first, bet in ((0, Wealth(0.5 - half, None, 0.0, 1.0)), (2, MarginWealth(0.5 - half, half))):
+            for t, value in enumerate(values, 1):
+                wealth = bet.bet(value)
+                if wealth >= 1 / ALPHA and row[first] == numpy.inf:
+                    row[first] = t
+                if wealth >= 2 / ALPHA:
+                    row[first + 1] = t
+                    break
+    return [float(median) for median in numpy.median(counts, axis=0)]
+
+
+# --------------------------------------------------------------------------------------------------------- tables
+
+
+def cells() -> list[Cell]:
+    """All rows of the classic rule."""
+    found: list[Cell] = []
+
+    def add(name: str, draw: Callable[..., Runs], *, sizes: Sequence[int] = tuple(SIZES), **more: object) -> None:
+        found.extend(Cell(name, n, draw, **more) for n in sizes)  # type: ignore[arg-type]
+
+    for flip_rate in (0.011, 0.034, 0.088, 0.191):
+        add(f"flip rate {flip_rate}", partial(mixture, flip_rate, 0.0, 1))
+    for flip_rate in (0.034, 0.191):
+        add(f"flip rate {flip_rate}, drop m", partial(mixture, flip_rate, 1.0, 1))
+    add("flip rate 0.034, drop theta", partial(mixture, 0.034, 1.51, 1))
+    add("flip rate 0.034, drop m, 3 reference runs", partial(mixture, 0.034, 1.0, 3))
+    add("mean only, flip rate 0.034", partial(mixture, 0.034, 0.0, 1), pairs=False)
+    add("mean only, flip rate 0.034, drop m", partial(mixture, 0.034, 1.0, 1), pairs=False)
+    for chance in (0.01, 0.1, 0.99):
+        add(f"every prompt at {chance}", partial(alike, chance, 0.0))
+    add("every prompt at 0.99, drop m", partial(alike, 0.99, 1.0))
+    add("Beta(0.5, 0.5)", partial(beta, 0.5, 0.0))
+    add("Beta(2, 2), drop m", partial(beta, 2.0, 1.0))
+    add("ROUGE-like", partial(rouge, 0.0), sigma=11.06, alpha=0.002)
+    add("ROUGE-like, drop m", partial(rouge, 1.0), sigma=11.06, alpha=0.002)
+    for lost in (1, 2, 3, 4):
+        for wrong in (False, True):
+            where = "of wrong answers" if wrong else "at random"
+            add(f"{lost} missing {where}", partial(missing, lost, wrong), sizes=(30, 100, 198))
+    for lost in (26, 27):
+        add(f"{lost} missing at random", partial(missing, lost, False), sizes=(1319,))
+    for flip_rate in (0.034, 0.088):
+        for n in SIZES:
+            name = f"turns worse at half, flip rate {flip_rate}"
+            found.append(Cell(name, n, partial(turned, flip_rate), turns_at=n // 2))
+    for n in SIZES:
+        name = "mean only, turns worse at half, flip rate 0.034"
+        found.append(Cell(name, n, partial(turned, 0.034), pairs=False, turns_at=n // 2))
+    return found
+
+
+def paired_cells() -> list[PairedCell]:
+    """All rows of the paired rules."""
+    found = []
+    for share in (1.0, 0.0):
+        for n in (1319, 4096):
+            found += [PairedCell("1 point", n, flip_rate, POINT, share) for flip_rate in (0.011, 0.034)]
+            found.append(PairedCell("1 point, 3 reference runs", n, 0.034, POINT, share, references=3))
+        for n in PAIRED_RUNS:
+            margin = -classic_test(n, 0.0, 50.0, ALPHA, 0.2).threshold / 100
+            found += [PairedCell("m", n, flip_rate, margin, share) for flip_rate in (0.034, 0.088)]
+    return found
+
+
+def interval(hits: int, of: int) -> tuple[float, float]:
+    """The exact 95 % interval of a share (Clopper and Pearson 1934)."""
+    from scipy.special import betaincinv
+
+    low = 0.0 if hits == 0 else float(betaincinv(hits, of - hits + 1, 0.025))
+    high = 1.0 if hits == of else float(betaincinv(hits + 1, of - hits, 0.975))
+    return low, high
+
+
+def _rate(hits: int, of: int) -> str:
+    low, high = interval(hits, of)
+    return f"{100 * hits / of:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def _row(name: str, found: dict[int, Found]) -> list[str]:
+    """A population: per number of prompts how many runs differ and the share asked; what is beyond its promise is
+    marked with a star, and with the reason."""
+    shown, why = [], []
+    for n in SIZES:
+        one = found.get(n)
+        if one is None:
+            shown.append("")
+            continue
+        beyond = interval(one.wrong, one.runs)[0] > EPS
+        shown.append(f"{_rate(one.wrong, one.runs)}{'*' if beyond else ''}; {_share(one)}")
+        if beyond and one.before:
+            before, after = 100 * one.before / one.runs, _rate(one.wrong - one.before, one.runs)
+            why.append(f"of {n}: {before:.1f} before the change, {after} after it")
+        elif beyond:
+            why.append(f"of {n}: beyond its promise")
+    if why and any(one.before for one in found.values()):
+        why.append(UNKNOWN)
+    return [name, *shown, "; ".join(why)]
+
+
+def _share(found: Found | FoundPaired) -> str:
+    return f"{100 * found.asked:.0f}"
+
+
+def _paired_row(cell: PairedCell, found: FoundPaired) -> list[str]:
+    wrong, low = (found.passed, "PASS") if cell.share == 1.0 else (found.failed, "FAIL")
+    right = "" if cell.share == 1.0 else f"{100 * found.passed / found.runs:.0f}"
+    why = "beyond its promise" if interval(wrong, found.runs)[0] > ALPHA else ""
+    drop = "m" if cell.share == 1.0 else "0"
+    return [
+        f"{cell.rule}, flip rate {cell.flip_rate}",
+        str(cell.n),
+        drop,
+        f"{low} {_rate(wrong, found.runs)}",
+        right,
+        f"{100 * found.stopped / found.runs:.0f}",
+        _share(found),
+        why,
+    ]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---", *["--:"] * (len(header) - 2), "---"], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    began, classic, paired = time.monotonic(), cells(), paired_cells()
+    classic.sort(key=lambda cell: -cell.n * SIZES[cell.n])
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        needs = [pool.submit(needed, flip_rate, POINT) for flip_rate in (0.011, 0.034)]
+        ends = list(pool.map(measure_paired, paired))
+        rows = dict(zip(classic, pool.map(measure, classic, chunksize=4), strict=True))
+        medians = [one.result() for one in needs]
+    by_name: dict[str, dict[int, Found]] = {cell.name: {} for cell in cells()}
+    for cell, one in rows.items():
+        by_name[cell.name][cell.n] = one
+    print(
+        f"Early classic verdicts that differ from the whole run's, in % of the runs (exact 95 % interval), nominally "
+        f"{100 * EPS:g} at most; % of the prompts that were asked, on average:\n"
+    )
+    head = ["prompts", *(f"n = {n}" for n in SIZES), "remark"]
+    print(_table(head, [_row(name, found) for name, found in by_name.items()]))
+    print(
+        f"\nRules that compare pairs, alpha {ALPHA:g}, half of it on the looks; wrong verdicts in %, by looks and end "
+        f"together, nominally {100 * ALPHA:g} at most:\n"
+    )
+    head = ["margin", "n", "drop", "wrong", "PASS, %", "stopped, %", "asked, %", "remark"]
+    print(_table(head, [_paired_row(cell, found) for cell, found in zip(paired, ends, strict=True)]))
+    print(
+        f"\nMedian requests until a drop of 1 point is excluded where there is none, with {len(GRID)} fixed stakes:\n"
+    )
+    print(
+        "| flip rate | fixed, alpha .05 | fixed, .025 | in use, .05 | in use, .025 |\n| --- | --: | --: | --: | --: |"
+    )
+    for flip_rate, row in zip((0.011, 0.034), medians, strict=True):
+        print(f"| {flip_rate} | {' | '.join(f'{one:.0f}' for one in row)} |")
+    print(f"\n{time.monotonic() - began:.0f} s on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

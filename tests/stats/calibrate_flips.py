@@ -1,0 +1,112 @@
+"""How often two endpoints that are alike are said to differ more than one does from itself, and how often two that are
+not, as a Markdown table: part of `make calibrate`. Printed, never asserted; seeded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy
+
+from serve_eval.self_flips import FLIP_ALPHA
+from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.min_p import min_p
+from tests.stats.simulation import altered, endpoints, run
+
+if TYPE_CHECKING:
+    from serve_eval.stats.inputs import FloatArray
+
+    Random = numpy.random.Generator
+    Answers = tuple[FloatArray, FloatArray]
+    """Of each prompt a score, and the place where its text departs from what the model would say without noise."""
+
+ROUNDS = 10_000
+PROMPTS = (100, 200)
+FLIP_RATE, ACCURACY = 0.034, 0.8
+NEVER = numpy.inf
+"""The place where a text departs that does not."""
+
+
+def _right_or_wrong(random: Random, n: int, changed: float) -> list[Answers]:
+    """B says something else to a share of the prompts, of which a quarter change their score, half of these each way.
+
+    By noise, texts depart at random places in one run in ten, and wherever the score is the less likely one.
+    """
+    chances = endpoints(random, n, flip_rate=FLIP_RATE, accuracy=ACCURACY)
+    other = altered(random, chances, to_wrong=changed / 8, to_right=changed / 8) if changed else chances
+    touched = (random.random(n) < changed) | (other != chances)
+    own_place = random.random(n)
+    found = []
+    for one, apart in ((chances, False), (chances, False), (other, True)):
+        scores = run(random, one)
+        parts = (random.random(n) < 0.1) | (scores != (one >= 0.5))
+        places = numpy.where(parts, random.random(n), NEVER)
+        if apart:
+            places = numpy.where(touched, numpy.minimum(places, own_place), places)
+        found.append((scores, places))
+    return found
+
+
+def _continuous(random: Random, n: int, changed: float) -> list[Answers]:
+    """No texts; scores whose noise has the deviation 1, B's another one of its own besides."""
+    true = random.normal(0.0, 100.0, n)
+    other = true + random.normal(0.0, changed, n)
+    nowhere = numpy.full(n, NEVER)
+    return [(one + random.normal(0.0, 1.0, n), nowhere) for one in (true, true, other)]
+
+
+WORLDS: dict[str, tuple[Callable[[Random, int, float], list[Answers]], tuple[float, ...]]] = {
+    "right or wrong, with texts": (_right_or_wrong, (0.0, 0.05, 0.1, 0.2)),
+    "continuous scores": (_continuous, (0.0, 0.5, 1.0, 2.0)),
+}
+
+
+def _signs(answers: list[Answers]) -> tuple[FloatArray, FloatArray]:
+    """The signs by score and by text: 1 where B's answer is farther from A's first than A's second one is."""
+    (first, place), (second, place_again), (across, place_across) = answers
+    by_score = numpy.sign(numpy.abs(across - first) - numpy.abs(second - first))
+    # Two texts part where the first of them departs; those that never do are the same.
+    own, other = numpy.minimum(place, place_again), numpy.minimum(place, place_across)
+    by_text = numpy.where(own == other, 0.0, numpy.where(other < own, 1.0, -1.0))
+    return by_score, by_text
+
+
+def _today(answers: list[Answers]) -> bool:
+    """The test by changed scores alone."""
+    first, second, across = (scores for scores, _ in answers)
+    own, other = second != first, across != first
+    return mcnemar(int((other & ~own).sum()), int((own & ~other).sum())).p_mid <= FLIP_ALPHA
+
+
+def _both(answers: list[Answers]) -> bool:
+    by_score, by_text = _signs(answers)
+    counts = Counter(zip(by_score.astype(int).tolist(), by_text.astype(int).tolist(), strict=True))
+    return min_p(counts).p_mid <= FLIP_ALPHA
+
+
+def percent(found: int, rounds: int) -> str:
+    """A share in percent, with three digits."""
+    return f"{100 * found / rounds:.3g}"
+
+
+def tables() -> str:
+    """The table."""
+    lines = ["| endpoints | prompts | B is off by | by changed scores | by score and text |", "|---|---|---|---|---|"]
+    for name, (world, sizes) in WORLDS.items():
+        for n in PROMPTS:
+            for size in sizes:
+                random = numpy.random.default_rng(n)
+                rounds = ROUNDS if size == 0.0 else max(1, ROUNDS // 10)
+                drawn = [world(random, n, size) for _ in range(rounds)]
+                cells = [percent(sum(map(rule, drawn)), rounds) for rule in (_today, _both)]
+                lines.append(f"| {name} | {n} | {size:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    print(tables())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats import permutation
+from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.paired_t import paired_t
+from serve_eval.stats.permutation import exchange_test, sign_flip_test
+
+SCORES = st.sampled_from([0.0, 0.5, 1.0, 1 / 3])
+
+
+def _by_hand(runs: list[list[float]], candidate_runs: int) -> tuple[float, float]:
+    """P(sum <= observed) and the mid-p, by all ways to say which runs of each prompt are the candidate's."""
+    columns = list(zip(*runs, strict=True))
+    observed = math.fsum(value for column in columns for value in column[-candidate_runs:])
+    below = at = count = 0
+    for chosen in itertools.product(*(itertools.combinations(column, candidate_runs) for column in columns)):
+        total = math.fsum(value for one in chosen for value in one)
+        count += 1
+        at += abs(total - observed) < 1e-9
+        below += total < observed - 1e-9
+    return (below + at) / count, (below + at / 2) / count
+
+
+@settings(max_examples=60)
+@given(st.data(), st.integers(1, 3), st.integers(1, 2), st.integers(1, 4))
+def test_it_equals_the_count_of_all_permutations(data: st.DataObject, before: int, after: int, prompts: int) -> None:
+    row = st.lists(SCORES, min_size=prompts, max_size=prompts)
+    runs = data.draw(st.lists(row, min_size=before + after, max_size=before + after))
+    test = exchange_test(runs, after)
+    if all(len(set(column)) == 1 for column in zip(*runs, strict=True)):
+        assert test.p_exact == test.p_mid == 1.0
+    else:
+        assert (test.p_exact, test.p_mid) == pytest.approx(_by_hand(runs, after))
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_one_run_a_side_is_mcnemars_test(down: int, up: int) -> None:
+    runs = numpy.ones((2, down + up + 5))
+    runs[1, :down] = runs[0, down : down + up] = 0.0
+    test, exact = exchange_test(runs), mcnemar(down, up)
+    assert test.p_exact == pytest.approx(exact.p_exact, rel=1e-9)
+    assert test.p_mid == pytest.approx(exact.p_mid, rel=1e-9)
+
+
+def test_a_prompt_counts_by_how_often_it_was_right() -> None:
+    """Three reference runs; 4 prompts that only the candidate has wrong: each of 4 answers is the wrong one alike."""
+    runs = numpy.ones((4, 20))
+    runs[3, :4] = 0.0
+    assert exchange_test(runs).p_exact == pytest.approx(0.25**4)
+    assert sign_flip_test(runs[3] - runs[:3].mean(axis=0)).p_exact == pytest.approx(0.5**4)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 1), (3, 3), (9, 2)])
+def test_sums_inversion_and_draws_agree(before: int, after: int) -> None:
+    random_ = numpy.random.default_rng(7)
+    runs = random_.beta(5, 8, 300) + random_.normal(0.0, 0.05, (before + after, 300))
+    runs[-after:] -= 0.004
+    units = runs - runs.min(axis=0)
+    inverted = permutation._inverted(units, after)
+    assert inverted is not None
+    assert inverted == pytest.approx(permutation._drawn(units, after, 9_999, 0).p_mid, abs=0.015)
+    rounded = numpy.round(runs, 2)
+    steps = permutation._on_grid(rounded - rounded.min(axis=0))
+    assert steps is not None
+    summed = permutation._summed(steps, after)
+    assert summed is not None
+    assert summed.p_mid == pytest.approx(permutation._drawn(rounded, after, 9_999, 1).p_mid, abs=0.015)
+
+
+def test_the_inversion_has_the_tail_of_the_exact_sum() -> None:
+    """Scores on a fine grid, for which both ways are open."""
+    random_ = numpy.random.default_rng(3)
+    runs = random_.integers(0, 40, (4, 250)).astype(float)
+    for lower in (2.0, 4.0, 6.0):
+        shifted = numpy.concatenate([runs[:3], runs[3:] - lower])
+        units = shifted - shifted.min(axis=0)
+        steps = permutation._on_grid(units)
+        assert steps is not None
+        summed = permutation._summed(steps, 1)
+        assert summed is not None
+        assert permutation._inverted(units, 1) == pytest.approx(summed.p_mid, rel=1e-3)
+
+
+def test_many_prompts_agree_with_the_t_test() -> None:
+    values = numpy.random.default_rng(5).normal(-0.1, 1.0, 400)
+    assert sign_flip_test(values).p_mid == pytest.approx(paired_t(values).p, abs=2e-3)
+
+
+def test_the_shared_vectors_of_sign_flips_hold_to_their_tolerance(vectors: Any) -> None:
+    for vector in vectors("signflip"):
+        p = sign_flip_test(vector["inputs"]["differences"]).p_exact
+        assert p == pytest.approx(vector["expected"]["p"], abs=vector["tolerance"]), vector["id"]
+
+
+def test_a_few_differences_of_all_sizes_are_counted() -> None:
+    mixed = [-2.5, -1.0, 0.0, 0.5, -3.0, 1.5, -0.25, 0.0, -4.0, 2.0]
+    assert sign_flip_test(mixed).p_exact == pytest.approx(0.16015625, abs=1e-9)
+    assert sign_flip_test([-1] * 6 + [1] + [0] * 5).p_exact == pytest.approx(0.0625, abs=1e-9)
+
+
+def test_clusters_are_permuted_as_a_whole_and_weights_scale() -> None:
+    together = sign_flip_test([-1.0, -1.0, -2.0, -3.0, 0.5], clusters=numpy.array([0, 0, 1, 1, 2]))
+    assert together == sign_flip_test([-2.0, -5.0, 0.5])
+    assert sign_flip_test([-1.0, 1.0, -1.0], [3.0, 1.0, 2.0]) == sign_flip_test([-3.0, 1.0, -2.0])
+
+
+@pytest.mark.parametrize("draw", [lambda r: r.random(), lambda r: r.choice([0.0, 0.5, 1.0])], ids=["fine", "graded"])
+def test_neither_the_order_of_the_prompts_nor_that_of_the_reference_runs_matters(
+    draw: Callable[[random.Random], float],
+) -> None:
+    random_ = random.Random(1)
+    runs = [[draw(random_) for _ in range(12)] for _ in range(3)]
+    places = random_.sample(range(12), 12)
+    shuffled = [[run[i] for i in places] for run in (runs[1], runs[0], runs[2])]
+    assert exchange_test(runs) == exchange_test(shuffled)
+
+
+def test_far_tails_stay_probabilities() -> None:
+    random_ = numpy.random.default_rng(2)
+    before = random_.random(2000)
+    worse = exchange_test(numpy.stack([before, before - random_.random(2000) / 5]))
+    better = exchange_test(numpy.stack([before, before + random_.random(2000) / 5]))
+    assert 0.0 < worse.p_mid <= 1e-9
+    assert better.p_mid == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([[1.0]],), "one run on each side"),
+        (([[], []],), "at least one prompt"),
+        (([[1.0], [math.nan]],), "finite"),
+        (([[1.0], [0.0]], 1, [math.inf]), "weights must be finite"),
+        (([[1.0], [0.0]], 2), "one run on each side"),
+    ],
+)
+def test_what_cannot_be_permuted_is_refused(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ServeEvalError, match=message) as caught:
+        exchange_test(*arguments)
+    assert caught.value.hint

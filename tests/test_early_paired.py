@@ -1,0 +1,255 @@
+"""A paired rule decides before all was asked, and what its looks spend of alpha is missing at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from serve_eval import run_folder
+from serve_eval.cli.app import app
+from serve_eval.early import watch
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.plan import to_file
+from serve_eval.preparation import prepare
+from serve_eval.registration import register
+from serve_eval.report.terminal import render
+from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOutcome
+from serve_eval.stats.early_paired import EarlyPaired
+from serve_eval.tally import Tally
+
+ALPHA = 0.05
+N = 400
+
+
+@pytest.fixture(scope="module")
+def judged(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """Of 400 prompts, with a reference that was registered from a run of them."""
+    plan = Plan(
+        model="my-org/my-model",
+        launcher=Spec(name="simulated", options={"accuracy": 0.8, "flip_rate": 0.02, "seed": 3}),
+        tasks=(Spec(name="gsm8k", options={"num_samples": N}),),
+        dataset_roots=(str(data_root),),
+        no_reference=True,
+    )
+    folder = tmp_path_factory.mktemp("judged")
+    _run(plan, folder / "reference", run=0)
+    register([folder / "reference"], folder / "refs")
+    return replace(plan, no_reference=False, references_dir=str(folder / "refs"), early_stop=0.01)
+
+
+def _run(plan: Plan, folder: Path, **more: object) -> Report:
+    options = {**plan.launcher.options, "run": 1, **more}
+    return asyncio.run(evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder))
+
+
+def _verdict(report: Report) -> Verdict:
+    return report.tasks[0].verdict
+
+
+def _early(report: Report) -> EarlyStop:
+    told = _verdict(report).early
+    assert told is not None
+    return told
+
+
+def _said(report: Report, folder: Path) -> str:
+    buffer = io.StringIO()
+    render(report, folder, Console(file=buffer, width=10_000))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "damage", "outcome"),
+    [
+        ("noninferiority", {"margin": 8.0}, 0.0, VerdictOutcome.PASS),
+        ("noninferiority", {"margin": 8.0}, 0.4, VerdictOutcome.FAIL),
+        ("paired", {}, 0.0, VerdictOutcome.PASS),
+        ("paired", {"margin": 3.0}, 0.3, VerdictOutcome.FAIL),
+    ],
+)
+def test_a_clear_case_stops_at_half_of_alpha(
+    judged: Plan, tmp_path: Path, rule: str, options: dict[str, object], damage: float, outcome: VerdictOutcome
+) -> None:
+    plan = replace(judged, verdict=Spec(name=rule, options=options))
+    report = _run(plan, tmp_path / "out", damage=damage)
+    verdict, told = _verdict(report), _early(report)
+    assert (verdict.outcome, verdict.rule, told.rule, told.decision) == (outcome, rule, rule, outcome.value)
+    assert (told.stopped, told.paired, told.alpha) == (True, True, ALPHA / 2)
+    assert told.saved == report.tasks[0].result.spared > 0
+    assert (verdict.evaluated, verdict.paired) == (None, None)
+    # Without a margin of its own, that of the classic rule at the whole alpha.
+    assert verdict.threshold is not None
+    assert verdict.reference is not None
+    classic = verdict.reference - verdict.threshold
+    assert told.margin == pytest.approx(options.get("margin", classic))
+    done = "excluded" if outcome is VerdictOutcome.PASS else "shown"
+    assert f"points {done}" in (said := _said(report, tmp_path / "out"))
+    assert "assumes that what was not asked is like what was: an endpoint that turns worse after the stop" in said
+    assert judge_again(run_folder.saved_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict == verdict
+
+
+def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(judged: Plan, tmp_path: Path) -> None:
+    plan = replace(judged, verdict=Spec(name="paired", options={"margin": 0.5}))
+    report, whole = _run(plan, tmp_path / "out"), _run(replace(plan, early_stop=None), tmp_path / "whole")
+    verdict, other = _verdict(report), _verdict(whole)
+    assert verdict.paired is not None
+    assert other.paired is not None
+    assert (_early(report).decision, other.early) == (None, None)
+    assert (verdict.paired.alpha, other.paired.alpha) == (ALPHA / 2, ALPHA)
+    assert verdict.paired.p == other.paired.p
+    assert verdict.paired.lower is not None
+    assert other.paired.lower is not None
+    assert verdict.paired.lower < other.paired.lower
+    same = ("threshold", "theta", "alpha", "beta")
+    assert [getattr(verdict, name) for name in same] == [getattr(other, name) for name in same]
+    said = "judged at alpha 0.025: the rest of 0.05 was for the looks of an early stop"
+    assert said in verdict.warnings
+    assert [line for line in verdict.warnings if line != said] == list(other.warnings)
+    assert "excluded at 97.5%" in _said(report, tmp_path / "out")
+    assert "excluded at 95%" in _said(whole, tmp_path / "whole")
+
+
+def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(judged: Plan, tmp_path: Path) -> None:
+    """A drop too near to the classic margin to be decided early: the run goes to its end."""
+    plan = replace(judged, verdict=Spec(name="paired"))
+    report = _run(plan, tmp_path / "out", damage=0.05)
+    verdict = _verdict(report)
+    assert verdict.paired is not None
+    assert verdict.threshold is not None
+    assert verdict.reference is not None
+    assert verdict.paired.alpha == ALPHA / 2
+    assert verdict.paired.margin == pytest.approx(verdict.reference - verdict.threshold)
+    assert _early(report).margin == pytest.approx(verdict.paired.margin)
+
+
+def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(judged: Plan, tmp_path: Path) -> None:
+    plan = replace(judged, verdict=Spec(name="noninferiority", options={"margin": 8.0}))
+    out = tmp_path / "out"
+    assert _early(_run(plan, out)).stopped
+    assert run_folder.looked_at(out) == {"gsm8k": "noninferiority"}
+    # Resumed with the early stop it asks nothing more; without it, all the rest.
+    assert _early(_run(plan, out)).stopped
+    assert len(run_folder.sessions(out)) == 1
+    rest = _run(replace(plan, early_stop=None), out)
+    verdict = _verdict(rest)
+    assert (rest.tasks[0].result.scored, verdict.early) == (N, None)
+    assert verdict.paired is not None
+    assert verdict.paired.alpha == ALPHA / 2
+    assert any(line.startswith("judged at alpha 0.025") for line in verdict.warnings)
+    # Also by the other paired rule; the classic one has its own promise.
+    saved = run_folder.saved_plan(out)
+    by_pairs = _verdict(judge_again(replace(saved, verdict=Spec(name="paired")), out)).paired
+    by_classic = _verdict(judge_again(replace(saved, verdict=Spec(name="classic")), out)).paired
+    assert by_pairs is not None
+    assert by_classic is not None
+    assert (by_pairs.alpha, by_classic.alpha) == (ALPHA / 2, ALPHA)
+
+
+def test_the_command_line_runs_shows_resumes_and_judges_again(judged: Plan, tmp_path: Path) -> None:
+    out, file = tmp_path / "out", tmp_path / "plan.yaml"
+    content = {**to_file(replace(judged, early_stop=None)), "verdict": "classic"}
+    file.write_bytes(msgspec.yaml.encode(content))
+    flags = [str(file), "--verdict", "noninferiority", "--margin", "8", "--early-stop"]
+    shown = CliRunner().invoke(app, ["run", *flags, "--dry-run"]).output
+    assert "early stop: alpha 0.025 is for the looks, 0.025 for the verdict of a run to its end" in shown
+    assert f"at most {N} requests in all" in shown
+    told = CliRunner().invoke(app, ["run", *flags, "-o", str(out)])
+    assert told.exit_code == 0
+    assert "a drop of 8 points excluded" in told.output
+    again = CliRunner().invoke(app, ["verdict", str(out)])
+    assert (again.exit_code, "a drop of 8 points excluded" in again.output) == (0, True)
+    other = CliRunner().invoke(app, ["verdict", str(out), "--verdict", "classic"])
+    assert "early stop" not in other.output
+    rest = CliRunner().invoke(app, ["run", "--resume", str(out), "--no-early-stop"])
+    assert rest.exit_code == 0
+    assert "judged at alpha 0.025" in rest.output
+
+
+def test_several_reference_runs_are_averaged(judged: Plan, tmp_path: Path) -> None:
+    plain = replace(judged, references_dir=None, no_reference=True, early_stop=None)
+    for i in range(2):
+        _run(plain, tmp_path / f"run{i}", run=10 + i)
+    register([tmp_path / f"run{i}" for i in range(2)], tmp_path / "refs")
+    plan = replace(
+        judged, references_dir=str(tmp_path / "refs"), verdict=Spec(name="noninferiority", options={"margin": 6.0})
+    )
+    report = _run(plan, tmp_path / "out")
+    assert (_early(report).decision, _early(report).stopped) == ("PASS", True)
+
+
+def test_with_too_many_answers_missing_nothing_is_decided_early(judged: Plan, tmp_path: Path) -> None:
+    plan = replace(judged, verdict=Spec(name="noninferiority", options={"margin": 8.0}))
+    plan = replace(plan, limits=replace(plan.limits, max_error_rate=1.0))
+    report = _run(plan, tmp_path / "out", failure_rate=0.06, failure_kind="wrapped_400")
+    told = _early(report)
+    assert (told.decision, told.looked_at) == (None, N)
+    assert told.missing > 8
+    assert _verdict(report).outcome is VerdictOutcome.INCONCLUSIVE
+
+
+def test_repeats_and_references_without_scores_do_not_stop(judged: Plan, tmp_path: Path) -> None:
+    (p,) = prepare(replace(judged, verdict=Spec(name="paired")))
+    rule = Spec(name="paired")
+    prefix, note = watch(p, Tally(p.task, p.dataset.samples, repeats=2), rule, eps=0.01, seed=0)
+    assert (prefix, note) == (
+        None,
+        "no early stop: the rule 'paired' takes prompts as independent, and repeats of one are not",
+    )
+    assert p.reference is not None
+    alone = replace(p, reference=replace(p.reference, runs=None))
+    assert watch(alone, Tally(p.task, p.dataset.samples), rule, eps=0.01, seed=0) == (
+        None,
+        "no early stop: the reference has no scores per sample",
+    )
+
+
+def test_the_margins_and_the_level_are_those_of_the_rule(judged: Plan) -> None:
+    (p,) = prepare(replace(judged, verdict=Spec(name="paired")))
+    for spec, points in (
+        (Spec(name="noninferiority"), 1.0),
+        (Spec(name="noninferiority", options={"margin": 2.5}), 2.5),
+        (Spec(name="paired", options={"margin": 2.5}), 2.5),
+    ):
+        prefix, _ = watch(p, Tally(p.task, p.dataset.samples), spec, eps=0.01, seed=0)
+        assert prefix is not None
+        test = prefix._test
+        assert isinstance(test, EarlyPaired)
+        assert (100 * test.margin, test.alpha, test.eps) == (pytest.approx(points), ALPHA / 2, 0.01)
+
+
+def test_a_damaged_record_of_the_looks_says_how_to_mend_it(tmp_path: Path) -> None:
+    assert run_folder.looked_at(tmp_path) == {}
+    run_folder.note_looks(tmp_path, {"a": "paired"})
+    run_folder.note_looks(tmp_path, {"b": "paired"})
+    assert run_folder.looked_at(tmp_path) == {"a": "paired", "b": "paired"}
+    (tmp_path / run_folder.LOOKS_FILE).write_text("[]")
+    with pytest.raises(RunFolderError, match=r"looks\.json cannot be read") as caught:
+        run_folder.looked_at(tmp_path)
+    assert "Restore it" in caught.value.hint
+
+
+def test_reports_from_before_are_still_read() -> None:
+    old = {
+        "eps": 0.01,
+        "order_seed": 1,
+        "paired": True,
+        "planned": 10,
+        "looked_at": 5,
+        "missing": 0,
+        "stopped": True,
+        "decision": "PASS",
+        "estimate": 80.0,
+        "saved": 5,
+        "log_wealth_pass": 5.0,
+        "log_wealth_fail": -1.0,
+    }
+    told = msgspec.convert(old, EarlyStop)
+    assert (told.rule, told.alpha, told.held) == ("classic", None, 0)
