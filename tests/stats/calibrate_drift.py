@@ -246,6 +246,7 @@ def tables() -> str:
 
 
 def main() -> None:
+    """Print all tables."""
     print(tables())
 
 

@@ -299,6 +299,7 @@ def tables() -> str:
 
 
 def main() -> None:
+    """Print all tables."""
     print(tables())
 
 
