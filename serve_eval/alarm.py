@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from serve_eval.against_reference import Expected
 from serve_eval.degradation import degradations, told_so_far
 from serve_eval.stats.onset import FIRST
 from serve_eval.tally import Tally
@@ -19,10 +20,17 @@ GROWTH = 0.02
 
 class Alarm:
     """Looks at a task whose samples are started in the random order `planned`, in this session or in an earlier one.
-    `told` gets a line for each measure that turned worse, once."""
+    `told` gets a line for each measure that turned worse, once. `expected` says which scores are bad, where a reference
+    tells."""
 
-    def __init__(self, tally: Tally, planned: Sequence[int], told: Callable[[str], None]) -> None:
-        self._tally, self._planned, self._told = tally, planned, told
+    def __init__(
+        self,
+        tally: Tally,
+        planned: Sequence[int],
+        told: Callable[[str], None],
+        expected: Expected | None = None,
+    ) -> None:
+        self._tally, self._planned, self._told, self._expected = tally, planned, told, expected
         self._finished, self._looked_at = 0, 0
         self._known: set[str] = set()
 
@@ -36,7 +44,7 @@ class Alarm:
         course = tally.course(self._planned[: self._finished])
         if len(course.values) < min(FIRST, planned):
             return
-        for one in await asyncio.to_thread(degradations, course, tally.task.metric, planned):
+        for one in await asyncio.to_thread(degradations, course, tally.task.metric, planned, self._expected):
             if one.measure not in self._known:
                 self._known.add(one.measure)
                 self._told(f"warning: {tally.task.name}: {told_so_far(one, planned)}")

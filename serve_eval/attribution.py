@@ -1,21 +1,35 @@
-"""Which of the workers behind one door gave the bad answers of a task, from what is known of who answered what."""
+"""Which of the workers behind one door gave the bad answers of a task, from what is known of who answered what.
+
+A worker that is given hard prompts gives more wrong answers than others, and is sound. So answers are compared where
+difficulty is nearly the same: with a reference, among prompts that as many of its runs had right. And where the
+router's choice is seen to have to do with a prompt's subject, beginning, place in the data set or difficulty, only
+among prompts that are alike in that.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
+from serve_eval.against_reference import Expected
 from serve_eval.joining import IDS, TIMES
 from serve_eval.journal import Record
 from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
 from serve_eval.served import Served
 from serve_eval.slow_workers import Timed, in_run
-from serve_eval.stats.contingency import CONTEXT, GENERATION, Cell, rows
+from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, rows
 
 ALPHA = 0.01
-"""The probability of accusing anybody of healthy workers, over all rows of a task."""
+"""The probability of accusing anybody of healthy workers, over all rows of a task, where the router's choice among
+prompts that are compared has nothing to do with how hard they are."""
+DEALT = 0.01
+"""The probability of saying of a router that chooses at random that its choice has to do with the prompts."""
+BLOCKS, LEAST_BLOCK = 20, 5
+"""Into how many parts of neighbours a data set is cut at most, and how many joined answers each has on average."""
+PLACE, DIFFICULTY = "place in the data set", "difficulty for the reference"
 WRONG, EMPTY, FAILURES = "wrong answers", "empty answers", "failures"
 MEASURES = (WRONG, EMPTY, FAILURES)
 TOGETHER = " + "
@@ -34,46 +48,119 @@ def wrong(values: Sequence[float], metric: Metric) -> list[bool]:
     return low if any(low) else [value == middle and middle < max(better) for value in better]
 
 
+Kinds = Callable[[Sequence[int]], Mapping[str, list[Hashable]]]
+"""From the places of prompts in the protocol to the kinds of these prompts, by what tells them apart."""
+
+
+class Known(NamedTuple):
+    """What came of a sample of which it is known who answered: `place` is its position in the protocol."""
+
+    line: Served
+    place: int
+    value: float
+    empty: bool
+    response: Response | None
+
+
 def attributed(
     fates: Iterable[tuple[str, float, bool]],
     records: Iterable[Record],
     served: Mapping[str, Sequence[Served]],
     metric: Metric,
+    *,
+    expected: Expected | None = None,
+    prompts: int | None = None,
+    kinds: Kinds = lambda places: {},
 ) -> Attribution:
     """The attribution of a task. `fates` are the samples with their scores (NaN: failed) and whether there was no text,
-    `records` what was had of them, `served` what is known of who answered."""
+    `records` what was had of them, `served` what is known of who answered.
+
+    `expected` is what a reference lets expect of each prompt, `prompts` how many there are where samples are repeats of
+    them (None: no repeats). `kinds` tells what prompts at some places can be told apart by, and the kind of each.
+    """
     results = _results(records)
-    known: list[tuple[Served, float, bool, Response | None]] = []
+    known = list[Known]()
     planned = 0
-    for name, value, empty in fates:
+    for place, (name, value, empty) in enumerate(fates):
         planned += 1
         if (found := results.get(name)) is not None:
             started_s, response = found
             line = next((one for one in served.get(name, ()) if one.started_s == started_s), None)
             if line is not None:
-                known.append((line, value, empty, response))
-    how = Counter(line.how for line, _, _, _ in known)
-    scored = [entry for entry in known if not math.isnan(entry[1])]
-    measures = {
-        WRONG: _cells(zip([e[0] for e in scored], wrong([e[1] for e in scored], metric), strict=True)),
-        EMPTY: _cells((line, empty) for line, _, empty, _ in scored),
-        FAILURES: _cells((line, math.isnan(value)) for line, value, _, _ in known),
-    }
+                known.append(Known(line, place, value, empty, response))
+    how = Counter(one.line.how for one in known)
+    measures, dealt_by = compared(known, metric, expected, prompts or planned, kinds)
     return Attribution(
         how=" and ".join(name for name in (IDS, TIMES) if how[name]) or TIMES,
         joined=len(known),
         planned=planned,
         alpha=ALPHA,
         rows=shares(measures, ALPHA),
-        figures=_figures([(line, response) for line, _, _, response in known]),
+        figures=_figures([(one.line, one.response) for one in known]),
         times=in_run(
             [
                 Timed(line.context, line.generation, line.id, response.latency_s, response.usage.completion_tokens)
-                for line, _, _, response in known
+                for line, _, _, _, response in known
                 if response is not None
             ]
         ),
+        counted="" if expected is None else expected.counted,
+        dealt_by=dealt_by,
     )
+
+
+def compared(
+    known: Sequence[Known], metric: Metric, expected: Expected | None, prompts: int, kinds: Kinds
+) -> tuple[dict[str, list[Cell]], tuple[str, ...]]:
+    """Count who gave how many bad answers, by measure and among which prompts, and name what the router's choice had to
+    do with. Arguments are those of `attributed`."""
+    dealt = _dealt_by(known, expected, prompts, kinds)
+    groups: list[tuple[Hashable, ...]] = list(zip(*dealt.values(), strict=True)) if dealt else [()] * len(known)
+    both = list(zip(known, groups, strict=True))
+    scored = [(one, group) for one, group in both if not math.isnan(one.value)]
+    measures = {
+        WRONG: _cells(_wrong_ones(scored, metric, expected)),
+        EMPTY: _cells((one.line, one.empty, group) for one, group in scored),
+        FAILURES: _cells((one.line, math.isnan(one.value), group) for one, group in both),
+    }
+    return measures, tuple(dealt)
+
+
+def _wrong_ones(
+    scored: Sequence[tuple[Known, tuple[Hashable, ...]]], metric: Metric, expected: Expected | None
+) -> list[tuple[Served, bool, tuple[Hashable, ...]]]:
+    """Return who gave which answers, whether they are wrong, and which of them are compared with one another."""
+    if expected is None:
+        bad = wrong([one.value for one, _ in scored], metric)
+        return [(one.line, is_bad, group) for (one, group), is_bad in zip(scored, bad, strict=True)]
+    return [
+        (one.line, is_bad, (expected.group(one.place), *group))
+        for one, group in scored
+        if (is_bad := expected.bad(one.place, one.value)) is not None
+    ]
+
+
+def _dealt_by(
+    known: Sequence[Known], expected: Expected | None, prompts: int, kinds_of: Kinds
+) -> dict[str, list[Hashable]]:
+    """Return what the choice of the workers had to do with, with the kind of each answer's prompt.
+
+    The answers say nothing here, so that a stratum that is chosen so leaves the tests within it exact.
+    """
+    from serve_eval.stats.dependence import dependence
+
+    places = [one.place % prompts for one in known]
+    blocks = min(BLOCKS, len(known) // LEAST_BLOCK)
+    kinds: dict[str, list[Hashable]] = {
+        **kinds_of(places),
+        PLACE: [place * blocks // prompts for place in places],
+        DIFFICULTY: [0 if expected is None else expected.group(place) for place in places],
+    }
+    kinds = {name: kind for name, kind in kinds.items() if len(set(kind)) > 1}
+    chosen = [[(one.line.context, one.line.generation)[place] for one in known] for place in range(len(ROLES))]
+    roles = [workers for workers in chosen if len(set(workers)) > 1]
+    level = DEALT / max(1, len(kinds) * len(roles))
+    return {name: kind for name, kind in kinds.items() if any(dependence(workers, kind) <= level for workers in roles)}
 
 
 def shares(measures: Mapping[str, Sequence[Cell]], alpha: float) -> tuple[WorkerShare, ...]:
@@ -106,12 +193,12 @@ def _results(records: Iterable[Record]) -> dict[str, tuple[float, Response | Non
     return found
 
 
-def _cells(answers: Iterable[tuple[Served, bool]]) -> list[Cell]:
-    sums: dict[tuple[str | None, str | None], list[int]] = defaultdict(lambda: [0, 0])
-    for line, bad in answers:
-        sums[line.context, line.generation][0] += 1
-        sums[line.context, line.generation][1] += bad
-    return [Cell(context, generation, n, bad) for (context, generation), (n, bad) in sums.items()]
+def _cells(answers: Iterable[tuple[Served, bool, Hashable]]) -> list[Cell]:
+    sums: dict[tuple[str | None, str | None, Hashable], list[int]] = defaultdict(lambda: [0, 0])
+    for line, bad, group in answers:
+        sums[line.context, line.generation, group][0] += 1
+        sums[line.context, line.generation, group][1] += bad
+    return [Cell(context, generation, n, bad, group=group) for (context, generation, group), (n, bad) in sums.items()]
 
 
 def _figures(answers: Sequence[tuple[Served, Response | None]]) -> tuple[WorkerFigures, ...]:

@@ -11,6 +11,7 @@ servers/          logs of launched servers        comparison.json    the result
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import time
@@ -24,7 +25,8 @@ from typing import Any
 import msgspec
 
 from serve_eval import order_seed, origins, run_folder
-from serve_eval.answer_pairs import read_report
+from serve_eval.against_reference import expected
+from serve_eval.answer_pairs import read_report, read_task
 from serve_eval.connection import connect
 from serve_eval.divergence import look_at_all
 from serve_eval.endpoint import check_launcher, launch, with_model
@@ -120,6 +122,8 @@ async def compare(
         runs = _in_one_order(runs, around)
         if (twice := _asked_twice(runs, rules, out_dir)) is not None:
             runs = [*runs, twice]
+        if a.folder is not None:
+            runs = [replace(run, prepared=_beside(a.folder, run.prepared)) for run in runs]
         looked, hidden = _looked_at(out_dir), _hidden(a, runs)
         (out_dir / RESULT_FILE).unlink(missing_ok=True)
 
@@ -169,6 +173,22 @@ async def _prepared(a: Side, b: Side, around: _Surroundings) -> list[_Run]:
         prepared = await asyncio.to_thread(prepare, plan)
         runs.append(_Run(side=name, plan=plan, prepared=prepared, folder=folder, label=name))
     return runs
+
+
+def _beside(finished: Path, prepared: Sequence[PreparedTask]) -> list[PreparedTask]:
+    """Let the tasks expect the scores of a finished run. Of sides that are asked at the same time neither has any."""
+    report = read_report(finished)
+    known = {task.result.task for task in report.tasks}
+    found = []
+    for p in prepared:
+        earlier = None
+        if p.task.name in known:
+            metric, lines = p.task.metric, read_task(finished, report, p.task.name).lines
+            ids = [sample.id for sample in p.dataset.samples]
+            runs = [[line.value if (line := one.get(name)) else math.nan for name in ids] for one in lines]
+            earlier = expected(runs, lo=metric.lo, hi=metric.hi, higher_is_better=metric.higher_is_better)
+        found.append(replace(p, earlier=earlier))
+    return found
 
 
 def _check_alike(a: Side, b: Side, runs: Sequence[_Run], rules: Rules) -> None:

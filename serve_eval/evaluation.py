@@ -294,7 +294,7 @@ async def _ask(
             order = array("q", (i for i in w.early.order if w.tally.score(i) is None))
         meet = None if seat is None else partial(seat.meet, w.p.task.name)
         planned = random_order(w, seeds, [limits, *earlier])
-        alarm = None if planned is None else Alarm(w.tally, planned, told)
+        alarm = None if planned is None else Alarm(w.tally, planned, told, w.p.expected)
         return Lane(w.p.task.name, w.tally, w.journal, order, w.early, meet, alarm)
 
     def once_more(w: Work) -> Lane:

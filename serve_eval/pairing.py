@@ -78,6 +78,17 @@ def with_reference(
     return pair(before, now, lo=lo, hi=hi, higher_is_better=higher), None
 
 
+def stored_runs(dataset: Dataset, reference: Reference) -> tuple[list[array[float]], float, float] | None:
+    """Return the reference's runs over the samples of a data set, in its order, and the ends of the range of scores.
+
+    None where the reference has no scores per sample, or does not know one of the samples.
+    """
+    stored, places, _ = _stored(dataset, reference)
+    if stored is None:
+        return None
+    return [array("d", (run[place] for place in places)) for run in stored.runs], stored.lo, stored.hi
+
+
 def _stored(dataset: Dataset, reference: Reference) -> tuple[SampleScores | None, Sequence[int], str | None]:
     """The reference's scores and the place of each sample in them, or None with the reason (None: there are none)."""
     if reference.runs is None:

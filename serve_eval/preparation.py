@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval import folders, pairing, reference
+from serve_eval.against_reference import Expected, of_reference
 from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError, SandboxError
 from serve_eval.fingerprint import fingerprint, protocol_differences
 from serve_eval.protocol import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
@@ -37,7 +38,8 @@ class PreparedTask:
     `hypothesis` has the reference's overrides applied and its `num_samples` set to the n of the formula. The value of
     `reference` is that of the prompts in `dataset` where its scores per sample are known, and a note says so; None
     comes with the reason in `why_no_reference`. `protocol` says how well the reference's own is known.
-    `acceptance` is what the acceptance length is compared with, where the task names an entry.
+    `acceptance` is what the acceptance length is compared with, where the task names an entry. `earlier` is what a
+    finished run lets expect that this one is compared with: it stands in for the reference's scores.
     """
 
     spec: Spec
@@ -50,6 +52,12 @@ class PreparedTask:
     protocol: str | None
     notes: tuple[str, ...]
     acceptance: AcceptanceLength | None = None
+    earlier: Expected | None = None
+
+    @property
+    def expected(self) -> Expected | None:
+        """What is known of each prompt's score from runs before this one; None where nothing is."""
+        return self.earlier or of_reference(self.task.metric, self.dataset, self.reference)
 
     @property
     def chat(self) -> bool:

@@ -20,6 +20,7 @@ from serve_eval.errors import NotComparableError
 from serve_eval.order_seed import OrderSeeds
 from serve_eval.preparation import PreparedTask
 from serve_eval.probe import reason
+from serve_eval.prompt_kinds import kinds_of
 from serve_eval.protocol import TASKS
 from serve_eval.report.exit_code import exit_code
 from serve_eval.rerunning import archived
@@ -137,11 +138,20 @@ def _report_task(
     judges = () if w.judgements is None else w.judgements.figures(p.task, tally.samples, w.journal.records())
     one_token = p.task.sampling.max_tokens <= 2
     planned = random_order(w, seeds, sessions)
-    worse = () if planned is None else degradations(tally.course(planned), p.task.metric, len(tally.samples))
+    expected, n = p.expected, len(tally.samples)
+    worse = () if planned is None else degradations(tally.course(planned), p.task.metric, n, expected)
     said = remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop)
     who = None
     if known is not None and not any(one.choices for one in p.dataset.samples):  # each choice is a request of its own
-        who = attributed(tally.fates(), w.journal.records(), known.get(p.task.name, {}), p.task.metric)
+        who = attributed(
+            tally.fates(),
+            w.journal.records(),
+            known.get(p.task.name, {}),
+            p.task.metric,
+            expected=expected,
+            prompts=len(p.dataset.samples),
+            kinds=lambda places: kinds_of(p.task, [p.dataset.samples[place] for place in places]),
+        )
     late = [slow_workers.told(row) for row in (() if who is None else who.times) if row.slow]
     extra = (*p.notes, *judging.remarks(plan, judges), *map(told_of, worse), *late, *said)
     return TaskReport(

@@ -861,8 +861,9 @@ class PairedComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningShare:
-    """The share of bad answers among the latest `window` requests, at some requests counted from 1: in the order of
-    their starts, and in that of their ends, in which long answers come late whatever the endpoint does."""
+    """The share of bad answers among the latest `window` requests that are looked at, at some requests counted from 1
+    over the run: in the order of their starts, and in that of their ends, in which long answers come late whatever the
+    endpoint does."""
 
     window: int
     at: tuple[int, ...]
@@ -877,7 +878,8 @@ class Degradation:
     `measure` says in what: the value, or answers that are empty, repeat themselves, or are longer or shorter than most.
     `since` is the number of the first request that is worse, `noticed` that of the one at which there was no doubt
     left, counted from 1. `before` and `after` are the shares of bad answers before `since` and from it on. `started_s`
-    is when that request was started, in seconds since 1970 in UTC.
+    is when that request was started, in seconds since 1970 in UTC. `counted` says which answers are bad, and of which
+    prompts, where a reference decides it; both shares are among those then, and the numbers still of all requests.
     """
 
     measure: str
@@ -888,6 +890,7 @@ class Degradation:
     after: float
     started_s: float
     course: RunningShare | None = None
+    counted: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -955,7 +958,9 @@ class Attribution:
 
     `how` says how that is known: ids (of responses), times (of arrival) or asked (each worker, or pair, was asked by
     itself). `joined` of `planned` samples are known. `alpha` is the probability of accusing anybody of healthy workers.
-    `times` tell who lets wait, which is no accusation.
+    `times` tell who lets wait, which is no accusation. `counted` says which answers are wrong ones, and of which
+    prompts, where a reference decides it. `dealt_by` names what the router's choice had to do with (subject, beginning,
+    place, difficulty): only answers to prompts that are alike in it were compared.
     """
 
     how: str
@@ -965,6 +970,8 @@ class Attribution:
     rows: tuple[WorkerShare, ...]
     figures: tuple[WorkerFigures, ...] = ()
     times: tuple[WorkerTimes, ...] = ()
+    counted: str = ""
+    dealt_by: tuple[str, ...] = ()
 
 
 class VerdictOutcome(StrEnum):

@@ -296,6 +296,7 @@ class Tally:
             lengths=array("i", (self._lengths[i] for i in order)),
             empty=bytes(self._outcome[i] in no_text for i in order),
             repetitive=bytes(self._flags[i] & _REPETITIVE != 0 for i in order),
+            places=array("q", order),
         )
 
     def _bounds(self, total: float, value: float | None) -> tuple[float, float] | None:

@@ -14,14 +14,19 @@ import pytest
 from aiohttp import web
 
 from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig, _Simulator
+from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
 from serve_eval import runner
+from serve_eval.against_reference import RIGHT
 from serve_eval.alarm import Alarm
+from serve_eval.answer_pairs import read_report
+from serve_eval.comparison import Rules, Side, compare
+from serve_eval.degradation import VALUE
 from serve_eval.endpoint import _write_answers
 from serve_eval.evaluation import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.protocol import build_task
+from serve_eval.registration import register
 from serve_eval.report.page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
 from serve_eval.tally import Tally
@@ -131,6 +136,76 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
     assert report.tasks[0].result.scored == N
     assert report.tasks[0].degradations == ()
     assert [line for _, line in lines if "degrading" in line] == []
+
+
+@pytest.fixture(scope="module")
+def hard(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
+    """An endpoint that has seven of ten right, and judges 3 % of the prompts differently each time."""
+    path = tmp_path_factory.mktemp("hard") / "answers.jsonl"
+    _write_answers(path, prepare(plan), probability(0.7, 0.03, 0))
+    return SimulatorConfig(answers=path, varied=True)
+
+
+def _falls(number: int, known: bool) -> tuple[bool, float]:
+    return number > 100 and number % 2 == 0, 0.01
+
+
+def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_report(
+    plan: Plan, hard: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 70 % to 35 %: what is counted stands in the line, and numbers are those of all requests."""
+    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    for run in (1, 2):
+        _run(plan, replace(hard, run=run), lambda number, known: (False, 0.0), tmp_path / str(run))
+    register([tmp_path / "1", tmp_path / "2"], tmp_path / "refs")
+    judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
+    report, lines = _run(judged, replace(hard, run=3), _falls, tmp_path / "out")
+    [line] = [line for _, line in lines if RIGHT in line]
+    found = re.search(rf"degrading from request (\d+) on: .*% {RIGHT} before, .* of {N}, in the order", line)
+    assert found is not None
+    [one] = [one for one in report.tasks[0].degradations if one.measure == VALUE]
+    assert one.counted == RIGHT
+    assert one.before < 0.1 < 0.4 < one.after
+    assert abs(one.since - 100) <= 20
+    assert int(found[1]) == one.since
+    assert any(f"{RIGHT} before" in warning for warning in report.tasks[0].verdict.warnings)
+    assert RIGHT in write_page(report, tmp_path / "out").read_text()
+    sound, lines = _run(judged, replace(hard, run=4), lambda number, known: (False, 0.0), tmp_path / "sound")
+    assert (sound.tasks[0].degradations, [line for _, line in lines if "degrading" in line]) == ((), [])
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
+    plan: Plan, hard: SimulatorConfig, tmp_path: Path, finished: bool
+) -> None:
+    """Both sides at the same time are looked at by their own scores, since neither is known before."""
+    good, bad = _Simulator(replace(hard, run=1)), _Simulator(replace(hard, damage=1.0))
+    came = 0
+
+    async def completions(request: web.Request) -> web.StreamResponse:
+        nonlocal came
+        came += 1
+        return await (bad if _falls(came, True)[0] else good).completions(request)
+
+    app, first = web.Application(), tmp_path / "a"
+    app.router.add_post("/v1/completions", completions)
+    if finished:
+        _run(plan, replace(hard, run=2), lambda number, known: (False, 0.0), first)
+
+    async def go() -> None:
+        async with serve_app(app) as url, serve(create_app(replace(hard, run=2))) as sound:
+            at = {name: replace(plan, launcher=external(u)) for name, u in (("a", sound), ("b", url))}
+            a = Side(plan=at["a"], folder=first if finished else None)
+            rules = Rules(rule=Spec(name="paired"), again=0)
+            await compare(a, Side(plan=at["b"]), rules, tmp_path / "out", environ={}, show_flips=0)
+
+    asyncio.run(go())
+    [one] = [one for one in read_report(tmp_path / "out" / "b").tasks[0].degradations if one.measure == VALUE]
+    assert one.counted == (RIGHT if finished else "")
+
+
+def external(url: str) -> Spec:
+    return Spec(name="external", options={"base_url": url})
 
 
 def test_nothing_beyond_the_first_unfinished_sample_is_looked_at() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
-from msgspec.structs import replace
 from rich.console import Console
 
-from serve_eval.attribution import attributed, wrong
+from serve_eval.against_reference import RIGHT, expected
+from serve_eval.attribution import PLACE, attributed, wrong
 from serve_eval.journal import Record
 from serve_eval.report.attribution import sentences, table
 from serve_eval.schema import (
@@ -80,6 +82,51 @@ def test_wrong_empty_and_failed_answers_are_measures_of_their_own() -> None:
     assert shown["g0", "failures"] == (40, 0, False)
 
 
+def test_wrong_answers_are_counted_where_the_reference_was_right() -> None:
+    """Half of the prompts are too hard for the model, and one server turns some of its right answers wrong: that
+    is lost among the hard ones, and plain among those that the reference had right."""
+    hard = [i % 4 in (0, 1) for i in range(400)]
+    known = expected([[float(not one) for one in hard]] * 2, lo=0.0, hi=1.0, higher_is_better=True)
+    fates = [(f"{i}", float(not hard[i] and i % 100 not in (3, 31)), False) for i in range(400)]
+    records = [_answer(f"{i}", float(i)) for i in range(400)]
+    alone = attributed(fates, records, _known(400), POINTS)
+    assert not any(row.accused for row in alone.rows)
+    assert {(row.worker, row.bad, row.answers) for row in alone.rows} == {("g0", 100, 200), ("g1", 108, 200)}
+    told = attributed(fates, records, _known(400), POINTS, expected=known)
+    [row] = [row for row in told.rows if row.accused]
+    assert (row.worker, row.measure, row.bad, row.answers) == ("g1", "wrong answers", 8, 100)
+    assert (row.others_bad, row.others) == (0, 100)
+    assert (alone.counted, told.counted, told.dealt_by) == ("", RIGHT, ())
+
+
+@pytest.mark.parametrize("against", ["nothing", "runs that had them wrong", "a lucky run"])
+def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str) -> None:
+    """The first server has the first half of the data set, in which every second answer is wrong, and the other the
+    second half, in which all are right: nothing tells the servers from the prompts."""
+    hard = [i < 200 and i % 2 == 0 for i in range(400)]
+    once = [1.0] * 400
+    runs = {"a lucky run": [once], "runs that had them wrong": [[float(not one) for one in hard], once, once]}
+    known = expected(runs.get(against, []), lo=0.0, hi=1.0, higher_is_better=True)
+    assert (known is None) == (against == "nothing")
+    lines = {f"{i}": [_line(f"{i}", float(i), f"g{i // 200}")] for i in range(400)}
+    fates = [(f"{i}", float(not hard[i]), hard[i]) for i in range(400)]
+    told = attributed(fates, [_answer(f"{i}", float(i)) for i in range(400)], lines, POINTS, expected=known)
+    assert {row.measure for row in told.rows} == {"wrong answers", "empty answers"}
+    assert not any(row.accused for row in told.rows)
+    assert PLACE in told.dealt_by
+    assert any(f"depends on the prompt ({PLACE}" in line for line in sentences(told))
+
+
+def test_repeats_of_a_prompt_that_stay_with_a_server_are_compared_with_themselves_alone() -> None:
+    """Each prompt four times, always by one server, which says the same: 10 of 100 are wrong, by chance at g1."""
+    fates = [(f"{i}", float(i % 100 % 2 == 0 or i % 100 >= 20), False) for i in range(400)]
+    lines = {f"{i}": [_line(f"{i}", float(i), f"g{i % 100 % 2}")] for i in range(400)}
+    records = [_answer(f"{i}", float(i)) for i in range(400)]
+    told = attributed(fates, records, lines, POINTS, prompts=100, kinds=lambda places: {"beginning": [*places]})
+    assert told.dealt_by == ("beginning",)
+    assert not any(row.accused for row in told.rows)
+
+
 def test_a_line_of_an_earlier_answer_says_nothing_of_a_later_one() -> None:
     told = attributed([("0", 1.0, False)], [_answer("0", 7.0)], {"0": [_line("0", 5.0, "g0")]}, POINTS)
     assert (told.joined, told.planned) == (0, 1)
@@ -96,7 +143,8 @@ def test_who_lets_wait_is_told_by_the_latencies_of_the_answers() -> None:
     def answer(k: int) -> Record:
         record = _answer(f"{k}", float(k))
         assert record.response is not None
-        return replace(record, response=replace(record.response, latency_s=5.0 if k % 2 else 1.0))
+        response = msgspec.structs.replace(record.response, latency_s=5.0 if k % 2 else 1.0)
+        return msgspec.structs.replace(record, response=response)
 
     told = attributed([(f"{k}", 1.0, False) for k in range(80)], map(answer, range(80)), _known(80), POINTS)
     assert [(row.worker, row.taken_s, row.others_s) for row in told.times if row.slow] == [("g1", 5.0, 1.0)]
@@ -142,7 +190,19 @@ def _row(worker: str, role: str, **more: Any) -> WorkerShare:
 )
 def test_who_is_accused_is_said_in_a_sentence(rows: list[WorkerShare], said: str) -> None:
     told = Attribution(how="ids", joined=200, planned=210, alpha=0.01, rows=tuple(rows))
-    assert list(sentences(told)) == ["200 of 210 samples are known by ids to be answered by which servers", said]
+    held = "level 0.01, where the router's choice of a server has nothing to do with how hard a prompt is"
+    assert list(sentences(told)) == [
+        "200 of 210 samples are known by ids to be answered by which servers",
+        said,
+        *([held] if any(row.accused for row in rows) else []),
+    ]
+    counted = replace(told, counted=RIGHT)
+    assert list(sentences(counted))[1:] == [
+        f"wrong answers are counted among prompts that a reference answered: {RIGHT}",
+        said,
+        *([held] if any(row.accused for row in rows) else []),
+    ]
+    assert held not in sentences(replace(told, how="asked"))
 
 
 def test_the_table_cannot_control_a_terminal() -> None:

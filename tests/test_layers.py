@@ -43,6 +43,8 @@ LAYERS: list[tuple[str, ...]] = [
         "reference_samples",
         "failure_modes",
         "pairing",
+        "against_reference",
+        "prompt_kinds",
         "measured",
         "history",
         "charting",

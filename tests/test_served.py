@@ -7,22 +7,27 @@ import io
 import json
 import stat
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+import msgspec
 import pytest
 from aiohttp import web
 from rich.console import Console
 
 from launchers._openai_server import json_response, serve_app
-from serve_eval import served
+from serve_eval import journal, reporting, served
+from serve_eval.against_reference import RIGHT
 from serve_eval.client.client import Client
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.endpoint import _write_answers
 from serve_eval.evaluation import evaluate, judge_again
 from serve_eval.joining import join
 from serve_eval.preparation import prepare
+from serve_eval.registration import register
 from serve_eval.report.comparison import render as render_comparison
 from serve_eval.report.terminal import render
 from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
@@ -104,6 +109,58 @@ def test_a_corrupt_generation_server_is_named_by_the_run_itself(plan: Plan, answ
     assert {"task", "id", "started_s", "context", "generation", "how", "kv_transfer_s", "kv_bytes"} == set(
         lines(tmp_path)[0]
     )
+
+
+def test_the_run_counts_wrong_answers_where_its_reference_was_right(plan: Plan, tmp_path: Path) -> None:
+    whole = replace(plan, limit=None, tasks=(Spec(name="gsm8k", options={"max_tokens": 64, "num_samples": N}),))
+    answers = tmp_path / "answers.jsonl"
+    _write_answers(answers, prepare(whole), lambda task, sample: 0.9)
+    run(whole, tmp_path / "before", 1, 1, answers=answers)
+    register([tmp_path / "before"], tmp_path / "refs")
+    judged = replace(whole, no_reference=False, references_dir=str(tmp_path / "refs"))
+    report, there = run(judged, tmp_path / "run", 2, 4, answers=answers, faults=faulty("generation_2"))
+    told = report.tasks[0].attribution
+    assert told is not None
+    assert told.counted == RIGHT
+    [row] = [row for row in told.rows if row.accused]
+    assert (row.worker, row.bad) == (there.host("generation_2"), row.answers)
+    assert row.others_bad <= 1  # what was right is right again, but for a join that is another's
+    assert row.answers + row.others < told.joined  # a tenth of the prompts is too hard
+    assert f"counted among prompts that a reference answered: {RIGHT}" in shown(report)
+
+
+def test_a_router_that_looks_at_the_prompts_is_noticed(
+    plan: Plan, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each prompt twice, at first once at each of two servers, and then both times at that of its kind."""
+    report, _ = run(replace(plan, limit=N // 2, repeats=2), tmp_path, 1, 1, answers=answers)
+    monkeypatch.setattr(reporting, "kinds_of", lambda task, samples: {"kind": [_kind(one.id) for one in samples]})
+    answered = list(journal.read(tmp_path / "samples" / "gsm8k.jsonl"))
+
+    def dealt(server: Callable[[str], int]) -> Report:
+        known = [
+            served.Served(
+                task="gsm8k",
+                id=one.id,
+                started_s=one.response.attempts[-1].start_s,
+                context="c0",
+                generation=f"g{server(one.id)}",
+                how="times",
+            )
+            for one in answered
+            if one.response is not None
+        ]
+        (tmp_path / served.FILE).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in known))
+        return judge_again(report.plan, tmp_path)
+
+    evenly, by_kind = dealt(lambda name: int("#" in name)), dealt(lambda name: _kind(name.partition("#")[0]))
+    told = [one.tasks[0].attribution for one in (evenly, by_kind)]
+    assert [(one.joined, "kind" in one.dealt_by) for one in told if one is not None] == [(N, False), (N, True)]
+    assert "the router's choice of a server depends on the prompt (kind" in shown(by_kind)
+
+
+def _kind(name: str) -> int:
+    return crc32(name.encode()) % 2
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -73,16 +73,21 @@ def _explained(one: Asked, task: TaskEvidence) -> bool:
 
 
 def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Two ways of reading the same answers disagree, and all in one direction."""
-    for one, other in EXTRACTORS:
-        both = [asked for asked in _whole(task.scored) if asked.line and {one, other} <= asked.line.parts.keys()]
+    """Two ways of reading the same answers disagree, and all in one direction. Either direction and every pair of
+    extractors is a test of its own: they share the level."""
+    whole = _whole(task.scored)
+    known = {name for asked in whole if asked.line for name in asked.line.parts}
+    pairs = [(one, other) for one, other in EXTRACTORS if {one, other} <= known]
+    level = ALPHA / max(1, 2 * len(pairs))
+    for one, other in pairs:
+        both = [asked for asked in whole if asked.line and {one, other} <= asked.line.parts.keys()]
         better = [asked for asked in both if asked.line and asked.line.parts[one] < asked.line.parts[other]]
         worse = [asked for asked in both if asked.line and asked.line.parts[one] > asked.line.parts[other]]
         strict, loose = one, other
         if len(worse) > len(better):
             better, worse, strict, loose = worse, better, other, one
         p = mcnemar(len(task.witnesses(better)), len(task.witnesses(worse))).p_exact
-        if p > ALPHA or len(better) - len(worse) < APART * len(both) or not matters(task, better):
+        if p > level or len(better) - len(worse) < APART * len(both) or not matters(task, better):
             continue
         told = f"{len(better)} of {len(both)} answers are right by {loose} and wrong by {strict}"
         told += f" ({len(worse)} the other way round): the form of the answers is at fault, not what they say"

@@ -21,11 +21,21 @@ def sentences(told: Attribution) -> Iterator[str]:
         yield f"{told.joined} of {told.planned} samples are known by {told.how} to be answered by which servers"
         if 2 * told.joined < told.planned:
             yield "the others could have been answered by several; serve-eval attribute asks each server by itself"
+    if told.counted:
+        yield f"wrong answers are counted among prompts that a reference answered: {told.counted}"
+    if told.dealt_by:
+        yield (
+            f"the router's choice of a server depends on the prompt ({', '.join(told.dealt_by)}): answers are compared "
+            "among alike prompts alone; serve-eval attribute asks all servers the same"
+        )
     workers = {row.worker for row in told.rows if row.role != "pair"}
     for row in told.rows:
         if row.accused:
             yield _sentence(row, workers)
-    if told.rows and not any(row.accused for row in told.rows):
+    accused = [row for row in told.rows if row.accused]
+    if accused and told.how != "asked" and not told.dealt_by:
+        yield f"level {told.alpha:g}, where the router's choice of a server has nothing to do with how hard a prompt is"
+    if told.rows and not accused:
         yield f"no server is worse than the others beyond chance (level {told.alpha:g} over all rows)"
     if not told.rows and told.how == "asked" and told.joined:
         yield "no answer is wrong or empty, and no request failed"

@@ -37,7 +37,8 @@ def picture(task: str, one: Degradation) -> str:
     onset, _ = place(one.since, 0.0)
     noticed, _ = place(one.noticed, 0.0)
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    title = f"{task}: {what(one)} among the latest {course.window} requests"
+    requests = "requests that are looked at" if one.counted else "requests"
+    title = f"{task}: {what(one)} among the latest {course.window} {requests}"
     label = f"degrading from request {one.since} on (dashed: noticed)"
     late = onset > WIDTH * 0.6
     parts = [

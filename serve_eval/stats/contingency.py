@@ -2,7 +2,9 @@
 
 A test of labels: under "all are alike" the router's choice says nothing of an answer, so that with the margins of the
 table fixed the number of bad ones of a worker is hypergeometric (Fisher 1934), however the answers depend on their
-prompts. In strata, the sum of such numbers (Birch 1964; the strata of the exact test of Mantel and Haenszel's setting).
+prompts. Hard prompts that a router sends to one server more often than to others break that premise: answers are then
+compared within groups of prompts that are alike. In strata, such as these groups, the sum of such numbers (Birch 1964;
+the strata of the exact test of Mantel and Haenszel's setting).
 Where every worker was asked the same prompts with each partner, all answers of a worker to a prompt are permuted
 together: at temperature 0 a server may well say the same with every partner, and what it says once is not evidence as
 often as it has partners.
@@ -37,13 +39,15 @@ _Part = tuple[int, "NDArray[numpy.float64]"]
 class Cell(NamedTuple):
     """So many answers, of which some were bad, that the same workers had a hand in (None: no worker of that role, or
     one that is not known). Only answers of one `stratum` are compared, such as those to a prompt that was asked of all
-    workers; there each worker has one cell with each partner. None: of a run, whose router chose."""
+    workers; there each worker has one cell with each partner. None: of a run, whose router chose. Of a run only answers
+    to prompts of one `group` are compared, which the router has no reason to tell apart by how hard they are."""
 
     context: str | None
     generation: str | None
     answers: int
     bad: int
     stratum: Hashable = None
+    group: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,8 @@ def _at_least(seen: int, parts: Iterable[_Part]) -> float:
 def rows(measures: Mapping[str, Sequence[Cell]], alpha: float) -> list[Row]:
     """Every worker with company in its role, and every pair, by what is counted as bad; Holm's correction over all.
 
-    With probability 1 - `alpha` nobody is accused where all are alike.
+    With probability 1 - `alpha` nobody is accused where all are alike, and where within a group the router's choice of
+    a worker has nothing to do with how hard a prompt is.
 
     * A worker is compared with the others among answers of the same worker of the other role. Where it shares none with
       them, as under two routers in turns, it is compared with all, and has to be worse also without the answers of any
@@ -196,10 +201,10 @@ def _worker_p(cells: Sequence[Cell], place: int, name: str) -> float:
     if any(c.stratum is not None for c in known):
         return no_worse_in_blocks(_blocks(known, place, name))
     if _informed(cells, place, name):
-        return no_worse(_tables((c, c[place] == name, c[1 - place]) for c in known))
+        return no_worse(_tables((c, c[place] == name, (c[1 - place], c.group)) for c in known))
     partners = {c[1 - place] for c in known if c[place] == name}
     left = [[c for c in known if c[1 - place] != partner] for partner in partners] if len(partners) > 1 else [known]
-    return max((no_worse(_tables((c, c[place] == name, c.stratum) for c in some)) for some in left), default=1.0)
+    return max((no_worse(_tables((c, c[place] == name, c.group) for c in some)) for some in left), default=1.0)
 
 
 def _blocks(cells: Sequence[Cell], place: int, name: str) -> Iterator[list[int]]:
@@ -216,7 +221,7 @@ def _blocks(cells: Sequence[Cell], place: int, name: str) -> Iterator[list[int]]
 
 def _pair_p(cells: Sequence[Cell], pair: tuple[str, ...]) -> float:
     """A pair beside all others."""
-    return no_worse(_tables((c, c[:2] == pair, c.stratum) for c in cells if None not in c[:2]))
+    return no_worse(_tables((c, c[:2] == pair, (c.stratum, c.group)) for c in cells if None not in c[:2]))
 
 
 def _informed(cells: Sequence[Cell], place: int, name: str) -> bool:

@@ -34,5 +34,11 @@ def test_the_picture_is_well_formed_with_both_orders_the_onset_and_their_places(
     assert by_start[0][0] < onset < by_start[1][0]
 
 
+def test_a_picture_against_a_reference_says_what_is_counted() -> None:
+    root = ElementTree.fromstring(picture("gsm8k", replace(FOUND, counted="wrong where the reference was right")))
+    title = "gsm8k: wrong where the reference was right among the latest 20 requests that are looked at"
+    assert title in [node.text for node in root.iter("text")]
+
+
 def test_a_report_without_a_course_has_no_picture() -> None:
     assert picture("gsm8k", replace(FOUND, course=None)) == ""

@@ -13,7 +13,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-MODULES = ("main", "paired", "early", "onset", "drift", "watch", "workers", "flips", "batches")
+MODULES = ("main", "paired", "early", "onset", "drift", "watch", "workers", "sticky", "flips", "batches")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

@@ -121,5 +121,9 @@ def tables() -> str:
     return "\n".join([*lines, "", *_slow_rows(rounds)])
 
 
-if __name__ == "__main__":
+def main() -> None:
     print(tables())
+
+
+if __name__ == "__main__":
+    main()

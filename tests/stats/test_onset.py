@@ -26,6 +26,13 @@ def test_healthy_runs_are_accused_no_more_often_than_alpha() -> None:
     assert accused <= 5
 
 
+@pytest.mark.parametrize("share", [0.002, 0.005, 0.01, 0.02])
+def test_the_level_holds_where_hardly_anything_is_bad(share: float) -> None:
+    """As among the answers to prompts that a reference had right."""
+    random = numpy.random.default_rng(5)
+    assert sum(onset(random.random(400) < share, 0.008) is not None for _ in range(250)) <= 1  # 2 are allowed
+
+
 def test_the_likeliest_split_and_the_shares_on_both_sides() -> None:
     bad = numpy.array([False] * 60 + [True] * 30 + [False] * 10)
     one = onset(bad, 0.01)

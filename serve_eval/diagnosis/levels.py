@@ -1,0 +1,29 @@
+"""Add up with which probability the rules that test accuse a healthy run.
+
+No rule knows of the others, so that the sum of their levels bounds the probability that any of them speaks (Boole's
+inequality). Facts and counts have no level: what they say is there.
+"""
+
+from __future__ import annotations
+
+from serve_eval import attribution, degradation, slow_workers
+from serve_eval.diagnosis.finding import ALPHA
+
+OF_A_TASK = {
+    "truncated": ALPHA,
+    "stop_string": ALPHA,
+    "run_on": ALPHA,
+    "extractors": ALPHA,
+    "concurrency": ALPHA,
+    "worker": attribution.ALPHA,
+    "slow_worker": slow_workers.ALPHA,
+    "drift": sum(degradation.ALPHA.values()),
+}
+"""The level of each rule that tests, for each task of a run."""
+OF_A_RUN = {"server_errors": ALPHA}
+"""The same of rules about a run as a whole."""
+
+
+def summed(tasks: int = 1) -> float:
+    """Return the largest probability with which anything is said of a healthy run of so many tasks by a test."""
+    return tasks * sum(OF_A_TASK.values()) + sum(OF_A_RUN.values())

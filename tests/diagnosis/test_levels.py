@@ -1,0 +1,67 @@
+"""What the documentation promises of the rules' levels is what the rules' constants add up to."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from serve_eval.diagnosis.evidence import Evidence
+from serve_eval.diagnosis.finding import ALPHA
+from serve_eval.diagnosis.levels import OF_A_RUN, OF_A_TASK, summed
+from serve_eval.diagnosis.story import findings
+from serve_eval.rescoring import Line
+from tests.diagnosis.test_pure import healthy
+
+TEXT = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text()
+
+
+def test_the_sum_of_the_levels_is_what_the_documentation_says() -> None:
+    said = " ".join(TEXT.split())
+    own = sum(level for level in (*OF_A_TASK.values(), *OF_A_RUN.values()) if level == ALPHA)
+    assert f"together .{round(1000 * own):03d}" in said
+    found = re.search(r"a healthy run of one task with a probability of \.(\d+) at most", said)
+    assert found is not None
+    assert float(f"0.{found[1]}") == pytest.approx(summed())
+    more = re.search(r"each further task adds \.(\d+)", said)
+    assert more is not None
+    assert float(f"0.{more[1]}") == pytest.approx(summed(2) - summed(1))
+
+
+def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum() -> None:
+    table = TEXT.split("## The rules")[1].split("\n\n")[1]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()[2:]]
+    assert {rule for rule, _, speaks, _ in rows if "test" in speaks} == OF_A_TASK.keys() | OF_A_RUN.keys()
+
+
+@pytest.mark.parametrize(("apart", "said"), [(10, False), (11, True)])
+def test_extractors_are_tested_in_both_directions_at_half_the_level(apart: int, said: bool) -> None:
+    """Ten of ten in one direction have p = .00098 on one side, eleven .00049."""
+    run = healthy_with_parts(apart)
+    assert any(one.rule == "extractors" for one in findings(run)) is said
+
+
+def healthy_with_parts(apart: int) -> Evidence:
+    """A run of 60 answers, of which so many are right by the flexible extractor alone, and the others by both."""
+    run = healthy(random.Random(3), 60)
+    [task] = run.tasks
+    asked = tuple(
+        replace(
+            one,
+            bad=i < apart,
+            line=Line(
+                id=one.id,
+                outcome="wrong" if i < apart else "correct",
+                value=float(i >= apart),
+                target="17",
+                parts={"strict-match": float(i >= apart), "flexible-extract": 1.0},
+            ),
+            response=None if one.response is None else msgspec.structs.replace(one.response, finish_reason="stop"),
+        )
+        for i, one in enumerate(task.asked)
+    )
+    return replace(run, tasks=(replace(task, asked=asked),))

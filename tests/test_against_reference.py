@@ -1,0 +1,124 @@
+"""The rule by which an answer falls below the reference, from scores in memory and out of a reference's files."""
+
+from __future__ import annotations
+
+import math
+import random
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval import reference_samples
+from serve_eval.against_reference import GRADED, LEAST, RIGHT, expected, of_reference
+from serve_eval.fingerprint import sample_key
+from serve_eval.reference_samples import LEVELS, SampleScores
+from serve_eval.schema import AccuracySpec, Dataset, Metric, Reference, ReferenceRuns, Sample
+
+NAN = math.nan
+FILLED = [1.0] * LEAST
+"""Prompts that every run had right, so that there are enough to look at."""
+
+
+@pytest.mark.parametrize(
+    ("of_runs", "score", "bad"),
+    [
+        ([1, 1, 1], 1.0, False),
+        ([1, 1, 1], 0.0, True),
+        ([1, 1, 0], 0.0, True),
+        ([1, 0, 0], 0.0, None),
+        ([1, 0], 0.0, None),  # as often wrong as right
+        ([0, 0, 0], 0.0, None),
+        ([0, 0, 0], 1.0, None),
+        ([1, NAN, 1], 0.0, None),
+    ],
+)
+def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_looked_at(
+    of_runs: list[float], score: float, bad: bool | None
+) -> None:
+    found = expected([[one, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True)
+    assert found is not None
+    assert found.bad(0, score) is bad
+    assert found.counted == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("of_runs", "score", "bad"),
+    [
+        ([0.6, 0.6, 0.6], 0.6, False),
+        ([0.6, 0.6, 0.6], 0.59, True),
+        ([0.6, 0.6, 0.6], 0.6 - 0.5 / LEVELS, False),  # that near a stored score is equal
+        ([0.5, 0.7], 0.41, False),  # 0.6 less the 0.2 by which they differ
+        ([0.5, 0.7], 0.39, True),
+        ([0.0, 0.1], 0.0, None),  # nothing is so low
+        ([0.0, 0.0], 0.0, None),
+    ],
+)
+def test_a_graded_answer_is_bad_below_the_mean_by_more_than_the_runs_differ(
+    of_runs: list[float], score: float, bad: bool | None
+) -> None:
+    found = expected([[one, 0.5, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True)
+    assert found is not None
+    assert found.bad(0, score) is bad
+    assert found.counted == GRADED
+
+
+def test_where_lower_is_better_higher_scores_are_bad() -> None:
+    found = expected([[3.0] * LEAST], lo=None, hi=None, higher_is_better=False)
+    assert found is not None
+    assert (found.bad(0, 2.9), found.bad(0, 3.0), found.bad(0, 3.1)) == (False, False, True)
+    rates = expected([[0.0] * LEAST], lo=0.0, hi=1.0, higher_is_better=False)
+    assert rates is not None
+    assert (rates.bad(0, 0.0), rates.bad(0, 1.0), rates.counted) == (False, True, RIGHT)
+
+
+def test_too_few_prompts_to_look_at_are_none() -> None:
+    assert expected([[1.0] * (LEAST - 1) + [0.0] * 500], lo=0.0, hi=1.0, higher_is_better=True) is None
+    assert expected([[]], lo=0.0, hi=1.0, higher_is_better=True) is None
+    assert expected([], lo=0.0, hi=1.0, higher_is_better=True) is None
+
+
+@given(st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 3), min_size=30, max_size=60), st.integers(1, 3))
+def test_one_by_one_and_all_at_once_agree_also_of_repeats(rows: list[tuple[float, ...]], repeats: int) -> None:
+    found = expected(list(zip(*rows, strict=True)), lo=0.0, hi=1.0, higher_is_better=True)
+    if found is None:
+        return
+    n = repeats * len(rows)
+    places = random.Random(n).sample(range(n), n)
+    scores = numpy.array([place % 3 / 2 for place in places])
+    bad, kept = found.among(places, scores)
+    one_by_one = {i: told for i, place in enumerate(places) if (told := found.bad(place, scores[i])) is not None}
+    assert dict(zip(kept.tolist(), bad.tolist(), strict=True)) == one_by_one
+    assert len(kept) == found.looked_at(n)
+
+
+def _registered(folder: Path, samples: Sequence[Sample], runs: Sequence[Sequence[float]]) -> Reference:
+    keys = b"".join(sample_key(sample) for sample in samples)
+    stored = SampleScores(task="t", lo=0.0, hi=1.0, keys=keys, runs=tuple(array("d", run) for run in runs))
+    digest = reference_samples.write(folder / "t.json", stored)
+    of_runs = ReferenceRuns(values=(80.0,), n=len(samples), sigma=40.0, samples="t.json", sha256=digest)
+    return Reference(
+        task="t", model="m", spec=AccuracySpec(), value=80.0, runs=of_runs, file=str(folder / "t.yaml"), line=1
+    )
+
+
+def test_a_subset_in_another_order_is_read_out_of_the_references_file(tmp_path: Path) -> None:
+    samples = [Sample(id=str(i), prompt=f"{i}?", target="1") for i in range(60)]
+    reference = _registered(tmp_path, samples, [[float(i >= 10) for i in range(60)]] * 3)
+    asked = Dataset(samples=samples[49:4:-1], files=(), total=60)
+    found = of_reference(Metric(), asked, reference)
+    assert found is not None
+    assert (found.bad(0, 0.0), found.bad(len(asked.samples) - 1, 0.0)) == (True, None)  # 49, and 5
+    assert found.looked_at(len(asked.samples)) == 40
+    assert found.group(0) == 3
+    unknown = Dataset(samples=[*samples, Sample(id="new", prompt="?", target="1")], files=(), total=61)
+    assert of_reference(Metric(), unknown, reference) is None
+    assert of_reference(Metric(), asked, replace(reference, runs=None)) is None
+    assert of_reference(Metric(), asked, None) is None
+    (tmp_path / "t.json").unlink()
+    assert of_reference(Metric(), asked, reference) is None
