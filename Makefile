@@ -46,7 +46,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Error rates of every rule by simulation, within half an hour; ARGS=--write puts the tables into the docs, and a name, such
+# Error rates of every rule by simulation, within half an hour; ARGS=write puts the tables into the docs, and a name, such
 # as ARGS=paired, runs one part alone.
 calibrate: $(VENV)/.runtime
 	@$(BIN)/python -m tests.stats.calibrate_all $(ARGS)

@@ -1,4 +1,4 @@
-"""Run every simulation of `make calibrate` and print its tables; with --write, put them into the docs.
+"""Run every simulation of `make calibrate` and print its tables; with `write`, put them into the docs.
 
 A table's place in a page is between the lines `<!-- calibrate NAME -->` and `<!-- end -->`, NAME being what follows
 `calibrate_` in the name of the module that prints it.
@@ -51,12 +51,12 @@ def write(name: str, text: str) -> Path:
 
 
 def main(arguments: list[str]) -> None:
-    names = [name for name in arguments if not name.startswith("-")] or MODULES
+    names = [name for name in arguments if name != "write"] or MODULES
     for name in names:
         began = time.monotonic()
         text = printed(name)
         print(f"## {name}\n\n{text}\n\n{time.monotonic() - began:.0f} s\n", flush=True)
-        if "--write" in arguments:
+        if "write" in arguments:
             print(f"written to docs/{write(name, text).name}\n", flush=True)
 
 
