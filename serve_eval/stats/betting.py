@@ -38,11 +38,6 @@ def log_wealth(values: ArrayLike, null: float) -> float:
     return _log_wealth(distinct, counts, null)
 
 
-def evidence_p(values: ArrayLike, null: float) -> float:
-    """p of "the mean is at most `null`": 1 / wealth, at most 1 (Markov's inequality)."""
-    return min(1.0, math.exp(-log_wealth(values, null)))
-
-
 def mean_lower_bound(values: ArrayLike, alpha: float) -> float:
     """Lower 1 - alpha bound of the mean: the largest `null` against which the wealth reaches 1 / alpha."""
     import numpy
@@ -59,26 +54,6 @@ def mean_lower_bound(values: ArrayLike, alpha: float) -> float:
         else:
             high = middle
     return low
-
-
-def unit_values(
-    differences: FloatArray, weights: FloatArray, clusters: IntArray | None, span: float
-) -> tuple[FloatArray, float]:
-    """One value in [-1, 1] per independent unit, and the factor that turns their mean into the weighted mean.
-
-    A unit of small weight uses a small part of the range: x = (sum in the unit of w d) / (span * largest unit weight),
-    and the weighted mean difference is mean(x) * number of units * largest unit weight * span.
-    """
-    import numpy
-
-    from serve_eval.stats.paired_t import unit_sums
-
-    used = weights > 0.0
-    codes = None if clusters is None else numpy.unique(clusters[used], return_inverse=True)[1]
-    shares = weights[used] / weights[used].sum()
-    largest = float(unit_sums(shares, codes).max())
-    values = unit_sums(shares * differences[used], codes) / (span * largest)
-    return numpy.clip(values, -1.0, 1.0), len(values) * largest * span
 
 
 def _log_wealth(distinct: FloatArray, counts: IntArray, null: float) -> float:
