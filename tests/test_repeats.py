@@ -75,7 +75,10 @@ def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(plan: Plan, tmp
 def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(plan: Plan, tmp_path: Path) -> None:
     _run(plan, tmp_path / "reference")
     (registered,) = register([tmp_path / "reference"], tmp_path / "refs")
-    assert (registered.runs, len(registered.warnings)) == (3, 1)  # it was simulated
+    assert registered.runs == 3
+    assert [line for line in registered.warnings if "differ as a whole" not in line] == [
+        "the runs were simulated: this reference says nothing about any model"
+    ]  # one in twenty orders makes the runs seem to differ
     found = reference.find("gsm8k", "my-org/my-model", AccuracySpec(), [tmp_path / "refs"])
     assert found is not None
     assert found.runs is not None
