@@ -1,4 +1,4 @@
-"""Which of the workers behind one door gave the bad answers of a task, from what is known of who answered what.
+"""Find the worker behind a shared endpoint that gave the bad answers of a task, from records of who answered what.
 
 A worker that is given hard prompts gives more wrong answers than others, and is sound. So answers are compared where
 difficulty is nearly the same: with a reference, among prompts that as many of its runs had right. And where the
@@ -53,7 +53,7 @@ Kinds = Callable[[Sequence[int]], Mapping[str, list[Hashable]]]
 
 
 class Known(NamedTuple):
-    """What came of a sample of which it is known who answered: `place` is its position in the protocol."""
+    """The outcome of a sample whose worker is known: `place` is its position in the protocol."""
 
     line: Served
     place: int

@@ -1,4 +1,4 @@
-"""Did the run turn worse on its way? A final mean hides an endpoint that fails from its hundredth request on.
+"""Detect a run that gets worse as it goes. A final mean hides an endpoint that fails from its hundredth request on.
 
 Looked at in the order in which requests were started, which is random: in another order hard questions may come last,
 and in that of completion long answers always do. What is bad is settled by the reference's scores of the same prompts,

@@ -84,7 +84,7 @@ def with_reference(
 
 
 def runs_differ(dataset: Dataset, reference: Reference) -> bool:
-    """Whether the reference's runs differ as a whole, so that errors have to be inflated for it."""
+    """Test whether the reference's runs differ as a whole, so that errors have to be inflated for it."""
     from serve_eval.stats.run_effects import effect_of
 
     stored, _, _ = _stored(dataset, reference)

@@ -56,7 +56,7 @@ class PreparedTask:
 
     @property
     def expected(self) -> Expected | None:
-        """What is known of each prompt's score from runs before this one; None where nothing is."""
+        """Return what earlier runs tell of each prompt's score; None where nothing does."""
         return self.earlier or of_reference(self.task.metric, self.dataset, self.reference)
 
     @property

@@ -176,7 +176,7 @@ def _task(
 
 
 def _itself(a: Had, b: Had, again: tuple[str, Had] | None) -> SelfFlips | None:
-    """How far one endpoint is from itself, beside how far both are from each other."""
+    """Compare how far an endpoint is from itself with how far both are from each other."""
     if again is not None:
         once, other = (a, b) if again[0] == "A" else (b, a)
         return self_flips(again[0], once, again[1], other)

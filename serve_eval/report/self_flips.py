@@ -1,4 +1,4 @@
-"""Whether two endpoints differ more than one of them does from itself, in words."""
+"""Put into words whether two endpoints differ more than one of them does from itself."""
 
 from __future__ import annotations
 

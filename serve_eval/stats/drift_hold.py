@@ -1,4 +1,4 @@
-"""Hold an early stop up while the latest values look worse than those before them.
+"""Delay an early stop while the latest values look worse than those before them.
 
 An early verdict is about what was not asked yet, by what was. When an endpoint is turning worse, the one says little of
 the other. The chart of `onset` is therefore looked at before a run stops, and nothing is decided while it stands above

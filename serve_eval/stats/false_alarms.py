@@ -1,4 +1,4 @@
-"""How often does the drift chart alarm although nothing changed, when the variance of a run is an estimate?
+"""Compute how often the drift chart alarms although nothing changed, when the variance of a run is an estimate.
 
 The chart divides by the estimate. Where that is too small every step of the sum is too large, so that a chart which
 alarms in 2 % of the years with the known variance alarms in 10 % with that of two runs. Two things are charged here.
@@ -44,7 +44,7 @@ STEP = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What is known of the variance of a run that a chart divides by.
+    """The run variance that a chart divides by, and how well it is known.
 
     The true one is `ratio` times as large on average, with the spread of a chi-squared variable of `df` degrees of
     freedom (infinite: it is known). `flips` is the variance used, n v, in units of the largest change of one score:

@@ -1,4 +1,4 @@
-"""How much does one endpoint disagree with itself? Measured on repeated runs of the same prompts.
+"""Measure how much one endpoint disagrees with itself, on repeated runs of the same prompts.
 
 The run variance v and the A/A flip rate say how much of a difference is noise; Cochran's Q says whether runs differ as
 a whole (a replica, a time of day), in which case prompts are not independent and the paired level is too optimistic.

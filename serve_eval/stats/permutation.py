@@ -47,7 +47,7 @@ CHUNK = 2_000_000
 TIE = 1e-9
 """Numbers closer than this share of the largest are equal."""
 ON_GRID = 1e-6
-"""How far from a grid point, in steps, rounding may take a score."""
+"""Distance from a grid point, in steps, that rounding may cause."""
 
 
 @dataclass(frozen=True, slots=True)
