@@ -149,7 +149,7 @@ def run(
         list[str] | None, _repeated("--allow-mismatch", "Compare although this protocol field differs.", _JUDGED)
     ] = None,
     verdict: Annotated[
-        str | None, _flag("--verdict", "Verdict rule: classic (default), paired, noninferiority.", _JUDGED)
+        str | None, _flag("--verdict", "Verdict rule: classic (default), paired, noninferiority, anchors.", _JUDGED)
     ] = None,
     margin: Annotated[
         float | None, _flag("--margin", "Drop in points that matters, for the rules that compare pairs.", _JUDGED)
