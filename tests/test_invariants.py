@@ -98,13 +98,24 @@ def _check(
     return asyncio.run(run()), seen.total()
 
 
+class _InCompany:
+    """Whether any of the last requests had others beside it: a busy machine does not always keep several in flight."""
+
+    def __init__(self) -> None:
+        self.lately: deque[int] = deque(maxlen=10)
+
+    def __call__(self, body: dict[str, Any], before: int, flying: Counter[str]) -> bool:
+        self.lately.append(flying.total())
+        return max(self.lately) > 1
+
+
 @pytest.mark.parametrize(
     ("wrong", "broken"),
     [
         (lambda body, before, flying: False, []),
         (lambda body, before, flying: bool(body.get("stream")), ["streamed"]),
         (lambda body, before, flying: before == 0, ["cold"]),
-        (lambda body, before, flying: flying.total() > 1, ["alone"]),
+        (_InCompany(), ["alone"]),
         (lambda body, before, flying: flying[body["prompt"]] > 1, ["repeated"]),
     ],
     ids=["sound", "streams", "first-time", "batches", "copies"],
@@ -119,17 +130,6 @@ def test_what_breaks_is_named(
     assert set(found.skipped) == {"rendered"}
     assert asked >= (7 + 8) * N
     assert json.loads((tmp_path / "out" / "invariants.json").read_text())["exit_code"] == found.exit_code
-
-
-class _InCompany:
-    """Whether any of the last requests had others beside it: a busy machine does not always keep several in flight."""
-
-    def __init__(self) -> None:
-        self.lately: deque[int] = deque(maxlen=10)
-
-    def __call__(self, body: dict[str, Any], before: int, flying: Counter[str]) -> bool:
-        self.lately.append(flying.total())
-        return max(self.lately) > 1
 
 
 MORE = 160

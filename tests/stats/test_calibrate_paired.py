@@ -37,7 +37,7 @@ def _p(job: Job) -> list[float]:
         Job("Beta(.5, 9.5)", 30, 3),  # .151 and .029
         Job("flip rate .034", 198, 10, altered=0.04),  # the exchange test alone: .131 and .051
         Job("flip rate .034", 198, 3, 3, altered=0.04),
-        Job("ROUGE-like", 30, 3, texts=True),
+        Job("ROUGE-like", 40, 1, texts=True),
     ],
     ids=lambda job: f"{job.name}, {job.before}, {job.after}" if isinstance(job, Job) else None,
 )
