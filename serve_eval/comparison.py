@@ -37,7 +37,7 @@ from serve_eval.meeting import Meeting, Seat
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.runner import Progress
 from serve_eval.schema import HOLDOUT, Comparison, Divergence, Endpoint, Plan, Spec, lives
-from serve_eval.twin_verdict import SCHEMA_VERSION, check_rule, compared, same_fingerprints
+from serve_eval.twin_verdict import SCHEMA_VERSION, check_rule, compared, reference_runs_needed, same_fingerprints
 
 PLAN_FILE, RESULT_FILE, AGAIN, SERVERS = "compare.json", "comparison.json", "again", "servers"
 SELF, SHOW_FLIPS = 200, 20
@@ -192,7 +192,12 @@ def _beside(finished: Path, prepared: Sequence[PreparedTask]) -> list[PreparedTa
 
 
 def _check_alike(a: Side, b: Side, runs: Sequence[_Run], rules: Rules) -> None:
-    """Raises NotComparableError when A and B do not ask or score the same."""
+    """Raises NotComparableError when A and B do not ask or score the same, or A has too few runs for the rule."""
+    if (needed := reference_runs_needed(rules.rule)) > a.plan.repeats:
+        raise NotComparableError(
+            f"--verdict {rules.rule.name}: A is the reference, and has to answer each prompt {needed} times or more",
+            hint=f"Give --repeats {needed}, or more.",
+        )
     prints = {run.side: {p.task.name: p.fingerprint for p in run.prepared} for run in runs}
     for name, side in (("A", a), ("B", b)):
         if side.folder is not None:

@@ -8,12 +8,11 @@ finished early beyond the first unfinished sample waits, since quick answers are
 from __future__ import annotations
 
 import math
-import random
-from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from serve_eval import pairing
+from serve_eval import pairing, reference_samples
+from serve_eval.order import arranged, task_seed
 from serve_eval.preparation import PreparedTask
 from serve_eval.schema import MEAN, PAIRED_RULES, EarlyStop, Spec
 from serve_eval.stats.classic import Decision, classic_test
@@ -51,6 +50,7 @@ class Prefix:
         metric = tally.task.metric
         low, high = sorted((self._sign * _known(metric.lo), self._sign * _known(metric.hi)))
         self._low, self._high, self._scale = low, high, metric.scale
+        self._range = _known(metric.lo), _known(metric.hi)
         self._hold = DriftHold(len(order), low)
         test.held = self._hold.holds
 
@@ -74,6 +74,8 @@ class Prefix:
                 break
             reference = None if before is None else self._sign * before[i % len(before)]
             offset = reference or 0.0
+            if before is not None:
+                score = reference_samples.as_stored(score, *self._range)
             if math.isnan(score):
                 self._hold.add(None, reference)
                 test.update_missing(self._low - offset, self._high - offset)
@@ -140,6 +142,8 @@ def watch(p: PreparedTask, tally: Tally, verdict: Spec, *, eps: float, seed: int
     if verdict.name in PAIRED_RULES:
         if before is None:
             return None, note or "no early stop: the reference has no scores per sample"
+        if pairing.runs_differ(p.dataset, p.reference):
+            return None, "no early stop: the reference's runs differ as a whole, for which only the end can allow"
         default = MARGIN if verdict.name == "noninferiority" else abs(threshold - p.reference.value)
         margin = verdict.options.get("margin")
         points = default if margin is None else float(margin)  # type: ignore[arg-type]
@@ -153,8 +157,7 @@ def watch(p: PreparedTask, tally: Tally, verdict: Spec, *, eps: float, seed: int
         margin_left = sign * (math.fsum(before) / len(before) - threshold / metric.scale)
         span = metric.hi - metric.lo
         test = EarlyClassic.paired(n, margin_left, eps=eps, span=span, max_missing=max_missing)
-    order = array("q", range(n))
-    random.Random(f"{seed}:order:{p.task.name}").shuffle(order)
+    order = arranged(tally.samples, range(n), "random", task_seed(seed, p.task.name))
     prefix = Prefix(tally, test, order, seed=seed, higher_is_better=higher, before=before, rule=verdict.name)
     return prefix, note
 

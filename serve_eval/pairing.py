@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval import reference_samples
-from serve_eval.errors import ReferenceFileError
+from serve_eval.errors import ReferenceFileError, ServeEvalError
 from serve_eval.fingerprint import sample_key
 from serve_eval.reference_samples import SampleScores
 from serve_eval.schema import MEAN, Dataset, Reference, Task
@@ -70,12 +70,26 @@ def with_reference(
     if stored is None:
         return None, why
     from serve_eval.stats.pairs import pair
+    from serve_eval.stats.run_effects import effect_of
 
     higher = task.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
     before = [[run[place] for place in places] for run in stored.runs]
     lo, hi = stored.lo, stored.hi
     now = [[reference_samples.as_stored(score, lo, hi) for score in run] for run in runs]
-    return pair(before, now, lo=lo, hi=hi, higher_is_better=higher), None
+    try:
+        pairs = pair(before, now, lo=lo, hi=hi, higher_is_better=higher)
+    except ServeEvalError as error:
+        return None, f"not paired with the reference: {error}"
+    return replace(pairs, reference_effect=effect_of([list(run) for run in stored.runs])), None
+
+
+def runs_differ(dataset: Dataset, reference: Reference) -> bool:
+    """Whether the reference's runs differ as a whole, so that errors have to be inflated for it."""
+    from serve_eval.stats.run_effects import effect_of
+
+    stored, _, _ = _stored(dataset, reference)
+    effect = None if stored is None else effect_of([list(run) for run in stored.runs])
+    return effect is not None and effect.inflation > 1.0
 
 
 def stored_runs(dataset: Dataset, reference: Reference) -> tuple[list[array[float]], float, float] | None:

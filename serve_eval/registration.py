@@ -78,9 +78,9 @@ def effect_of_runs(runs: Sequence[array[float]]) -> RunEffect | None:
     """Test whether the runs of a reference differ as a whole; None where they are too few or vary too little."""
     if len(runs) < 2:
         return None
-    from serve_eval.stats.run_effects import effect_within
+    from serve_eval.stats.run_effects import effect_of
 
-    return effect_within([list(run) for run in runs])
+    return effect_of([list(run) for run in runs])
 
 
 def differ_as_a_whole(effect: RunEffect | None) -> str | None:

@@ -367,7 +367,7 @@ def _write(run: Path, to: Path, plan: Plan, work: Sequence[_Work], report: Mappi
             kept = [
                 Path(place) / f"{file_stem(name)}.jsonl" for place in ("samples", FOLDER, JUDGED) for name in prints
             ]
-            for place in (Path(run_folder.ENVIRONMENT_FILE), Path(ORDER_FILE), *kept):
+            for place in (*map(Path, (run_folder.ENVIRONMENT_FILE, ORDER_FILE, run_folder.LOOKS_FILE)), *kept):
                 if (run / place).exists():
                     (folder / place).parent.mkdir(mode=0o700, exist_ok=True)
                     _copy_private(run / place, folder / place)

@@ -47,12 +47,18 @@ def check_rule(rule: Spec) -> None:
     make = folders.load(VERDICTS, rule.name)
     module = sys.modules[make.__module__]
     if not getattr(module, "NEEDS_PAIRS", False):
-        raise PlanError(f"--verdict: {rule.name} does not compare pairs", hint="paired or noninferiority.")
+        raise PlanError(f"--verdict: {rule.name} does not compare pairs", hint="paired, noninferiority or anchors.")
     options = folders.check_options(make, rule.options, f"verdict.{rule.name}")
     try:
         module.check(**options)
     except PlanError as error:
         raise PlanError([f"verdict{problem}" for problem in error.problems]) from error
+
+
+def reference_runs_needed(rule: Spec) -> int:
+    """The least number of runs of A for which the rule can decide anything."""
+    make = folders.load(VERDICTS, rule.name)
+    return int(getattr(sys.modules[make.__module__], "NEEDS_REFERENCE_RUNS", 1))
 
 
 def compared(

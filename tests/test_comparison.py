@@ -225,6 +225,14 @@ class _Stops:
             self._stop()
 
 
+def test_anchors_of_one_run_are_refused_before_anything_is_sent(plan: Plan, tmp_path: Path) -> None:
+    rules = Rules(rule=Spec(name="anchors"), again=0)
+    sides = Side(plan=_at(plan, "http://127.0.0.1:9")), Side(plan=_at(plan, "http://127.0.0.1:9"))
+    with pytest.raises(NotComparableError, match="answer each prompt 2 times or more") as caught:
+        asyncio.run(compare(*sides, rules, tmp_path / "out", environ={}))
+    assert "--repeats 2" in caught.value.hint
+
+
 def test_sides_that_ask_otherwise_are_refused_before_anything_is_sent(
     plan: Plan, steady: SimulatorConfig, tmp_path: Path
 ) -> None:

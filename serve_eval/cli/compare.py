@@ -33,7 +33,9 @@ def compare(
         list[str] | None,
         typer.Option("--set", help="An option of a task, gsm8k.max_tokens=512, or of the verdict. Repeatable."),
     ] = None,
-    verdict: Annotated[str, typer.Option("--verdict", help="paired or noninferiority.")] = "paired",
+    verdict: Annotated[
+        str, typer.Option("--verdict", help="paired, noninferiority or (with --repeats) anchors.")
+    ] = "paired",
     margin: Annotated[
         float | None,
         typer.Option("--margin", help="Drop in points that matters (default: paired the classic test's own, else 1)."),

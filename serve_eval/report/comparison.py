@@ -80,7 +80,7 @@ def _explain(task: ComparedTask, console: Console) -> None:
         no = "is" if told.noninferior else "is not"
         say(console, f"{name}: {paired_text(told).replace('1 reference run', 'A')}")
         if told.anchors is not None:
-            say(console, f"{name}: {anchors_text(told.anchors).replace('the last reference run', 'the last run of A')}")
+            say(console, f"{name}: {anchors_text(told.anchors).replace('reference run', 'run of A')}")
         say(console, f"{name}: a drop of the margin of {told.margin:.3f} points {no} excluded{kept}")
     if task.agreement.prompts:
         say(console, f"{name}: texts of A and B: {_agreement(task.agreement)}")

@@ -285,8 +285,8 @@ def anchors_text(told: AnchorComparison) -> str:
     """The test of the prompts that were always right, in a line."""
     p = "" if told.p is None else f"; p {told.p:.4f} if it is the same endpoint"
     return (
-        f"of {told.anchors} prompts that were always right before, {told.candidate_lost} are wrong now, "
-        f"{told.reference_lost} in the last reference run{p}"
+        f"{told.anchors} prompts were right in every reference run but the last; {told.candidate_lost} of them are "
+        f"wrong now, {told.reference_lost} were in that last run{p}"
     )
 
 

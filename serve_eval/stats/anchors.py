@@ -1,4 +1,4 @@
-"""Did it lose what it always could? The anchors: prompts that the reference had right every time.
+"""Test for losses among the anchors, the prompts that the reference had right every time.
 
 Of K reference runs all but the last choose the anchors, the prompts with the best score in each of them. The last
 registered run, which had no part in the choice, is then paired with the candidate on the anchors alone. Where the

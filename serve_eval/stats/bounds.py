@@ -1,4 +1,4 @@
-"""How large can the drop be? Confidence bounds, non-inferiority and equivalence for a set of pairs.
+"""Bound the size of a drop: confidence bounds, non-inferiority and equivalence for a set of pairs.
 
 Right/wrong pairs take Tango's score bounds, other scores within a range the same score for any values. Scores without a
 range take the t bounds, but only from 30 changed prompts on: with few changes the t interval is far too short, and with

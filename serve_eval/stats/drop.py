@@ -1,4 +1,4 @@
-"""Is a drop proven? One p-value for a set of pairs, by the test that fits them.
+"""Test whether a drop is proven: one p-value for a set of pairs, by the test that fits them.
 
 A lower value has two innocent explanations: the endpoint's own noise, under which each run of either side is equally
 likely to be the candidate (`exchange`), and a change that alters some answers for good and loses as many as it wins, as
@@ -24,8 +24,8 @@ from serve_eval.stats.run_effects import inflated_p
 class Method(StrEnum):
     """AUTO is mid-p McNemar for plain right/wrong pairs and PERMUTATION for all others.
 
-    EXCHANGE tests the same endpoint alone: it sees more, and takes any build that changes answers for good for worse or
-    better too often. PAIRED_T is right for many prompts and one run a side only.
+    EXCHANGE tests for the same endpoint alone: it has more power, and too often calls a build worse that changes
+    answers for good. PAIRED_T is right for many prompts and one run a side only.
     """
 
     AUTO = "auto"

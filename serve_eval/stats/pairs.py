@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from serve_eval.stats.inputs import FloatArray, IntArray
+    from serve_eval.stats.run_effects import RunEffect
+
+ROUNDING = 1e-12
+"""Differences below this share of the largest score come from averaging equal scores."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +36,8 @@ class Pairs:
     `binary`: each difference is -1, 0 or 1 from one run a side without weights or clusters, so that McNemar's test
     applies. `down` and `up` count right-to-wrong and wrong-to-right between the first run of either side; None where
     scores are not binary. `reference` and `candidate` are the scores as given, one row per run, NaN where missing;
-    `bad` and `good` are the ends of the metric's range.
+    `bad` and `good` are the ends of the metric's range. `reference_effect` is what all prompts of the reference tell of
+    effects of its whole runs, where these are only some of them.
     """
 
     reference: FloatArray
@@ -48,6 +53,7 @@ class Pairs:
     binary: bool
     down: int | None
     up: int | None
+    reference_effect: RunEffect | None = None
 
     @property
     def reference_runs(self) -> int:
@@ -139,8 +145,8 @@ def pair(
         )
     sign = 1.0 if higher_is_better else -1.0
     bad, good = (lo, hi) if higher_is_better else (hi, lo)
-    worst = sign * (_filled(candidate, bad) - _filled(reference, good))
-    best = sign * (_filled(candidate, good) - _filled(reference, bad))
+    worst = _rounded(sign * (_filled(candidate, bad) - _filled(reference, good)), reference)
+    best = _rounded(sign * (_filled(candidate, good) - _filled(reference, bad)), reference)
     if not (worst == best).any():
         raise ServeEvalError(
             f"none of the {n} prompts has a score on both sides",
@@ -198,6 +204,15 @@ def _filled(scores: FloatArray, value: float) -> FloatArray:
 
     filled: FloatArray = numpy.where(numpy.isnan(scores), value, scores).mean(axis=0)
     return filled
+
+
+def _rounded(differences: FloatArray, reference: FloatArray) -> FloatArray:
+    """The differences with 0 for what only rounding made."""
+    import numpy
+
+    largest = float(numpy.nanmax(numpy.abs(reference), initial=0.0))
+    differences[numpy.abs(differences) <= ROUNDING * largest] = 0.0
+    return differences
 
 
 def _binary(scores: FloatArray) -> bool:

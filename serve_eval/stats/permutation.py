@@ -36,6 +36,8 @@ DRAWS = 9_999
 MAX_FREQUENCIES = 1_500
 """Frequencies at which the characteristic function is evaluated before permutations are drawn instead."""
 FREQUENCIES_AT_ONCE = 32
+TINY = 1e-200
+"""Probabilities below this are taken for 0."""
 DECAYED = 1e-12
 """Size of the characteristic function that adds nothing any more, and the least p that the inversion gives."""
 REACH = 10.0
@@ -163,6 +165,7 @@ def _summed(steps: IntArray, candidate_runs: int) -> PermutationTest | None:
         return None
     total = numpy.ones(1)
     for row, count in sorted(zip(rows.tolist(), counts.tolist(), strict=True), key=lambda one: one[1] * one[0][-1]):
+        total[total < TINY] = 0.0
         total = numpy.convolve(total, _power(_one_prompt(row, candidate_runs), count))
     observed = int(steps[-candidate_runs:].sum())
     below, at = float(total[:observed].sum()), float(total[observed])
@@ -186,8 +189,9 @@ def _power(one: FloatArray, count: int) -> FloatArray:
     """The distribution of the sum of `count` independent draws, by repeated squaring."""
     import numpy
 
-    result, square = numpy.ones(1), one
+    result, square = numpy.ones(1), one.copy()
     while count:
+        square[square < TINY] = result[result < TINY] = 0.0  # numbers near the smallest ones slow a sum down
         if count & 1:
             result = numpy.convolve(result, square)
         count >>= 1
@@ -228,6 +232,8 @@ def _inverted(units: FloatArray, candidate_runs: int) -> float | None:
         total += float((numpy.exp(logs) * numpy.sin(angles - frequencies * observed) / places).sum())
         if (logs[-1] < math.log(DECAYED)) and frequencies[-1] * spread >= REACH / 2.0:
             return min(1.0, max(DECAYED, 0.5 - total / math.pi))
+        if frequencies[-1] * spread > 4.0 * REACH and logs[-1] > -4.0:
+            return None  # a few large scores decide, and their sum is far from a bell
     return None
 
 

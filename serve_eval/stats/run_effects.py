@@ -1,4 +1,4 @@
-"""Do whole runs differ, beyond what their prompts explain? Then a paired test must allow for it.
+"""Detect differences between whole runs that their prompts do not explain, and allow for them in paired tests.
 
 Prompts are independent given the endpoint only where nothing moves a whole run at once: a replica, a time of day, a
 batch size. Such an effect is shared by all prompts of a run, so that the error of a mean shrinks less than their number
@@ -17,6 +17,7 @@ from serve_eval.stats.instability import instability
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from serve_eval.stats.inputs import FloatArray, IntArray
     from serve_eval.stats.pairs import Pairs
 
 ALPHA = 0.05
@@ -27,7 +28,7 @@ MIN_VARIED = 10
 
 @dataclass(frozen=True, slots=True)
 class RunEffect:
-    """Cochran's Q of both sides together, with its degrees of freedom and p. `inflation` is the factor on every
+    """Cochran's Q of the runs of one side, with its degrees of freedom and p. `inflation` is the factor on every
     standard error: sqrt(Q / df) where p <= ALPHA, else 1."""
 
     q: float
@@ -37,31 +38,41 @@ class RunEffect:
 
 
 def run_effect(pairs: Pairs) -> RunEffect | None:
-    """Test whether the runs of either side differ as a whole. None where no side has two runs with enough variation."""
-    return effect_within(pairs.reference, pairs.candidate)
+    """Test whether the runs of either side differ as a whole; of several effects the one that inflates most.
+
+    Each side is tested by itself, and the reference also on all the prompts that it was registered with
+    (`pairs.reference_effect`), of which a subset would show less. None where no side has two runs that vary enough.
+    """
+    weights = pairs.weights if pairs.weighted else None
+    own = [effect_of(runs, weights, pairs.clusters) for runs in (pairs.reference, pairs.candidate)]
+    found = [effect for effect in (pairs.reference_effect, *own) if effect is not None]
+    return max(found, key=lambda effect: effect.inflation, default=None)
 
 
-def effect_within(*sides: ArrayLike) -> RunEffect | None:
-    """Test whether the runs of any side, a row each with a column per prompt, differ as a whole.
+def effect_of(
+    scores: ArrayLike, weights: FloatArray | None = None, clusters: IntArray | None = None
+) -> RunEffect | None:
+    """Test whether runs, a row each with a column per prompt, differ as a whole.
 
-    None where no side has two runs with enough variation.
+    Prompts of one cluster count as one. None for a single run, and where fewer than MIN_VARIED prompts varied.
     """
     import numpy
     from scipy.special import chdtrc
 
-    q, df = 0.0, 0
-    for side in sides:
-        runs = numpy.asarray(side, dtype=numpy.float64)
-        complete = runs[:, ~numpy.isnan(runs).any(axis=0)]
-        if len(runs) < 2 or int((complete != complete[0]).any(axis=0).sum()) < MIN_VARIED:
-            continue
-        found = instability(complete)
-        assert found.cochran_q is not None
-        q, df = q + found.cochran_q, df + found.df
-    if df == 0:
+    from serve_eval.stats.paired_t import unit_sums
+
+    runs = numpy.asarray(scores, dtype=numpy.float64)
+    known = ~numpy.isnan(runs).any(axis=0)
+    complete = runs[:, known] if weights is None else runs[:, known] * weights[known]
+    if clusters is not None:
+        codes = numpy.unique(clusters[known], return_inverse=True)[1]
+        complete = numpy.stack([unit_sums(row, codes) for row in complete])
+    if len(runs) < 2 or int((complete != complete[0]).any(axis=0).sum()) < MIN_VARIED:
         return None
-    p = float(chdtrc(df, q))
-    return RunEffect(q, df, p, math.sqrt(q / df) if p <= ALPHA else 1.0)
+    found = instability(complete)
+    assert found.cochran_q is not None
+    p = float(chdtrc(found.df, found.cochran_q))
+    return RunEffect(found.cochran_q, found.df, p, math.sqrt(found.cochran_q / found.df) if p <= ALPHA else 1.0)
 
 
 def inflated_p(p: float, inflation: float) -> float:

@@ -129,8 +129,14 @@ def corrected(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteRow]
 
 
 def _unproven(row: SuiteRow) -> SuiteRow:
-    """A row of the paired or the anchors rule when no drop is proven."""
+    """A row of the paired or the anchors rule when no drop is proven.
+
+    The anchors rule has no margin that could be left open: what it does not prove passes, as it does alone.
+    """
     why = f"not proven among the suite's tests: p {row.p:.4f} is {row.p_holm:.4f} after Holm's correction"
+    if row.finding == "FAIL" and row.rule == "anchors":
+        warnings = (*row.warnings, f"a loss among the anchors is {why}")
+        return replace(row, outcome=VerdictOutcome.PASS, finding="PASS", reasons=(), warnings=warnings)
     if row.finding == "FAIL":
         reasons = (*row.reasons, f"margin_not_excluded: {why}")
         return replace(row, outcome=VerdictOutcome.INCONCLUSIVE, finding="INCONCLUSIVE", reasons=reasons)

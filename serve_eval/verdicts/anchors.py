@@ -60,5 +60,5 @@ def judge(
 
 
 def _lost(anchors: int, candidate: int, reference: int) -> str:
-    lost = f"{candidate} of {anchors} prompts that were always right"
-    return f"anchors_lost: {lost}, and {reference} in the last reference run"
+    right = f"{anchors} prompts that were right in every reference run but the last"
+    return f"anchors_lost: {candidate} of {right}, which had {reference} of them wrong"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from serve_eval import validity
 from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
+from serve_eval.stats.judgement import MIN_UNITS
 from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts import _classic
 from serve_eval.verdicts._paired import check_margin, compare
@@ -47,7 +48,8 @@ def judge(
     reasons: tuple[str, ...] = ()
     if few is not None:
         outcome = VerdictOutcome.INCONCLUSIVE
-        reasons = (f"{few}: {told.pairs} prompts are no test; ask ten or more",)
+        unit = "prompts" if few == "too_few_pairs" else "clusters of prompts"
+        reasons = (f"{few}: a verdict takes at least {MIN_UNITS} {unit}",)
     elif told.noninferior and not too_many:
         outcome = VerdictOutcome.PASS
     elif told.upper is not None and told.upper < -margin:

@@ -96,6 +96,22 @@ def test_one_prompt_is_too_few_and_so_is_one_cluster() -> None:
     assert (cluster.reasons, cluster.test.p) == ((Reason.TOO_FEW_PAIRS,), None)
 
 
+@pytest.mark.parametrize("method", ["exchange", "signflip", "permutation"])
+def test_a_missing_answer_counts_as_worst_for_the_upper_end_of_p_and_as_best_for_the_lower(method: str) -> None:
+    reference = numpy.ones((3, 40))
+    answers = [numpy.ones(40) for _ in range(3)]
+    for scores, missing in zip(answers, (1.0, 0.0, NAN), strict=True):
+        scores[:3], scores[3:7] = 0.0, missing
+    best, worst, open_ends = (
+        drop_test(pair(reference, scores, lo=0.0, hi=1.0, higher_is_better=True), method) for scores in answers
+    )
+    assert best.p is not None
+    assert worst.p is not None
+    assert worst.p < best.p
+    assert open_ends.p_range == pytest.approx((worst.p, best.p))
+    assert open_ends.p == pytest.approx(best.p)
+
+
 @pytest.mark.parametrize(("prompts", "found"), [(2, False), (9, False), (10, True)])
 def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts: int, found: bool) -> None:
     """Two prompts that dropped alike once gave p = 0 and FAIL."""

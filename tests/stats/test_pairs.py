@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,3 +124,9 @@ def test_scores_that_cannot_be_paired_are_refused_with_what_to_do(
     with pytest.raises(ServeEvalError, match=message) as caught:
         pair(**given_arguments)
     assert hint in caught.value.hint
+
+
+def test_averages_of_equal_scores_differ_by_nothing() -> None:
+    scores = numpy.random.default_rng(0).random(1000)
+    pairs = pair([scores] * 3, scores, lo=-math.inf, hi=math.inf, higher_is_better=True)
+    assert not pairs.differences.any()

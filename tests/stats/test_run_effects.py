@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from serve_eval.stats.instability import instability
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.stats.run_effects import inflated_bound, inflated_p, run_effect
+from serve_eval.stats.run_effects import effect_of, inflated_bound, inflated_p, run_effect
 
 
 def _pairs(sd: float, seed: int, runs: int = 5, n: int = 600) -> Pairs:
@@ -54,6 +55,37 @@ def test_both_sides_tell_of_run_effects() -> None:
     pairs = _pairs(0.6, 3)
     turned = pair(pairs.candidate, pairs.reference, lo=0.0, hi=1.0, higher_is_better=True)
     assert run_effect(turned) == run_effect(pairs)
+
+
+def test_what_the_whole_reference_shows_is_allowed_for_on_a_subset() -> None:
+    whole = _pairs(0.4, 5)
+    effect = effect_of(whole.reference)
+    assert effect is not None
+    assert effect.inflation > 1.5
+    few = pair(whole.reference[:, :40], whole.candidate[:, :40], lo=0.0, hi=1.0, higher_is_better=True)
+    alone = run_effect(few)
+    assert alone is not None
+    assert alone.inflation == 1.0
+    assert run_effect(replace(few, reference_effect=effect)) == effect
+
+
+def test_calm_runs_of_the_candidate_do_not_hide_what_the_reference_shows() -> None:
+    pairs = _pairs(0.4, 5)
+    calm = _pairs(0.0, 6, runs=8).reference
+    both = pair(pairs.reference, calm, lo=0.0, hi=1.0, higher_is_better=True)
+    assert run_effect(both) == effect_of(pairs.reference)
+
+
+def test_alike_prompts_of_a_cluster_are_no_effect_of_runs() -> None:
+    found = 0
+    for seed in range(60):
+        random = numpy.random.default_rng(seed)
+        passages = (random.random((4, 60)) < 0.6).astype(float)
+        scores = numpy.repeat(passages, 10, axis=1)
+        clusters = [i // 10 for i in range(600)]
+        effect = run_effect(pair(scores[:3], scores[3], lo=0.0, hi=1.0, higher_is_better=True, clusters=clusters))
+        found += effect is not None and effect.inflation > 1.0
+    assert found <= 9  # 3 on average; without the clusters 3 of 4
 
 
 def test_few_prompts_that_vary_tell_nothing() -> None:
