@@ -271,7 +271,7 @@ def paired_text(paired: PairedComparison) -> str:
     if paired.down is not None:
         said.append(f"{paired.down} turned wrong, {paired.up} turned right")
     if paired.p is not None:
-        said.append(f"p {paired.p:.4f} ({paired.method})")
+        said.append(f"p {p_text(paired.p)} ({paired.method})")
     if paired.lower is not None:
         excluded = (
             f"a drop larger than {max(0.0, -paired.lower):.3f} points is excluded at {100.0 * (1.0 - paired.alpha):g}%"
@@ -281,9 +281,14 @@ def paired_text(paired: PairedComparison) -> str:
     return "; ".join(said)
 
 
+def p_text(p: float) -> str:
+    """A p-value with four digits, as a bound where these are all zeros."""
+    return f"{p:.4f}" if p >= 0.0001 else "< .0001"
+
+
 def anchors_text(told: AnchorComparison) -> str:
     """The test of the prompts that were always right, in a line."""
-    p = "" if told.p is None else f"; p {told.p:.4f} if it is the same endpoint"
+    p = "" if told.p is None else f"; p {p_text(told.p)} if it is the same endpoint"
     return (
         f"{told.anchors} prompts were right in every reference run but the last; {told.candidate_lost} of them are "
         f"wrong now, {told.reference_lost} were in that last run{p}"
