@@ -52,7 +52,7 @@ Kinds = Callable[[Sequence[int]], Mapping[str, list[Hashable]]]
 """From the places of prompts in the protocol to the kinds of these prompts, by what tells them apart."""
 
 
-class Known(NamedTuple):
+class AttributedAnswer(NamedTuple):
     """The outcome of a sample whose worker is known: `place` is its position in the protocol."""
 
     line: Served
@@ -73,13 +73,13 @@ def attributed(
     kinds: Kinds = lambda places: {},
 ) -> Attribution:
     """The attribution of a task. `fates` are the samples with their scores (NaN: failed) and whether there was no text,
-    `records` what was had of them, `served` what is known of who answered.
+    `records` their answers, `served` which worker gave each answer, where known.
 
     `expected` is what a reference lets expect of each prompt, `prompts` how many there are where samples are repeats of
     them (None: no repeats). `kinds` tells what prompts at some places can be told apart by, and the kind of each.
     """
     results = _results(records)
-    known = list[Known]()
+    known = list[AttributedAnswer]()
     planned = 0
     for place, (name, value, empty) in enumerate(fates):
         planned += 1
@@ -87,7 +87,7 @@ def attributed(
             started_s, response = found
             line = next((one for one in served.get(name, ()) if one.started_s == started_s), None)
             if line is not None:
-                known.append(Known(line, place, value, empty, response))
+                known.append(AttributedAnswer(line, place, value, empty, response))
     how = Counter(one.line.how for one in known)
     measures, dealt_by = compared(known, metric, expected, prompts or planned, kinds)
     return Attribution(
@@ -110,7 +110,7 @@ def attributed(
 
 
 def compared(
-    known: Sequence[Known], metric: Metric, expected: Expected | None, prompts: int, kinds: Kinds
+    known: Sequence[AttributedAnswer], metric: Metric, expected: Expected | None, prompts: int, kinds: Kinds
 ) -> tuple[dict[str, list[Cell]], tuple[str, ...]]:
     """Count who gave how many bad answers, by measure and among which prompts, and name what the router's choice had to
     do with. Arguments are those of `attributed`."""
@@ -127,7 +127,7 @@ def compared(
 
 
 def _wrong_ones(
-    scored: Sequence[tuple[Known, tuple[Hashable, ...]]], metric: Metric, expected: Expected | None
+    scored: Sequence[tuple[AttributedAnswer, tuple[Hashable, ...]]], metric: Metric, expected: Expected | None
 ) -> list[tuple[Served, bool, tuple[Hashable, ...]]]:
     """Return who gave which answers, whether they are wrong, and which of them are compared with one another."""
     if expected is None:
@@ -141,7 +141,7 @@ def _wrong_ones(
 
 
 def _dealt_by(
-    known: Sequence[Known], expected: Expected | None, prompts: int, kinds_of: Kinds
+    known: Sequence[AttributedAnswer], expected: Expected | None, prompts: int, kinds_of: Kinds
 ) -> dict[str, list[Hashable]]:
     """Return what the choice of the workers had to do with, with the kind of each answer's prompt.
 

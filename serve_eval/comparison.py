@@ -64,8 +64,8 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Run:
-    """What is asked: by a plan with its model, into a run folder. `side` is A or B, also for second answers. `seed` is
-    that of the random order, known once the folder is held."""
+    """A run of the comparison: a plan with its model, and its run folder. `side` is A or B, also for second answers.
+    `seed` is that of the random order, known once the folder is held."""
 
     side: str
     plan: Plan

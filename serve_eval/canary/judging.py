@@ -43,8 +43,8 @@ class Rules:
 def questions_of(state: State, rules: Rules, most: int) -> list[int]:
     """Choose the prompts of the next round, `most` at the most: the baseline's next ones, after it a random subset.
 
-    Each subset is drawn from the whole pool anew, whatever came in the rounds before: the bets rest on that alone.
-    Where the rounds' means are bet on, it holds hard and easy prompts in the pool's shares.
+    Draw each subset from the whole pool, independently of earlier rounds: the bets rest on that alone. With
+    `round_means` a subset holds hard and easy prompts in the pool's shares.
     """
     left = _left(state)
     rng = random.Random(f"{state.seed}:{state.rounds + 1}")

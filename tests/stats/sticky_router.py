@@ -9,7 +9,7 @@ import numpy
 from scipy.stats import beta
 
 from serve_eval.against_reference import expected
-from serve_eval.attribution import WRONG, Known, compared
+from serve_eval.attribution import WRONG, AttributedAnswer, compared
 from serve_eval.prompt_kinds import SUBJECT
 from serve_eval.schema import Metric
 from serve_eval.served import Served
@@ -65,7 +65,7 @@ def played(
         for name in range(SERVERS)
     ]
     measures, dealt_by = compared(
-        [Known(lines[server[i]], i, float(values[i]), empty=False, response=None) for i in range(answers)],
+        [AttributedAnswer(lines[server[i]], i, float(values[i]), empty=False, response=None) for i in range(answers)],
         Metric(),
         expected(runs, lo=0.0, hi=1.0, higher_is_better=True),
         answers,
