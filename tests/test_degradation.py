@@ -90,7 +90,7 @@ def test_a_fall_is_noticed_more_often_and_sooner_against_the_reference(
     assert sum(at <= 140 for at in noticed[False]) <= soon_alone
 
 
-@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("runs", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_sound_runs_are_accused_against_the_reference_no_more_often_than_alone(runs: int) -> None:
     accused = 0
     for seed in range(300):

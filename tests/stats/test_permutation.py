@@ -62,7 +62,7 @@ def test_a_prompt_counts_by_how_often_it_was_right() -> None:
     assert sign_flip_test(runs[3] - runs[:3].mean(axis=0)).p_exact == pytest.approx(0.5**4)
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 1), (3, 3), (9, 2)])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 1), (3, 3), pytest.param(9, 2, marks=pytest.mark.slow)])
 def test_sums_inversion_and_draws_agree(before: int, after: int) -> None:
     random_ = numpy.random.default_rng(7)
     runs = random_.beta(5, 8, 300) + random_.normal(0.0, 0.05, (before + after, 300))
