@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-slow test-peer test-peers test-gpu test-slurm lint calibrate detectors bench bench-launch bench-embedded fuzz clean
+.PHONY: demo test test-slow test-slow-part test-peer test-peers test-gpu test-slurm lint calibrate detectors attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -17,8 +17,17 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1
 test: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
 
+SLOW = "slow and not slurm and not peers and not gpu"
+
 test-slow: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m "slow and not slurm and not peers and not gpu"
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m $(SLOW)
+
+# One part of them, in at most three minutes; which one, the number of commits picks. PART=3 runs that part.
+PART = auto
+
+test-slow-part: $(VENV)/.dev
+	PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 180 \
+	  $(BIN)/python -m pytest -q -p tests.slow_parts --slow-part $(PART) -m $(SLOW)
 
 # As root on Debian or Ubuntu: what is missing of SLURM is installed, and two nodes run on this machine for the tests.
 test-slurm: $(VENV)/.dev
@@ -56,6 +65,26 @@ calibrate: $(VENV)/.runtime
 detectors: $(VENV)/.dev
 	@$(BIN)/python -m tests.detectors
 
+# A run of 10,000 samples against a server with every known fault, killed thirty times: some minutes. ARGS="--seed 1"
+# draws other moments and faults, ARGS=--help tells the rest.
+attack: $(VENV)/.dev
+	@$(BIN)/python -m tests.attack $(ARGS)
+
+# What every task asks, hashed again after a change on purpose.
+golden-prompts: $(VENV)/.dev
+	@$(BIN)/python -m tests.tasks.golden_prompts
+
+# 500 small changes of the core, each of which the tests must notice, about an hour on two cores; an interrupted
+# run goes on. ARGS="--package journal" takes one package, ARGS=--survivors what survived an earlier run.
+mutants:
+	@$(MAKE) --no-print-directory VENV=.venv-mutants .venv-mutants/.mutants
+	@.venv-mutants/bin/python -m tests.mutants $(ARGS)
+
+$(VENV)/.mutants: $(VENV)/.dev tests/mutants/requirements.txt
+	@echo '*' > $(VENV)/.gitignore
+	@$(PIP) -r tests/mutants/requirements.txt
+	@touch $@
+
 # Coverage-guided, for two minutes; new inputs that it finds stay in a folder of its own.
 fuzz: $(VENV)/.dev
 	@$(PIP) atheris
@@ -63,14 +92,16 @@ fuzz: $(VENV)/.dev
 	$(BIN)/python tests/fuzz/readers.py -max_total_time=120 -max_len=600 outputs/fuzz tests/fuzz/corpus
 
 # The peers live in an environment of their own, so that all are measured on one Python; ARGS=--quick tries it out,
-# SAMPLES=100000 shortens the last part, the memory of a run of a million samples.
+# SAMPLES=100000 shortens the last part, a run of a million samples. A row or a part that ends in an error fails it, when
+# the other parts have run.
+BENCH = startup.py tasks.py "client_table.py $(ARGS)" rate_limits.py alarm.py "million.py $(SAMPLES)"
+
 bench:
+	@command -v wrk > /dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update -qq && apt-get install -y -qq wrk; } > /dev/null 2>&1; } \
+		|| echo "wrk is not installed: its row stays empty, and with it the goal beside it (Debian: apt-get install wrk)"
 	@$(MAKE) --no-print-directory VENV=.venv-bench .venv-bench/.peers
-	.venv-bench/bin/python bench/startup.py
-	.venv-bench/bin/python bench/tasks.py
-	.venv-bench/bin/python bench/client_table.py $(ARGS)
-	.venv-bench/bin/python bench/rate_limits.py
-	.venv-bench/bin/python bench/million.py $(SAMPLES)
+	@failed=; for part in $(BENCH); do .venv-bench/bin/python bench/$$part || failed="$$failed $${part%% *}"; done; \
+		[ -z "$$failed" ] || { echo "make bench failed in:$$failed" >&2; exit 1; }
 
 # Where the time goes before the first evaluated request of servers that are launched.
 bench-launch: $(VENV)/.dev
@@ -101,4 +132,4 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) .venv-bench build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .venv-bench .venv-mutants build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

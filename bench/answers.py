@@ -13,8 +13,11 @@ CHUNKS = 200
 
 _ID = re.compile(rb"\[\[ID\]\]\d+")
 _STREAM = re.compile(rb'"stream":\s*true')
+_LIMIT = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
+TOKENS = 202
+"""Tokens of a whole answer. A request that allows fewer gets as many, and finish_reason "length": the tool checks
+before a run that its limit is kept."""
 _WORK = " The number asked for follows from the steps that are given, one after another." * 9
-_USAGE = '{"prompt_tokens":1100,"completion_tokens":202,"total_tokens":1302}'
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -22,6 +25,18 @@ STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-E
 def wants_stream(body: bytes) -> bool:
     """Whether the request asks for an event stream. The quotes of a prompt are escaped: it cannot look so."""
     return _STREAM.search(body) is not None
+
+
+def tokens(body: bytes) -> int:
+    """Tokens of the answer: all of them, or as many as the request allows."""
+    found = _LIMIT.search(body)
+    return min(TOKENS, int(found.group(1))) if found else TOKENS
+
+
+def usage(completion_tokens: int) -> str:
+    """The counts of an answer, as JSON."""
+    total = 1100 + completion_tokens
+    return f'{{"prompt_tokens":1100,"completion_tokens":{completion_tokens},"total_tokens":{total}}}'
 
 
 def request_id(body: bytes) -> bytes:
@@ -39,18 +54,24 @@ class Whole:
     """Answers in one piece, of about 1.05 KB."""
 
     def __init__(self, *, chat: bool) -> None:
-        text = f'{_WORK}\\n#### 42","refusal":null}}' if chat else f'{_WORK}\\n#### 42"'
+        self._closing = '","refusal":null}' if chat else '"'
         said = '"message":{"role":"assistant","content":"' if chat else '"text":"'
         kind = "chat.completion" if chat else "text_completion"
         self._before = (
             f'{{"id":"cmpl-6f1e2d3c4b5a","object":"{kind}","created":1764000000,"model":"bench",'
             f'"choices":[{{"index":0,{said}'
         ).encode()
-        self._after = f'{text},"logprobs":null,"finish_reason":"stop"}}],"usage":{_USAGE}}}'.encode()
+        self._after = self._end(f"{_WORK}\\n#### 42", "stop", TOKENS)
+
+    def _end(self, text: str, finish: str, completion_tokens: int) -> bytes:
+        rest = f'"logprobs":null,"finish_reason":"{finish}"}}],"usage":{usage(completion_tokens)}}}'
+        return f"{text}{self._closing},{rest}".encode()
 
     def to(self, body: bytes) -> bytes:
         """The whole HTTP answer to a request's body."""
-        return http(self._before + request_id(body) + self._after)
+        allowed = tokens(body)
+        after = self._after if allowed == TOKENS else self._end(" word" * allowed, "length", allowed)
+        return http(self._before + request_id(body) + after)
 
 
 class Streamed:
@@ -63,13 +84,25 @@ class Streamed:
         )
         self._chat = chat
         self.piece = _chunk(self._event(" word").encode())
-        finish = self._event("", '"stop"').encode()
-        usage = f'{self._head}],"usage":{_USAGE}}}\n\n'.encode()
-        self.end = _chunk(finish) + _chunk(usage) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        self._end = self._closing("stop", TOKENS)
+
+    def _closing(self, finish: str, completion_tokens: int) -> bytes:
+        finished = self._event("", f'"{finish}"').encode()
+        counts = f'{self._head}],"usage":{usage(completion_tokens)}}}\n\n'.encode()
+        return _chunk(finished) + _chunk(counts) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
     def _event(self, text: str, finish: str = "null") -> str:
         said = f'"delta":{{"content":"{text}"}}' if self._chat else f'"text":"{text}"'
         return f'{self._head}{{"index":0,{said},"logprobs":null,"finish_reason":{finish}}}],"usage":null}}\n\n'
+
+    def length(self, body: bytes) -> int:
+        """Number of text pieces in the answer to a request."""
+        return min(CHUNKS, tokens(body))
+
+    def end(self, body: bytes) -> bytes:
+        """The events behind the last piece."""
+        allowed = tokens(body)
+        return self._end if allowed == TOKENS else self._closing("length", allowed)
 
     def first(self, body: bytes) -> bytes:
         """The first piece, which carries the id."""

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from answers import CHUNKS
+from one_client import ABSENT
 from processes import run
-from rows import Measured, NotMeasured, Row
+from rows import Measured, NotInstalled, NotMeasured, Row, Size
 from serving import Mode, Server
 
 AT_ONCE, AFTER_200_MS, SPACED_10_MS = Mode(), Mode(latency_ms=200), Mode(chunk_ms=10)
@@ -39,21 +40,21 @@ STREAMED = (
 )
 
 
-def client_rows(scale: float, scratch: Path) -> list[Row]:
-    """Every client and setting, with `scale` times as many requests but at least two for each in flight."""
-    rows = [_row(*of, chunks=0, scale=scale) for of in WHOLE]
-    return rows + [_row(*of, chunks=CHUNKS, scale=scale) for of in STREAMED]
+def client_rows(size: Size, scratch: Path) -> list[Row]:
+    """Every client and setting, with at least two requests for each in flight."""
+    rows = [_row(*of, chunks=0, size=size) for of in WHOLE]
+    return rows + [_row(*of, chunks=CHUNKS, size=size) for of in STREAMED]
 
 
-def _row(name: str, mode: Mode, in_flight: int, n: int, *, chunks: int, scale: float) -> Row:
-    n = max(int(n * scale), 2 * in_flight)
+def _row(name: str, mode: Mode, in_flight: int, n: int, *, chunks: int, size: Size) -> Row:
+    n = size.requests(n, 2 * size.in_flight(in_flight))
     shown = f"{name}, {'streamed' if chunks else 'client alone'}"
     return Row(
         name=shown,
         mode=mode,
         in_flight=in_flight,
         n=n,
-        run=_runner(name, in_flight, n, stream=bool(chunks)),
+        run=_runner(name, size.in_flight(in_flight), n, stream=bool(chunks)),
         chunks=chunks,
     )
 
@@ -64,6 +65,8 @@ def _runner(name: str, in_flight: int, n: int, *, stream: bool) -> Callable[[Ser
 
     def measure(server: Server) -> Measured:
         finished = run([sys.executable, script, name, "--base-url", server.base_url, *arguments], limit_s=120)
+        if finished.last_words.startswith(ABSENT):
+            raise NotInstalled(finished.last_words.removeprefix(ABSENT))
         if finished.code:
             raise NotMeasured(finished.last_words)
         told, seen = json.loads(finished.out), server.seen()

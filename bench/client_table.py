@@ -18,13 +18,13 @@ from client_rows import client_rows
 from goals import goals
 from lm_eval_rows import lm_eval_rows
 from machine import facts, load
-from rows import NotMeasured, Row, slope_ms
+from rows import TINY, NotInstalled, NotMeasured, Row, Size, slope_ms
 from serving import Mode, Server
 from tool_rows import mean_prompt, tool_rows
 from wrk_rows import wrk_rows
 
-ROW_MAKERS: tuple[Callable[[float, Path], list[Row]], ...] = (wrk_rows, client_rows, tool_rows, lm_eval_rows)
-"""Where the rows come from, given the scale and a folder for scratch files. More rows: one more function here."""
+ROW_MAKERS: tuple[Callable[[Size, Path], list[Row]], ...] = (wrk_rows, client_rows, tool_rows, lm_eval_rows)
+"""Functions that make the rows, given their size and a scratch folder. More rows: one more function here."""
 
 COLUMNS = ("", "answers after", "in flight", "n", "CPU ms/req", "us/chunk", "req/s", "wall s", "peak MB")
 COLUMNS += ("at server", "received", "ok")
@@ -49,6 +49,7 @@ def measure(rows: Sequence[Row], rounds: int) -> None:
                     row.runs.append(row.run(server))
                 except Exception as error:
                     row.problem = str(error) if isinstance(error, NotMeasured) else repr(error)
+                    row.failed = not isinstance(error, NotInstalled)
         print("\r\033[K", end="", file=sys.stderr)
 
 
@@ -111,16 +112,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="as many requests as this, times the usual")
     parser.add_argument("--quick", action="store_true", help="one round at a tenth of the requests: does it work?")
+    parser.add_argument("--tiny", action="store_true", help="every kind of row once, at the smallest size")
     parser.add_argument("--only", metavar="NAME,...", help="rows whose names begin with one of these")
     given = parser.parse_args()
-    rounds, scale = (1, 0.1) if given.quick else (given.rounds, given.scale)
+    rounds = 1 if given.quick or given.tiny else given.rounds
+    size = TINY if given.tiny else Size(scale=0.1 if given.quick else given.scale)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="serve-eval-bench-") as folder:
         scratch = Path(folder)
-        rows = [row for maker in ROW_MAKERS for row in maker(scale, scratch)]
+        rows = [row for maker in ROW_MAKERS for row in maker(size, scratch)]
         if given.only:
             wanted = tuple(name.strip() for name in given.only.split(","))
             rows = [row for row in rows if row.name.startswith(wanted)]
+        if given.tiny:
+            rows = list({row.name: row for row in rows}.values())
         print(*facts(), sep="\n")
         print(f"load average {load()} before")
         measure(rows, rounds)
@@ -129,10 +134,13 @@ def main() -> None:
         print()
         show_tools(rows)
         print(f"  prompts of the whole tools: {mean_prompt(scratch):.0f} characters on average")
-        print("\ngoals, by the figures above" + (" (a quick run: not meant to be judged)" if given.quick else ""))
-        for goal in goals(rows):
+        small = given.quick or given.tiny
+        print("\ngoals, by the figures above" + (" (a small run: not meant to be judged)" if small else ""))
+        for goal in goals(rows, rounds):
             print(goal)
     print(f"\n{time.monotonic() - began:.0f} s in all")
+    if failed := [row for row in rows if row.failed]:
+        sys.exit("\n".join(f"not measured: {row.name}: {row.problem}" for row in failed))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How fast the embedded model is: `python bench/embedded.py [PROBLEMS]`.
+"""Speed of the embedded model: `python bench/embedded.py [PROBLEMS [STARTS]]`.
 
 The time until it is ready, from the start of its process, and its answers to word problems, greedy, by chat. Those per
 second of the server's own processor time say what one core can do; the wall clock counts the client and whatever else
@@ -35,17 +35,17 @@ def cpu_s(endpoint: Endpoint) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def starts(folder: Path) -> None:
+async def starts(folder: Path, count: int) -> None:
     """Prints how long it takes to be ready."""
     wall, cpu = [], []
-    for _ in range(STARTS):
+    for _ in range(count):
         began = time.perf_counter()
         async with embedded.launch(LaunchContext(model=None, log_dir=folder)) as endpoint:
             wall.append(time.perf_counter() - began)
             cpu.append(cpu_s(endpoint))
     print(
         f"ready after {statistics.median(wall):.2f} s (fastest {min(wall):.2f}), "
-        f"{statistics.median(cpu):.2f} s of processor time; median of {STARTS} starts, load {load()}"
+        f"{statistics.median(cpu):.2f} s of processor time; median of {count} starts, load {load()}"
     )
 
 
@@ -75,10 +75,10 @@ async def answers(endpoint: Endpoint, asked: list[Problem], in_flight: int, *, s
     )
 
 
-async def main(count: int) -> None:
+async def main(count: int, ready: int) -> None:
     print("\n".join(facts()))
     with tempfile.TemporaryDirectory() as folder:
-        await starts(Path(folder))
+        await starts(Path(folder), ready)
         asked = list(islice(problems("test", 1), count))
         async with embedded.launch(LaunchContext(model=None, log_dir=Path(folder))) as endpoint:
             for in_flight, stream in WAYS:
@@ -86,4 +86,5 @@ async def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else PROBLEMS))
+    given = [int(number) for number in sys.argv[1:]]
+    asyncio.run(main(*given, *(PROBLEMS, STARTS)[len(given) :]))

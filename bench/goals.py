@@ -51,8 +51,8 @@ def _fraction(ratio: float) -> str:
     return f"1/{1 / ratio:.3g}" if 0 < ratio < 1 else f"{ratio:.2f}"
 
 
-def goals(rows: Sequence[Row]) -> Iterator[Goal]:
-    """Every goal, measured or not."""
+def goals(rows: Sequence[Row], rounds: int) -> Iterator[Goal]:
+    """Every goal, measured or not; `rounds` are those of the start-up."""
     names = ("serve-eval run", "lm-eval local", "AsyncOpenAI script")
     tool, lm_eval, script = ([row for row in rows if row.name.startswith(name)] for name in names)
     yield from _tool_goals(tool, lm_eval, script)
@@ -67,16 +67,16 @@ def goals(rows: Sequence[Row]) -> Iterator[Goal]:
     yield Goal(
         what="CPU per chunk of a stream, 10 ms apart, 128 streams",
         value=streamed.us_per_chunk if streamed and _all_right(streamed.median()) else None,
-        limit=20,
+        limit=15,
         unit="us",
     )
-    yield Goal(what="serve-eval --help", value=median_seconds(HELP)["serve-eval --help"], limit=0.2, unit="s")
+    yield Goal(what="serve-eval --help", value=median_seconds(HELP, rounds)["serve-eval --help"], limit=0.1, unit="s")
 
 
 def _tool_goals(tool: list[Row], lm_eval: list[Row], script: list[Row]) -> Iterator[Goal]:
     slope, its_slope = slope_ms(*_sizes(tool)), slope_ms(*_sizes(lm_eval))
     what = "CPU per further sample, whole tool, 512 in flight"
-    yield Goal(what=what, value=slope, limit=0.20, unit="ms")
+    yield Goal(what=what, value=slope, limit=0.08, unit="ms")
     yield Goal(what=what, value=slope, limit=1 / 6, unit="ms", peer=("lm-eval", its_slope))
     yield Goal(what=what, value=slope, limit=1 / 5, unit="ms", peer=("AsyncOpenAI script", slope_ms(*_sizes(script))))
     first, its_first = (m and m.cpu_s_at_first for m in (_median(_sizes(of)[0]) for of in (tool, lm_eval)))

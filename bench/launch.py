@@ -1,4 +1,4 @@
-"""Where the time goes from the command to the first evaluated request: `python bench/launch.py`.
+"""Time from the command to the first evaluated request, by stage: `python bench/launch.py [ROUNDS]`.
 
 Two context and two generation servers, which are the stand-in and load nothing. What they take to start is theirs, and
 so is what --help takes; the rest is ours. Needs the dev extra.
@@ -71,15 +71,14 @@ def one_launch(folder: Path, data: Path) -> list[float]:
 def main() -> None:
     from serve_eval.datasets.generated import write_gsm8k
 
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     with tempfile.TemporaryDirectory() as name:
         write_gsm8k(Path(name) / "data/gsm8k")
         rounds = []
-        for number in range(ROUNDS):
+        for number in range(count):
             (folder := Path(name) / str(number)).mkdir()
             rounds.append(one_launch(folder, Path(name) / "data"))
-    print(
-        f"seconds to the first evaluated request, 2 + 2 servers, median and least of {ROUNDS} launches, load {load()}"
-    )
+    print(f"seconds to the first evaluated request, 2 + 2 servers, median and least of {count} launches, load {load()}")
     for (what, ours), values in zip(STEPS, zip(*rounds, strict=True), strict=True):
         print(f"  {'ours' if ours else 'theirs':6} {what:44} {statistics.median(values):.3f} {min(values):.3f}")
     own = [sum(s for s, (_, ours) in zip(steps, STEPS, strict=True) if ours) for steps in rounds]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from client_rows import AFTER_200_MS, AT_ONCE
 from processes import run
-from rows import Measured, NotMeasured, Row
+from rows import Measured, NotInstalled, NotMeasured, Row, Size
 from serving import Server
 from tool_rows import USUAL, USUAL_IN_FLIGHT, environment, measured_of, prepare, task_folder, task_name
 
@@ -27,20 +27,23 @@ ALONE = {
 }
 
 
-def lm_eval_rows(scale: float, scratch: Path) -> list[Row]:
+def lm_eval_rows(size: Size, scratch: Path) -> list[Row]:
     """The whole tools at a latency as of a server, the clients also without any."""
-    n = max(int(USUAL * scale), USUAL_IN_FLIGHT)
+    in_flight = size.in_flight(USUAL_IN_FLIGHT)
+    n = size.requests(USUAL, in_flight)
     whole = [(ENGINE, AFTER_200_MS, _engine), (ON_OUR_CLIENT, AFTER_200_MS, _on_our_client)]
     rows = [
-        Row(name=name, mode=mode, in_flight=USUAL_IN_FLIGHT, n=n, run=make(scratch, n)) for name, mode, make in whole
+        Row(name=name, mode=mode, in_flight=USUAL_IN_FLIGHT, n=n, run=make(scratch, n, in_flight))
+        for name, mode, make in whole
     ]
     for mode in (AFTER_200_MS, AT_ONCE):
         for model, name in ALONE.items():
-            rows.append(Row(name=name, mode=mode, in_flight=USUAL_IN_FLIGHT, n=n, run=_alone(scratch, n, model)))
+            alone = _alone(scratch, n, in_flight, model)
+            rows.append(Row(name=name, mode=mode, in_flight=USUAL_IN_FLIGHT, n=n, run=alone))
     return rows
 
 
-def _engine(scratch: Path, n: int) -> Callable[[Server], Measured]:
+def _engine(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measured]:
     task = f"lm_eval:{task_name(n)}"
 
     def measure(server: Server) -> Measured:
@@ -50,7 +53,7 @@ def _engine(scratch: Path, n: int) -> Callable[[Server], Measured]:
         tool = Path(sys.executable).with_name("serve-eval")
         command = [str(tool), "run", "--model", "m", "--tasks", task, "--no-reference", "-o", str(out)]
         command += ["--include-path", str(task_folder(scratch).parent), "--base-url", server.base_url]
-        command += ["--concurrency", str(USUAL_IN_FLIGHT)]
+        command += ["--concurrency", str(in_flight)]
         finished = run(command, limit_s=180, env=environment(scratch), started=server.watch)
         if finished.code != 3:  # no reference applies
             raise NotMeasured(finished.last_words)
@@ -61,7 +64,7 @@ def _engine(scratch: Path, n: int) -> Callable[[Server], Measured]:
     return measure
 
 
-def _on_our_client(scratch: Path, n: int) -> Callable[[Server], Measured]:
+def _on_our_client(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measured]:
     told = [sys.executable, "-m", "serve_eval.lm_eval_model", "run", "--model", "serve-eval", "--tasks", task_name(n)]
 
     def measure(server: Server) -> Measured:
@@ -69,7 +72,7 @@ def _on_our_client(scratch: Path, n: int) -> Callable[[Server], Measured]:
         prepare(scratch, n)
         out = Path(tempfile.mkdtemp(dir=scratch))
         command = [*told, "--include_path", str(task_folder(scratch)), "--output_path", str(out)]
-        command += ["--model_args", f"model=m,base_url={server.base_url},concurrency={USUAL_IN_FLIGHT}"]
+        command += ["--model_args", f"model=m,base_url={server.base_url},concurrency={in_flight}"]
         finished = run(command, limit_s=180, env=environment(scratch), started=server.watch)
         results = list(out.rglob("results_*.json"))
         if finished.code or not results:
@@ -82,13 +85,13 @@ def _on_our_client(scratch: Path, n: int) -> Callable[[Server], Measured]:
     return measure
 
 
-def _alone(scratch: Path, n: int, model: str) -> Callable[[Server], Measured]:
+def _alone(scratch: Path, n: int, in_flight: int, model: str) -> Callable[[Server], Measured]:
     def measure(server: Server) -> Measured:
         _needs_lm_eval()
         prepare(scratch, n)
         command = [sys.executable, str(Path(__file__).with_name("one_lm_eval_model.py")), model]
         command += ["--base-url", server.base_url, "--prompts", str(scratch / f"asked_{n}.jsonl")]
-        finished = run([*command, "--concurrency", str(USUAL_IN_FLIGHT)], limit_s=180, env=environment(scratch))
+        finished = run([*command, "--concurrency", str(in_flight)], limit_s=180, env=environment(scratch))
         if finished.code:
             raise NotMeasured(finished.last_words)
         told, seen = json.loads(finished.out), server.seen()
@@ -107,4 +110,4 @@ def _alone(scratch: Path, n: int, model: str) -> Callable[[Server], Measured]:
 
 def _needs_lm_eval() -> None:
     if importlib.util.find_spec("lm_eval") is None:
-        raise NotMeasured("not installed: lm-eval")
+        raise NotInstalled("lm-eval")

@@ -22,6 +22,8 @@ from typing import Any
 import uvloop
 from cores import CLIENT, pin, raise_open_files
 
+ABSENT = "not installed: "
+"""Before the name of what is missing."""
 NAMES = {
     "ours": ("ours", "opened"),
     "aiohttp": ("bare_aiohttp", "opened"),
@@ -105,7 +107,7 @@ def main() -> None:
     try:
         opened = getattr(importlib.import_module(f"clients.{module}"), function)
     except ModuleNotFoundError as error:
-        sys.exit(f"not installed: {error.name}")
+        sys.exit(f"{ABSENT}{error.name}")
     session = opened(given.base_url, given.concurrency, given.stream)
     if given.name == "openai_sync":
         seen, phase = with_threads(session, given.n, given.concurrency)

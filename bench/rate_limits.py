@@ -1,4 +1,4 @@
-"""What a limit of requests per second costs, and what it lets through: `python bench/rate_limits.py`.
+"""Cost and precision of a limit of requests per second: `python bench/rate_limits.py [--tiny]`.
 
 The reason why the client has a limiter of its own, measured again on this machine: many waiters at a high rate, and few
 at a low one, on uvloop. Ideal is the time that the starts take at exactly the rate.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import resource
+import sys
 from collections.abc import Awaitable, Callable
 
 import uvloop
@@ -17,6 +18,7 @@ from serve_eval.client.rate import StartRate
 
 SETTINGS = ((4000, 1000, 4000), (512, 1000, 4000), (64, 20, 100))
 """Waiters, starts per second, starts."""
+TINY = ((8, 1000, 40),)
 WINDOW_S = 0.01
 
 Acquire = Callable[[], Awaitable[object]]
@@ -75,7 +77,7 @@ def _cpu_s() -> float:
 def main() -> None:
     print("\nlimits of starts per second, on uvloop")
     for name, make in LIMITERS.items():
-        for waiters, rate, starts in SETTINGS:
+        for waiters, rate, starts in TINY if "--tiny" in sys.argv else SETTINGS:
             try:
                 took, cpu_ms, most = uvloop.run(measure(make, waiters, rate, starts))
             except ImportError:

@@ -10,7 +10,34 @@ from serving import Mode, Server
 
 
 class NotMeasured(Exception):
-    """Why a row has no figures: not installed, too slow, failed."""
+    """Why a row has no figures: too slow, failed. The benchmark then fails as well."""
+
+
+class NotInstalled(NotMeasured):
+    """The subject of a row is not installed: the table says so, and it is no failure."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"not installed: {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Sizes of the rows: `scale` times as many requests as usual, and with `most` no more than so many in flight,
+    whatever the row is called. At the smallest size a row only shows that it works."""
+
+    scale: float = 1.0
+    most: int | None = None
+
+    def in_flight(self, usual: int) -> int:
+        """Requests in flight where `usual` are."""
+        return usual if self.most is None else min(usual, self.most)
+
+    def requests(self, usual: int, least: int) -> int:
+        """Requests where there are `usual`, and `least` at the least."""
+        return max(int(usual * self.scale), least)
+
+
+TINY = Size(scale=0.0, most=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +63,7 @@ class Measured:
 @dataclass(slots=True, kw_only=True)
 class Row:
     """`run` measures once. `chunks` is the number of chunks in each streamed answer. `runs` are filled by the
-    rounds, `problem` says why there are none."""
+    rounds, `problem` says why there are none; `failed` when it is that something went wrong."""
 
     name: str
     mode: Mode
@@ -46,6 +73,7 @@ class Row:
     chunks: int = 0
     runs: list[Measured] = field(default_factory=list)
     problem: str = ""
+    failed: bool = False
 
     def median(self) -> Measured | None:
         """The median of every figure on its own, of the times per request; of the answers, the worst run's loss. None

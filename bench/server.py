@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import cast
 
 import uvloop
-from answers import CHUNKS, STREAM_HEAD, Streamed, Whole, http, wants_stream
+from answers import STREAM_HEAD, Streamed, Whole, http, wants_stream
 from cores import SERVER, pin, raise_open_files
 
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
@@ -103,7 +103,8 @@ class Stream:
     """One streamed answer that is under way."""
 
     def __init__(self, connection: Connection, answer: Streamed, body: bytes) -> None:
-        self._connection, self._answer, self._left = connection, answer, CHUNKS - 1
+        self._connection, self._answer, self._left = connection, answer, answer.length(body) - 1
+        self._end = answer.end(body)
         connection.write(STREAM_HEAD + answer.first(body))
 
     def step(self) -> bool:
@@ -112,13 +113,13 @@ class Stream:
             self._left -= 1
             self._connection.write(self._answer.piece)
             return True
-        self._connection.write(self._answer.end)
+        self._connection.write(self._end)
         self._connection.finish()
         return False
 
     def burst(self) -> None:
         """Sends all that is left at once."""
-        self._connection.write(self._answer.piece * self._left + self._answer.end)
+        self._connection.write(self._answer.piece * self._left + self._end)
         self._connection.finish()
 
 

@@ -1,4 +1,4 @@
-"""How long the command takes to answer, as medians in one run: `python bench/startup.py`."""
+"""Time that the command takes to answer, as medians in one run: `python bench/startup.py [ROUNDS]`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ COMMANDS = {
 ROUNDS = 9
 
 
-def median_seconds(commands: Mapping[str, Sequence[str]]) -> dict[str, float]:
+def median_seconds(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, float]:
     """Wall seconds of each command by name, the median of interleaved rounds."""
     times: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, arguments in commands.items():
             began = time.perf_counter()
             subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
@@ -30,8 +30,9 @@ def median_seconds(commands: Mapping[str, Sequence[str]]) -> dict[str, float]:
 
 
 def main() -> None:
-    print(f"wall seconds, median of {ROUNDS} interleaved rounds")
-    for name, seconds in median_seconds(COMMANDS).items():
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    print(f"wall seconds, median of {rounds} interleaved rounds")
+    for name, seconds in median_seconds(COMMANDS, rounds).items():
         print(f"  {name:24} {seconds:.3f}")
 
 

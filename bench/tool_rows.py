@@ -21,16 +21,16 @@ from pathlib import Path
 
 from client_rows import AFTER_200_MS
 from processes import Finished, run
-from rows import Measured, NotMeasured, Row
+from rows import Measured, NotInstalled, NotMeasured, Row, Size
 from serving import Server
 
 TRAIN = 7473
 """Training rows, as many as GSM8K has."""
 
 IN_FLIGHT = 512
-SMALL, LARGE, LARGE_OF_A_PEER = IN_FLIGHT, 15_000, 5000
-"""The sizes between which the slope is taken; as many connections are opened for each. What costs little per sample
-needs more of them to be told from the noise."""
+LARGE, LARGE_OF_A_PEER = 15_000, 5000
+"""The larger sizes of the slope, which is taken from IN_FLIGHT requests on; as many connections are opened for each.
+What costs little per sample needs more of them to be told from the noise."""
 
 USUAL_IN_FLIGHT = 128
 USUAL = 1000
@@ -62,27 +62,25 @@ metric_list:
 """
 
 
-def tool_rows(scale: float, scratch: Path) -> list[Row]:
+def tool_rows(size: Size, scratch: Path) -> list[Row]:
     """Both tools at the two sizes of the slope and at the usual one."""
 
-    def scaled(n: int) -> int:
-        return max(int(n * scale), 3 * IN_FLIGHT)
-
-    usual = max(int(USUAL * scale), USUAL_IN_FLIGHT)
     tools = (
         ("serve-eval run", _serve_eval, LARGE),
         ("lm-eval local-completions", _lm_eval, LARGE_OF_A_PEER),
         ("AsyncOpenAI script", _openai_script, LARGE_OF_A_PEER),
     )
     rows = []
-    for size in ("small", "large", "usual"):
+    for part in ("small", "large", "usual"):
         for name, measured, large in tools:
-            n, in_flight = {
-                "small": (SMALL, IN_FLIGHT),
-                "large": (scaled(large), IN_FLIGHT),
-                "usual": (usual, USUAL_IN_FLIGHT),
-            }[size]
-            run_it = measured(scratch, n, in_flight)
+            in_flight = USUAL_IN_FLIGHT if part == "usual" else IN_FLIGHT
+            really = size.in_flight(in_flight)
+            n = {
+                "small": really,
+                "large": size.requests(large, 3 * really),
+                "usual": size.requests(USUAL, really),
+            }[part]
+            run_it = measured(scratch, n, really)
             rows.append(Row(name=name, mode=AFTER_200_MS, in_flight=in_flight, n=n, run=run_it))
     return rows
 
@@ -156,7 +154,7 @@ def _lm_eval(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measur
 
     def measure(server: Server) -> Measured:
         if importlib.util.find_spec("lm_eval") is None:
-            raise NotMeasured("not installed: lm-eval")
+            raise NotInstalled("lm-eval")
         prepare(scratch, n)
         out = Path(tempfile.mkdtemp(dir=scratch))
         model = f"model=m,base_url={server.base_url}/completions,num_concurrent={in_flight},max_retries=1,"
@@ -177,7 +175,7 @@ def _lm_eval(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measur
 def _openai_script(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measured]:
     def measure(server: Server) -> Measured:
         if importlib.util.find_spec("openai") is None:
-            raise NotMeasured("not installed: openai")
+            raise NotInstalled("openai")
         prepare(scratch, n)
         command = [sys.executable, str(Path(__file__).with_name("openai_script.py")), "--base-url", server.base_url]
         command += ["--prompts", str(scratch / f"asked_{n}.jsonl"), "--in-flight", str(in_flight)]

@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 from client_rows import AT_ONCE
 from processes import run
-from rows import Measured, NotMeasured, Row
+from rows import Measured, NotInstalled, NotMeasured, Row, Size
 from serving import Server
 from workload import fields
 
 IN_FLIGHT = 64
 
 
-def wrk_rows(scale: float, scratch: Path) -> list[Row]:
+def wrk_rows(size: Size, scratch: Path) -> list[Row]:
     """One row, without latency: wrk sends as fast as the server answers."""
-    seconds = max(1, round(4 * scale))
+    seconds = max(1, round(4 * size.scale))
     body = scratch / "wrk_body.json"
     body.write_bytes(msgspec.json.encode(fields(0)))
     script = str(Path(__file__).with_name("wrk.lua"))
@@ -27,9 +27,9 @@ def wrk_rows(scale: float, scratch: Path) -> list[Row]:
     def measure(server: Server) -> Measured:
         wrk = shutil.which("wrk")
         if wrk is None:
-            raise NotMeasured("not installed: wrk")
+            raise NotInstalled("wrk")
         url = f"{server.base_url}/completions"
-        command = [wrk, "-t1", f"-c{IN_FLIGHT}", f"-d{seconds}", "-s", script, url]
+        command = [wrk, "-t1", f"-c{size.in_flight(IN_FLIGHT)}", f"-d{seconds}", "-s", script, url]
         finished = run(command, limit_s=60, env={**os.environ, "BENCH_BODY": str(body)})
         told = re.search(r"(\d+) requests in", finished.out)
         if finished.code or told is None:

@@ -17,7 +17,7 @@ async def opened(base_url: str, concurrency: int, stream: bool) -> AsyncIterator
     sampling = SamplingParams(max_tokens=MAX_TOKENS, stop=STOP)
     limits = Limits(concurrency=concurrency, **({"stream": True} if stream else {}))
     is_right = is_stream_to if stream else is_answer_to
-    async with Client(Endpoint(base_url=base_url, model=MODEL), limits) as client:
+    async with Client(Endpoint(base_url=base_url, model=MODEL), limits) as client, client.keeping(_Unheard()):
 
         async def ask(i: int) -> bool:
             request = Request(sample_id=str(i), prompt=prompt(i), sampling=sampling, extra=EXTRA)
@@ -25,3 +25,13 @@ async def opened(base_url: str, concurrency: int, stream: bool) -> AsyncIterator
             return isinstance(result, Response) and is_right(i, result.text)
 
         yield ask
+
+
+class _Unheard:
+    """Takes no answer back: the server is known to answer once."""
+
+    def proven(self, connection: int, turns: int) -> None:
+        pass
+
+    def out_of_step(self, connection: int, why: str) -> None:
+        raise AssertionError(why)

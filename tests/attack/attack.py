@@ -1,0 +1,166 @@
+"""A run of the command line against a hostile server, killed again and again, and an account of what it kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.attack.hostile import question, right, said
+
+_OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What became of `planned` samples: each is answered, failed (with a reason that the report counts) or lost.
+
+    `doubled` are samples that were scored more than once, `swapped` those whose kept answer names another sample,
+    `changed` those whose score is not the one that the server's answer has.
+    """
+
+    planned: int
+    answered: int
+    failed: int
+    lost: int
+    doubled: int
+    swapped: int
+    changed: int
+    value: float
+    expected: float
+    kills: int
+    sessions: int
+    exit_code: int
+    wall_s: float
+    withdrawn: int
+    said: Sequence[str]
+
+    def table(self) -> str:
+        """A line for each figure."""
+        names = ["planned", "answered", "failed", "lost", "doubled", "swapped", "changed", "withdrawn", "kills"]
+        lines = [f"{name:10} {getattr(self, name)}" for name in names]
+        lines.append(f"value      {self.value:.2f} (of the answered samples without an attack: {self.expected:.2f})")
+        return "\n".join([*lines, f"wall_s     {self.wall_s:.0f}", *self.said])
+
+
+def write_questions(root: Path, count: int) -> None:
+    """A GSM8K of so many questions in a data root."""
+    folder = root / "gsm8k"
+    folder.mkdir(parents=True)
+    with (folder / "test.jsonl").open("w") as file:
+        for case in range(count):
+            file.write(json.dumps({"question": question(case), "answer": f"One more.\n#### {case + 1}"}) + "\n")
+    (folder / "train.jsonl").write_text(json.dumps({"question": "1 + 1?", "answer": "#### 2"}) + "\n")
+
+
+@contextmanager
+def hostile(folder: Path, *flags: str) -> Iterator[str]:
+    """The base URL of a hostile server, which ends with the context."""
+    ready = folder / "ready"
+    command = [sys.executable, "-m", "tests.attack.hostile", "--ready-file", str(ready), *flags]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not (ready.exists() and ready.read_text()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            yield ready.read_text()
+        finally:
+            process.terminate()
+
+
+def attack(
+    folder: Path,
+    *,
+    samples: int,
+    in_flight: int,
+    share: float,
+    kills: int,
+    seed: int,
+    latency_s: float,
+    faults: str = "",
+    stream: bool = True,
+    flags: Sequence[str] = (),
+) -> Account:
+    """Runs until it ends by itself, after so many SIGKILLs at random moments of its asking."""
+    write_questions(folder / "data", samples)
+    out, rng, began = folder / "out", random.Random(seed), time.monotonic()
+    env = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    killed = sessions = 0
+    how = ["--share", str(share), "--seed", str(seed), "--latency-s", str(latency_s), "--faults", faults]
+    with hostile(folder, *how) as url:
+        command = [sys.executable, "-m", "serve_eval", "run", "--base-url", url, "--model", "m", "--tasks", "gsm8k"]
+        command += ["--dataset-root", str(folder / "data"), "--num-fewshot", "0", "--no-reference", "--set"]
+        command += [f"gsm8k.num_samples={samples}", "--concurrency", str(in_flight), "-o", str(out)]
+        command += ["--stall-timeout", "3", "--sample-timeout", "60", "--max-error-rate", "0.5"]
+        command += ["--stream" if stream else "--no-stream", *flags]
+        journal = out / "samples/gsm8k.jsonl"
+        code = -1
+        for moment in sorted(rng.uniform(0.0, 0.95 * samples) for _ in range(kills)):
+            sessions += 1
+            with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+                began_s = time.monotonic()
+                while process.poll() is None and _lines(journal) < moment:
+                    time.sleep(0.01)
+                if time.monotonic() - began_s < 1.0:  # so much was answered before: some moment of the beginning
+                    time.sleep(rng.uniform(0.0, 3.0))
+                if process.poll() is not None:
+                    raise AssertionError(f"session {sessions} ended with {process.returncode} before it was killed")
+                process.kill()
+                killed += 1
+        for _ in range(3):  # what failed in a way that may pass is asked again by each session
+            sessions += 1
+            last = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1200, check=False)
+            code = last.returncode
+            if code not in (0, 1, 3):
+                raise AssertionError(f"ended with {code}: {last.stderr[-3000:]}")
+    return _account(out, samples, killed, sessions, code, time.monotonic() - began, last.stdout + last.stderr)
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _account(out: Path, samples: int, kills: int, sessions: int, code: int, wall_s: float, printed: str) -> Account:
+    answers: dict[str, str] = {}
+    failed: set[str] = set()
+    withdrawn = 0
+    for line in (out / "samples/gsm8k.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record.get("response") is not None:
+            answers.setdefault(record["id"], record["response"]["text"])
+            failed.discard(record["id"])
+        elif record.get("withdrawn") is not None:
+            withdrawn += 1
+            answers.pop(record["id"], None)
+        elif record["id"] not in answers:
+            failed.add(record["id"])
+    scores = [json.loads(line) for line in (out / "scores/gsm8k.jsonl").read_text().splitlines()]
+    counts = Counter(score["id"] for score in scores)
+    case = {f"test-{i}": i for i in range(samples)}
+    result = json.loads((out / "report.json").read_text())["tasks"][0]["result"]
+    expected = [right(case[name]) for name in answers]
+    return Account(
+        planned=samples,
+        answered=len(answers),
+        failed=len(failed),
+        lost=samples - len(answers) - len(failed) + (samples - result["scored"] - len(failed)),
+        doubled=sum(count > 1 for count in counts.values()) + (result["scored"] != len(counts)),
+        swapped=sum(text.strip() != said(case[name]) for name, text in answers.items()),
+        changed=sum(score["value"] != float(right(case[score["id"]])) for score in scores),
+        value=result["value"],
+        expected=100.0 * sum(expected) / max(1, len(expected)),
+        kills=kills,
+        sessions=sessions,
+        exit_code=code,
+        wall_s=wall_s,
+        withdrawn=withdrawn,
+        said=[line for line in printed.splitlines() if "withdr" in line or "asked again" in line][:6],
+    )

@@ -1,0 +1,236 @@
+"""A server of its own process that answers made-up questions and breaks at random: `python -m tests.attack.hostile`.
+
+Which answers come right and which wrong follows from the question alone, so that a run under attack must end with the
+scores of one that nobody attacked. Each answer names its question: one that reaches another sample is seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import re
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.client import faulty_server as act
+from tests.client.faulty_server import Act, FaultyServer, Received, Turn
+from tests.client.test_faults import FAULTS, REFUSALS
+
+_CASE = re.compile(r"Case (\d+):")
+
+
+def question(case: int) -> str:
+    """The question of a case."""
+    return f"Case {case}: what is {case} + 1?"
+
+
+def right(case: int) -> bool:
+    """Whether the server answers it right: four of five."""
+    return case * 2654435761 % 2**32 % 5 > 0
+
+
+def said(case: int) -> str:
+    """The only answer that a case ever gets."""
+    return f"This answers case {case}.\n#### {case + 1 if right(case) else case + 2}"
+
+
+def case_of(request: Received) -> int | None:
+    """The case that a request asks; None for a request of another kind, such as the check before a run."""
+    found = _CASE.search(request.question) if "prompt" in request.body or "messages" in request.body else None
+    return int(found[1]) if found else None
+
+
+def _text(request: Received) -> str:
+    case = case_of(request)
+    return "2" if case is None else said(case)
+
+
+def _answer(request: Received) -> bytes:
+    """A sound answer without an id, as the hardest servers give it."""
+    return act.answer(request, _text(request)).replace(f'"id":"cmpl-{request.number}",'.encode(), b"", 1)
+
+
+async def sound(turn: Turn) -> None:
+    """The right answer, whole or as a stream, as it was asked for."""
+    request = turn.request
+    if not request.body.get("stream"):
+        await turn.write(act.http(_answer(request)))
+        return
+    await turn.write(act.STREAM_HEAD)
+    for piece in _text(request).split(" "):
+        await turn.write(act.chunked(act.chunk(request, f" {piece}")))
+    await turn.write(act.chunked(act.chunk(request, "", "stop")) + act.chunked(act.DONE) + act.LAST_CHUNK)
+
+
+def _twice(delay_s: float) -> Act:
+    async def twice(turn: Turn) -> None:
+        """The right answer, and once more some time later, whether something was asked meanwhile or not."""
+        await sound(turn)
+        if delay_s:
+            await asyncio.sleep(delay_s)
+        await sound(turn)
+
+    return twice
+
+
+def _twice_beside(delay_s: float) -> Act:
+    async def beside(turn: Turn) -> None:
+        """The right answer, and once more later, while the next request may be answered already."""
+        await sound(turn)
+        task = asyncio.create_task(_later(turn, delay_s))
+        _BESIDE.add(task)
+        task.add_done_callback(_BESIDE.discard)
+
+    return beside
+
+
+_BESIDE: set[asyncio.Task[None]] = set()
+
+
+async def _later(turn: Turn, delay_s: float) -> None:
+    await asyncio.sleep(delay_s)
+    with suppress(OSError):
+        if not turn.writer.is_closing():
+            await turn.write(act.http(_answer(turn.request)))
+
+
+async def unasked_error(turn: Turn) -> None:
+    """The right answer, and a moment later an error that answers nothing."""
+    await sound(turn)
+    await asyncio.sleep(0.003)
+    await turn.write(act.http(b'{"error": "gone"}', "500 Internal Server Error"))
+
+
+async def marked_stream(turn: Turn) -> None:
+    """A sound stream that begins with a byte order mark."""
+    request = turn.request
+    body = b"\xef\xbb\xbf" + act.chunk(request, _text(request)) + act.chunk(request, "", "stop") + act.DONE
+    await turn.write(act.STREAM_HEAD + act.chunked(body) + act.LAST_CHUNK)
+
+
+async def two_streams(turn: Turn) -> None:
+    """The chunks of this answer and of another one, by turns, under two ids."""
+    request, other = turn.request, (case_of(turn.request) or 0) + 1
+
+    def piece(name: str, text: str, finish: str | None = None) -> bytes:
+        chunk = act.chunk(request, text, finish)
+        return act.chunked(chunk.replace(b"data: {", f'data: {{"id":"{name}",'.encode(), 1))
+
+    await turn.write(act.STREAM_HEAD)
+    for mine, theirs in zip(_text(request).split(" "), said(other).split(" "), strict=False):
+        await turn.write(piece("one", f" {mine}") + piece("two", f" {theirs}"))
+    await turn.write(piece("one", "", "stop") + piece("two", "", "stop") + act.chunked(act.DONE) + act.LAST_CHUNK)
+
+
+async def text_after_the_finish(turn: Turn) -> None:
+    """A sound stream whose text goes on behind its finish_reason."""
+    request = turn.request
+    whole = act.chunk(request, _text(request)) + act.chunk(request, "", "stop") + act.chunk(request, "7\n#### 7")
+    await turn.write(act.STREAM_HEAD + act.chunked(whole + act.DONE) + act.LAST_CHUNK)
+
+
+async def foreign_choice(turn: Turn) -> None:
+    """An answer whose only choice is the one with the index 1."""
+    await turn.write(act.http(_answer(turn.request).replace(b'"index":0', b'"index":1')))
+
+
+async def unfinished(turn: Turn) -> None:
+    """Half of an answer, whole as HTTP and JSON go, without a finish_reason."""
+    half = act.answer(turn.request, _text(turn.request)[:9], None)
+    await turn.write(act.http(half))
+
+
+async def pings_alone(turn: Turn) -> None:
+    """A stream of comments and no data."""
+    await turn.write(act.STREAM_HEAD)
+    for _ in range(600):
+        await turn.write(act.chunked(b": ping\n\n"))
+        await asyncio.sleep(0.1)
+
+
+BREAKING: dict[str, Act] = {
+    "twice at once": _twice(0.0),
+    "twice 2 ms apart": _twice(0.002),
+    "twice 20 ms apart": _twice(0.02),
+    "twice while the next is asked": _twice_beside(0.3),
+    "an unasked error": unasked_error,
+    "half of something unasked": act.then_the_beginning_of_another(0.005),
+    "408 behind the answer": act.then_408,
+    "a byte order mark": marked_stream,
+    "two streams in one": two_streams,
+    "text behind the finish": text_after_the_finish,
+    "a foreign choice": foreign_choice,
+    "unfinished": unfinished,
+    "pings alone": pings_alone,
+    "endless": act.endless,
+    "endless stream": act.endless_stream,
+    "trickles": act.trickles,
+    "switches protocols": act.switches_protocols,
+    "a stream that is lost": act.loses_the_stream,
+    "cut JSON behind a length": act.cut_json,
+    "silent after [DONE] of nothing": act.loses_the_stream_and_stays,
+}
+"""Faults beside those of the client's own tests; the first seven break HTTP itself."""
+
+ALL: dict[str, Act] = {
+    **{name: fault for name, (fault, _, _) in FAULTS.items()},
+    **{name: fault for name, (fault, _) in REFUSALS.items()},
+    **BREAKING,
+}
+
+
+async def _get(turn: Turn) -> None:
+    """What is asked beside completions."""
+    if turn.request.path.endswith("/models"):
+        await turn.write(act.http(b'{"object":"list","data":[{"id":"m","object":"model","owned_by":"test"}]}'))
+    else:
+        await turn.write(act.http(b'{"detail":"Not Found"}', "404 Not Found"))
+
+
+def script(*, share: float, seed: int, latency_s: float, faults: dict[str, Act]) -> Callable[[Received], Act]:
+    """Breaks that share of the requests, each in a way drawn by the seed, the number and the case of the request."""
+    ways = list(faults.values())
+
+    def chosen(request: Received) -> Act:
+        if request.method != "POST":
+            return _get
+        case = case_of(request)
+        if case is None:
+            return sound
+        rng = random.Random(f"{seed} {request.number} {case}")
+        wait_s = latency_s * rng.uniform(0.2, 1.8)
+        return act.later(wait_s, rng.choice(ways) if rng.random() < share else sound)
+
+    return chosen
+
+
+async def _serve(told: argparse.Namespace) -> None:
+    act.echo = _text  # what the acts of the client's tests say
+    faults = {name: ALL[name] for name in told.faults.split(",")} if told.faults else ALL
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    how = script(share=told.share, seed=told.seed, latency_s=told.latency_s, faults=faults)
+    async with FaultyServer(how) as server:
+        Path(told.ready_file).write_text(server.base_url)
+        await ended.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ready-file", required=True)
+    parser.add_argument("--share", type=float, default=0.1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--latency-s", type=float, default=0.1)
+    parser.add_argument("--faults", default="", help="names, separated by commas; all without")
+    try:
+        asyncio.run(_serve(parser.parse_args()))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

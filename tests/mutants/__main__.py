@@ -1,0 +1,319 @@
+"""Changes the core in small ways, one at a time, and prints which changes no test notices: `make mutants`.
+
+A run that was interrupted goes on where it was; what a mutant did counts as long as neither the code nor the tests
+change. Exits with 1 when more survive than may.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.mutants import equivalent
+from tests.mutants.concerning import CONCERNING
+from tests.mutants.drawing import PACKAGES, Mutant, diff, drawn, mutants_of
+from tests.mutants.worker import isolated
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "outputs" / "mutants"
+MOST = 25
+"""Mutants of 500 that may survive."""
+NONE_OF = ("stats", "verdicts", "journal")
+"""Packages of which none may."""
+BOUND_S = 45.0
+"""The tests of a mutant take no longer by what they took before; the quickest ones are taken."""
+NEEDS_ISOLATION = ("launchers/_process",)
+"""It ends processes by their ids, and a mutant of it could end others."""
+
+
+class Workers:
+    """As many copies of the working tree as there are workers, each with the process that runs tests in it."""
+
+    def __init__(self, folder: Path, count: int, isolate: bool) -> None:
+        self._free: list[tuple[Path, subprocess.Popen[str]]] = []
+        self._lock = threading.Semaphore(count)
+        for number in range(count):
+            self._free.append(_worker(folder / f"worker{number}", isolate))
+
+    def done(self, job: dict[str, Any]) -> dict[str, Any]:
+        """The outcome of a job, whose files and paths are below the copy."""
+        with self._lock:
+            copy, process = self._free.pop()
+            try:
+                files = {str(copy / path): code for path, code in job["files"].items()}
+                log = str(copy.parent / "log.txt")
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write(json.dumps({**job, "files": files, "log": log}) + "\n")
+                process.stdin.flush()
+                if not (line := process.stdout.readline()):
+                    raise SystemExit(f"a worker ended with {process.wait()}")
+                return dict(json.loads(line))
+            finally:
+                self._free.append((copy, process))
+
+    def close(self) -> None:
+        """Ends the workers."""
+        for _, process in self._free:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(30)
+
+
+def _worker(folder: Path, isolate: bool) -> tuple[Path, subprocess.Popen[str]]:
+    copy = folder / "checkout"
+    shutil.rmtree(copy, ignore_errors=True)
+    for name in _files():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy / name)
+    shared = folder / "shared"
+    if (ROOT.parent / "shared").is_dir() and not shared.exists():
+        shared.symlink_to(ROOT.parent / "shared")
+    (folder / "home").mkdir(exist_ok=True)
+    (folder / "tmp").mkdir(exist_ok=True)
+    alone = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "PYTHONPATH": str(copy)}
+    one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    command = [sys.executable, "-m", "tests.mutants.worker"]
+    process = subprocess.Popen(
+        (isolated(command) if isolate else None) or command,
+        cwd=copy,
+        env={**os.environ, **alone, **one_thread},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return copy, process
+
+
+def _files() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def _tree() -> str:
+    """A hash of all that a mutant's fate depends on."""
+    said = hashlib.sha256()
+    for name in sorted(_files()):
+        if not name.startswith(("docs/", "bench/", "tests/mutants/")):
+            said.update(name.encode() + b"\0" + (ROOT / name).read_bytes() + b"\0")
+    return said.hexdigest()[:16]
+
+
+class Lines:
+    """Which tests ran which line, and how long they take."""
+
+    def __init__(self, entries: Iterator[dict[str, Any]]) -> None:
+        self._tests: dict[tuple[str, int], set[str]] = {}
+        self._seconds: dict[str, float] = {}
+        for entry in entries:
+            if "test" in entry:
+                self._seconds[entry["test"]] = entry["seconds"]
+            else:
+                self._tests.setdefault((entry["path"], entry["line"]), set()).update(entry["tests"])
+
+    def concerning(self, mutant: Mutant) -> list[str]:
+        """The tests that run the changed statement and then those that run its function, the quickest first. A tracer
+        misses some lines behind an await."""
+        own = f"test_{Path(mutant.path).stem.strip('_')}"
+        ordered: dict[str, None] = {}
+        for first, last in (mutant.lines, mutant.around):
+            found = {t for line in range(first, last + 1) for t in self._tests.get((mutant.path, line), ())}
+            ordered |= dict.fromkeys(sorted(found, key=lambda test: (self._seconds.get(test, 0.0), test)))
+        chosen, left = [], BOUND_S
+        for test in ordered:
+            left -= self._seconds.get(test, 0.0)
+            if not chosen or left > 0:
+                chosen.append(test)
+        return sorted(chosen, key=lambda test: own not in test)  # the module's own notice most, and soonest
+
+    def seconds(self, tests: Sequence[str]) -> float:
+        """What they take together."""
+        return sum(self._seconds.get(test, 0.0) for test in tests)
+
+
+def _traced(folder: Path, packages: Sequence[str], workers: Workers) -> Lines:
+    """Runs the tests of the packages once, file by file, with the lines that each runs noted."""
+    paths = dict.fromkeys(path for package in packages for path in CONCERNING[package])
+    found = dict.fromkeys(
+        file.relative_to(ROOT).as_posix()
+        for path in paths
+        for file in (sorted((ROOT / path).rglob("test_*.py")) if (ROOT / path).is_dir() else [ROOT / path])
+        if file.is_file()
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    started, done = time.monotonic(), 0
+
+    def one(name: str) -> Path:
+        nonlocal done
+        out = folder / (name.replace("/", "-") + ".jsonl")
+        if not out.exists():
+            partial = out.with_suffix(".partial")
+            partial.unlink(missing_ok=True)
+            job = {"files": {}, "tests": {}, "paths": [name], "limit_s": 900.0, "trace": str(partial)}
+            outcome = workers.done(job)
+            if outcome["status"] not in (0, 1, 5):
+                raise SystemExit(f"{name} cannot be run: {outcome['status']}\n{outcome['output']}")
+            if outcome["status"] == 1:
+                _say(f"without any change {name} ends with {outcome['status']}:\n{outcome['output']}")
+            if partial.exists():
+                partial.replace(out)
+            else:
+                out.touch()
+        done += 1
+        if done % 10 == 0:
+            _say(f"lines of {done} of {len(found)} test files, {time.monotonic() - started:.0f} s")
+        return out
+
+    with ThreadPoolExecutor(16) as pool:
+        outs = list(pool.map(one, found))
+    return Lines(json.loads(line) for out in outs for line in out.read_text().splitlines())
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draws the mutants, runs the tests of each, and prints the score and the survivors."""
+    parser = argparse.ArgumentParser(prog="make mutants ARGS=...", description=__doc__)
+    parser.add_argument("--count", type=int, default=500, help="mutants to draw (default 500)")
+    parser.add_argument("--seed", type=int, default=1, help="of the draw")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
+    parser.add_argument(
+        "--package", action="append", choices=list(PACKAGES), help="try those of the draw that are of these packages"
+    )
+    parser.add_argument("--survivors", action="store_true", help="try again only what survived an earlier run")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the copies and results (outputs/mutants)")
+    options = parser.parse_args(arguments)
+    folder: Path = options.folder.resolve()
+    packages = options.package or list(PACKAGES)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    isolate = isolated(["true"]) is not None
+    if not isolate:
+        _say(
+            f"no namespaces here (unshare): {', '.join(NEEDS_ISOLATION)} is left out, whose mutants may end any process"
+        )
+        packages = [package for package in packages if package not in NEEDS_ISOLATION]
+
+    every = drawn(mutants_of(ROOT, PACKAGES), options.count, options.seed)
+    mutants = [one for one in every if one.package in packages]
+    file = folder / "results.jsonl"
+    known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    tree = _tree()
+    results = {one["name"]: one for one in known if options.survivors or one["tree"] == tree}
+    explained = equivalent.listed()
+    diffs = {one.name: diff((ROOT / one.path).read_text(encoding="utf-8"), one.make()) for one in mutants}
+    for one in mutants:
+        if reason := explained.get((one.path, *diffs[one.name])):
+            results[one.name] = {"name": one.name, "outcome": "equivalent", "reason": reason}
+    waiting = [
+        one for one in mutants if one.name not in results or (options.survivors and _again(results[one.name], tree))
+    ]
+    _say(f"{len(mutants)} mutants, {len(waiting)} to try, {options.jobs} at a time; results in {file.parent}")
+    if waiting:
+        workers = Workers(folder, options.jobs, isolate)
+        try:
+            lines = _traced(folder / f"lines-{tree}", list(dict.fromkeys(one.package for one in waiting)), workers)
+            with file.open("a", buffering=1) as out:
+                _try_all(waiting, lines, workers, options.jobs, tree, results, out)
+        finally:
+            workers.close()
+    return _score(mutants, results, diffs)
+
+
+def _limit_s(taken_s: float) -> float:
+    """How long tests may take that took so long before, as each of them may: what a test made for others, one must make
+    that is run without them, and the machine may be busier now."""
+    return 15.0 + 4 * taken_s
+
+
+def _again(result: dict[str, Any], tree: str) -> bool:
+    return result["outcome"] == "survived" and result["tree"] != tree
+
+
+def _try_all(
+    waiting: Sequence[Mutant],
+    lines: Lines,
+    workers: Workers,
+    jobs: int,
+    tree: str,
+    results: dict[str, dict[str, Any]],
+    out: Any,
+) -> None:
+    started = time.monotonic()
+
+    def one(mutant: Mutant) -> None:
+        tests = lines.concerning(mutant)
+        outcome: dict[str, Any] = {"status": 0, "seconds": 0.0, "output": "no test runs it"}
+        if tests:
+            outcome = workers.done(
+                {
+                    "files": {mutant.path: mutant.make()},
+                    "tests": {test: _limit_s(lines.seconds([test])) for test in tests},
+                    "paths": list(dict.fromkeys(test.split("::")[0] for test in tests)),
+                    "limit_s": _limit_s(lines.seconds(tests)),
+                    "trace": None,
+                }
+            )
+        if outcome["status"] == 5:
+            _say(f"{mutant.path}: its tests were not found: {outcome['output']}")
+        over = outcome["status"] in (None, -signal.SIGALRM)
+        ended = "survived" if outcome["status"] in (0, 5) else "timeout" if over else "killed"
+        results[mutant.name] = said = {
+            "name": mutant.name,
+            "tree": tree,
+            "outcome": ended,
+            "tests": len(tests),
+            "seconds": round(outcome["seconds"], 2),
+            "path": mutant.path,
+            "line": mutant.lines[0],
+            "by": next((x for x in outcome["output"].splitlines() if x.startswith(("FAILED", "ERROR"))), "")[:200],
+        }
+        out.write(json.dumps(said) + "\n")
+        if len(results) % 20 == 0:
+            alive = sum(one["outcome"] == "survived" for one in results.values())
+            _say(f"{len(results)} known, {alive} survived, {time.monotonic() - started:.0f} s")
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, waiting))
+
+
+def _score(mutants: Sequence[Mutant], results: dict[str, dict[str, Any]], diffs: dict[str, list[str]]) -> int:
+    survivors = [one for one in mutants if results[one.name]["outcome"] == "survived"]
+    for one in survivors:
+        told = results[one.name]
+        _say(f"\n{one.path}:{one.lines[0]} survived {told['tests']} tests ({told['seconds']} s)")
+        _say("\n".join(diffs[one.name]))
+    _say(f"\n{'package':20} {'mutants':>8} {'killed':>7} {'timeout':>8} {'equivalent':>11} {'survived':>9}")
+    for package in [*PACKAGES, "all"]:
+        group = [one for one in mutants if package in (one.package, "all")]
+        if not group:
+            continue
+        ends = [results[one.name]["outcome"] for one in group]
+        counts = [ends.count(kind) for kind in ("killed", "timeout", "equivalent", "survived")]
+        _say(f"{package:20} {len(group):8} {counts[0]:7} {counts[1]:8} {counts[2]:11} {counts[3]:9}")
+    strict = [one for one in survivors if one.package in NONE_OF]
+    return int(bool(strict) or len(survivors) * 500 > MOST * len(mutants))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

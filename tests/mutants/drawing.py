@@ -1,0 +1,165 @@
+"""Mutants of the core: every change that mutmut's operators make to it, and a draw of them by a seed.
+
+mutmut makes the mutants and no more: its own runner swaps functions in memory, where the processes that tests start do
+not see them, and leaves decorated functions out. Here each mutant is a file.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+PACKAGES = {
+    "stats": ("serve_eval/stats/*.py",),
+    "verdicts": ("serve_eval/verdicts/*.py",),
+    "journal": ("serve_eval/journal.py",),
+    "reference": ("serve_eval/reference*.py",),
+    "launchers/_process": ("launchers/_process.py",),
+    "runner": ("serve_eval/runner.py",),
+    "client": ("serve_eval/client/*.py",),
+}
+"""The core, by the names of the score."""
+
+
+LEAST = 25
+"""Mutants of a small package that a draw has at least."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of a source file. `lines` are those of the statement that is changed, `around` those of its function,
+    both with the first and the last."""
+
+    package: str
+    path: str
+    old: str
+    new: str
+    at: int
+    lines: tuple[int, int]
+    around: tuple[int, int]
+    make: Callable[[], str]
+
+    @property
+    def name(self) -> str:
+        """The same for the same change in the same file, wherever the rest of the file moves it."""
+        return hashlib.sha256("\n".join([self.path, self.old, self.new, str(self.at)]).encode()).hexdigest()[:12]
+
+
+def mutants_of(root: Path, packages: Iterable[str]) -> list[Mutant]:
+    """Every mutant of the packages, in the order of the files."""
+    return [
+        mutant
+        for package in packages
+        for pattern in PACKAGES[package]
+        for file in sorted(root.glob(pattern))
+        for mutant in _in_file(package, file.relative_to(root).as_posix(), file.read_text(encoding="utf-8"))
+    ]
+
+
+def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
+    """So many of them, in their order: of each package its share, but not fewer than LEAST where it has them.
+
+    Each mutant has a lot of its own, so that a change of the code elsewhere changes little of the draw.
+    """
+    by_package: dict[str, list[Mutant]] = {}
+    for one in mutants:
+        by_package.setdefault(one.package, []).append(one)
+    chosen, left, of = set[int](), count, len(mutants)
+    for group in sorted(by_package.values(), key=len):
+        share = min(len(group), left, max(LEAST, round(left * len(group) / of)))
+        lots = sorted(group, key=lambda one: hashlib.sha256(f"{seed} {one.name}".encode()).digest())
+        chosen |= {id(one) for one in lots[:share]}
+        left, of = left - share, of - len(group)
+    return [one for one in mutants if id(one) in chosen]
+
+
+def diff(source: str, code: str) -> list[str]:
+    """The changed lines alone, each behind its sign."""
+    lines = difflib.unified_diff(source.splitlines(), code.splitlines(), n=0, lineterm="")
+    return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+
+
+def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
+    import libcst as cst
+    from libcst.metadata import MetadataWrapper, PositionProvider
+    from mutmut.mutation.file_mutation import Mutation, MutationVisitor
+    from mutmut.mutation.mutators import mutation_operators
+    from mutmut.mutation.pragma_handling import IgnoredCode
+
+    places: dict[int, int] = {}
+
+    class Visitor(MutationVisitor):
+        def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
+            # A file that is written whole has none of the trouble with decorators that mutmut's own runner has.
+            decorated = isinstance(node, cst.FunctionDef) and bool(node.decorators)
+            return not decorated and bool(super()._skip_node_and_children(node))
+
+        def _create_mutations(self, node: cst.CSTNode) -> None:
+            before = len(self.mutations)
+            super()._create_mutations(node)
+            for mutation in self.mutations[before:]:
+                places[id(mutation)] = self.get_metadata(PositionProvider, node).start.line
+
+    visitor = Visitor([*mutation_operators, (cst.Expr, _removed_call)], IgnoredCode(set(), set(), set()))
+    module = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True).visit(visitor)
+    empty, statements, seen = cst.Module([]), _statements(source), dict[tuple[str, str], int]()
+
+    def make(mutation: Mutation) -> str:
+        return module.deep_replace(mutation.original_node, mutation.mutated_node).code
+
+    for mutation in visitor.mutations:
+        inside = isinstance(mutation.contained_by_top_level_function, cst.FunctionDef)
+        if not inside or _is_text(mutation.original_node):
+            continue
+        old, new = (empty.code_for_node(node) for node in (mutation.original_node, mutation.mutated_node))
+        if old == new:
+            continue
+        seen[old, new] = at = seen.get((old, new), -1) + 1
+        lines, around = statements[places[id(mutation)]]
+        yield Mutant(package, path, old, new, at, lines, around, partial(make, mutation))
+
+
+def _removed_call(node: Any) -> Iterator[Any]:
+    """A call whose value nobody takes is left out: mutmut has no such operator."""
+    import libcst as cst
+
+    value = node.value.expression if isinstance(node.value, cst.Await) else node.value
+    if isinstance(value, cst.Call):
+        yield cst.Pass()
+
+
+def _is_text(node: Any) -> bool:
+    """Words for people: what a message says is held by the tests of the commands, not by each letter of it."""
+    import libcst as cst
+
+    return isinstance(node, cst.SimpleString) and " " in node.value
+
+
+def _statements(source: str) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
+    """Of every line of a function the lines of its innermost statement, of a compound one the head alone, and those of
+    the outermost function."""
+    found: dict[int, tuple[tuple[int, int], tuple[int, int]]] = {}
+
+    def walk(nodes: Iterable[ast.AST], around: tuple[int, int] | None) -> None:
+        for node in nodes:
+            inside = around
+            if isinstance(node, ast.stmt | ast.ExceptHandler):
+                last = node.end_lineno or node.lineno
+                body = getattr(node, "body", None)
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                    inside = around or (first, last)
+                head = node.lineno, max(node.lineno, body[0].lineno - 1) if body else last
+                for line in range(node.lineno, last + 1) if inside else ():
+                    if line <= head[1] or line not in found:
+                        found[line] = head, inside
+            walk(ast.iter_child_nodes(node), inside)
+
+    walk(ast.parse(source).body, None)
+    return found
