@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 Fault = Literal[
     "500",
@@ -24,3 +25,16 @@ closed. html: a proxy's page. empty_choices, null_content, bad_json (cut in the 
 nothing until the client goes. wrapped_400: a worker's refusal as an orchestrator's 500. stream_without_finish: an event
 stream, asked for or not, that never says why it ends.
 """
+
+SHARES = ("damage", "failure_rate", "truncate_rate", "empty_rate")
+COUNTS = ("latency_s", "latency_jitter_s", "failures_per_prompt", "crash_after", "context_tokens")
+
+
+def out_of_range(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Return what is out of range among the simulator's options: (name, message)."""
+    for name in SHARES:
+        if name in options and not 0.0 <= options[name] <= 1.0:
+            yield name, f"is {options[name]}, which is not between 0 and 1"
+    for name in COUNTS:
+        if (options.get(name) or 0) < 0:
+            yield name, f"is {options[name]}, which is negative"

@@ -20,12 +20,10 @@ from launchers import _environment, _gpus
 from launchers._causes import cause
 from launchers._gpus import Gpu
 from launchers._machine import LOOPBACK
-from launchers._process import LOG_LINES, ServerProcess, server_process
+from launchers._process import LOG_LINES, ServerProcess, server_process, while_alive
 from launchers._trtllm_command import Server
 from serve_eval.errors import LaunchError
 
-WATCH_S = 0.25
-"""How often it is while they are used: how late an end is noticed at most."""
 MEMORY_S = 20.0
 """How long the memory of a GPU may take to come back."""
 SLACK_MIB = 512
@@ -116,7 +114,7 @@ async def fleet(
                     places += [] if server.here else [server.place.reached_at]
                     told(f"{server.name}: started{' on ' * bool(places)}{' of '.join(places)}, log {process.log_file}")
                 try:
-                    async with _while_alive(running):
+                    async with while_alive(lambda: first_end(running)):
                         yield running
                 finally:
                     # Together: one after the other they would take the time of all.
@@ -124,39 +122,6 @@ async def fleet(
         finally:
             await _check_gone(mark, told)
             await _check_memory(gpus, used, told)
-
-
-@asynccontextmanager
-async def _while_alive(running: Sequence[Running]) -> AsyncIterator[None]:
-    """The block ends with a LaunchError as soon as one of the servers ends, whatever it is doing."""
-    task = asyncio.current_task()
-    assert task is not None
-    cancelling, death = task.cancelling(), None
-
-    async def watch() -> None:
-        nonlocal death
-        while death is None:
-            await asyncio.sleep(WATCH_S)
-            death = first_end(running)
-        task.cancel()
-
-    watcher = asyncio.create_task(watch())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if death is not None and task.uncancel() <= cancelling:
-            raise death from None
-        raise
-    except Exception as error:
-        # What a server's end did to a request may come up before the end itself.
-        found = death or first_end(running)
-        if death is not None:
-            task.uncancel()
-        if found is not None and not isinstance(error, LaunchError):
-            raise found from error
-        raise
-    finally:
-        watcher.cancel()
 
 
 def first_end(running: Iterable[Running]) -> LaunchError | None:
@@ -167,7 +132,7 @@ def first_end(running: Iterable[Running]) -> LaunchError | None:
 
 
 def free_ports(host: str, port: int | None, others: int = 0) -> list[int]:
-    """Of the front door on `host` the given port, or one that nobody listens on, and such ports of the loopback for
+    """Of the front door on `host` the given port, or one that no server listens on, and such ports of the loopback for
     others. Fresh ones for every launch: versions differ in whether one can be used again at once."""
     [front] = [port] if port is not None else _unused(host, 1)
     return [front, *[one for one in _unused(LOOPBACK, others + 1) if one != front][:others]]

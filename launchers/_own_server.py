@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from launchers._process import ServerProcess, server_process
+from launchers._process import ServerProcess, server_process, while_alive
 
 READY_S = 60.0
 """How long the server may take to start."""
@@ -24,7 +24,7 @@ async def own_server(
     command: Sequence[str], *, ready_file: Path, log_file: Path
 ) -> AsyncIterator[tuple[str, ServerProcess]]:
     """Runs a command that ends in `serve_until_ended` for the length of the block, and yields its base URL once it
-    listens there. Raises LaunchError when it does not start."""
+    listens there. Raises LaunchError when it does not start, and in place of the block when it ends by itself."""
     log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready_file.unlink(missing_ok=True)
     async with server_process(command, log_file=log_file) as server:
@@ -34,7 +34,8 @@ async def own_server(
 
         url = await server.until(base_url, timeout_s=READY_S, longest_pause_s=PAUSE_S)
         ready_file.unlink()
-        yield url, server
+        async with while_alive(server.ended):
+            yield url, server
 
 
 async def serve_until_ended(serving: AbstractAsyncContextManager[str], name: str, ready_file: Path | None) -> None:

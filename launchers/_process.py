@@ -7,18 +7,23 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from launchers._supervisor import AT_END_S
-from serve_eval.errors import LaunchError
+from serve_eval.errors import EndpointError, LaunchError
 
 STOP_S = 10.0
 """How long a server may take to end after SIGTERM, before SIGKILL."""
 KILL_S = 5.0
 """How long we wait for what SIGKILL ends."""
+WATCH_S = 0.25
+"""Seconds between two looks at a server in use: its end is noticed so late at most."""
+NOTICED_S = 1.5
+"""Seconds by which a failed request may come before the end of its server is known."""
 LOG_LINES = 15
 """Lines of the log that an error quotes."""
 
@@ -46,6 +51,13 @@ class ServerProcess:
             self._signal(signal.SIGKILL)
         return self._process.returncode
 
+    def ended(self, when: str = "") -> LaunchError | None:
+        """The error that tells of its end, with the last lines of the log; None while it runs."""
+        if (code := self.exit_code()) is None:
+            return None
+        ending = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        return self._error(f"the server ended with {ending}{when}")
+
     async def until(
         self, probe: Callable[[], Awaitable[T | None]], *, timeout_s: float, longest_pause_s: float = 0.5
     ) -> T:
@@ -56,9 +68,8 @@ class ServerProcess:
         clock, pause_s = asyncio.get_running_loop().time, 0.02
         deadline = clock() + timeout_s
         while (found := await probe()) is None:
-            if (code := self.exit_code()) is not None:
-                ending = f"exit code {code}" if code >= 0 else f"signal {-code}"
-                raise self._error(f"the server ended with {ending} before it was ready")
+            if (ended := self.ended(" before it was ready")) is not None:
+                raise ended
             if clock() > deadline:
                 raise self._error(f"the server is not ready after {timeout_s:g} s")
             await asyncio.sleep(pause_s)
@@ -102,6 +113,42 @@ class ServerProcess:
     def _error(self, message: str) -> LaunchError:
         lines = self.log().splitlines()[-LOG_LINES:]
         return LaunchError("\n  ".join([message, *lines]), hint=f"Its log is {self.log_file}.")
+
+
+@asynccontextmanager
+async def while_alive(ended: Callable[[], LaunchError | None]) -> AsyncIterator[None]:
+    """The block ends with the error that `ended` gives as soon as there is one, whatever it is doing."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancelling, death = task.cancelling(), None
+
+    async def watch() -> None:
+        nonlocal death
+        while death is None:
+            await asyncio.sleep(WATCH_S)
+            death = ended()
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if death is not None and task.uncancel() <= cancelling:
+            raise death from None
+        raise
+    except Exception as error:
+        # What a server's end did to a request may come up before the end itself.
+        deadline = time.monotonic() + (NOTICED_S if isinstance(error, EndpointError) else 0.0)
+        watcher.cancel()
+        while (found := death or ended()) is None and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(WATCH_S / 5)
+        if death is not None:
+            task.uncancel()
+        if found is not None and not isinstance(error, LaunchError):
+            raise found from error
+        raise
+    finally:
+        watcher.cancel()
 
 
 def supervised(

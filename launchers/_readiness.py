@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from launchers._causes import cause
-from launchers._fleet import WATCH_S, Running, first_end
+from launchers._fleet import Running, first_end
+from launchers._process import WATCH_S
 from launchers._trtllm_command import Server
 from serve_eval.errors import LaunchError
 

@@ -28,7 +28,7 @@ import msgspec
 from aiohttp import web
 
 from launchers import _guided, _prompt_logprobs, _tools, _words
-from launchers._faults import Fault
+from launchers._faults import COUNTS, SHARES, Fault, out_of_range
 from launchers._openai_answers import Events, Generated, Usage, answer_body
 from launchers._openai_requests import (
     DEFAULT_MAX_TOKENS,
@@ -116,12 +116,8 @@ class SimulatorConfig:
     record: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("damage", "failure_rate", "truncate_rate", "empty_rate"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}, which is not between 0 and 1")
-        for name in ("latency_s", "latency_jitter_s", "failures_per_prompt", "crash_after", "context_tokens"):
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, which is negative")
+        for name, message in out_of_range({name: getattr(self, name) for name in (*SHARES, *COUNTS)}):
+            raise ValueError(f"{name} {message}")
 
 
 @dataclass(slots=True)

@@ -8,16 +8,22 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from launchers._faults import Fault
+from launchers._faults import Fault, out_of_range
 from launchers._own_server import own_server
 from launchers._prompt_logprobs import Form
-from serve_eval.errors import LaunchError
+from serve_eval.errors import LaunchError, PlanError
 from serve_eval.prompt_hash import uniform
 from serve_eval.schema import Endpoint, LaunchContext
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
-    """The one command line that `launch` would start with these options."""
+    """The one command line that `launch` would start with these options. Raises PlanError for one that is out of
+    range or contradicts another."""
+    problems = [f"launcher.simulated.{name} {message}" for name, message in out_of_range(options)]
+    if problems:
+        raise PlanError(problems)
+    defaults = {name: parameter.default for name, parameter in inspect.signature(launch).parameters.items()}
+    probability(*({**defaults, **options}[name] for name in ("accuracy", "flip_rate", "seed")))
     command = [sys.executable, "-m", "launchers._simulator", "--model", context.model or "simulated"]
     command += ["--answers", str(_answers(context)), "--ready-file", str(_ready(context))]
     for name, value in options.items():
@@ -63,8 +69,8 @@ async def launch(
     `accuracy` is the probability of a right answer, for all tasks or by task name; `flip_rate` the share of the prompts
     that are judged differently in two runs that differ in `run` alone (None: every prompt is right with the probability
     `accuracy`). `damage` is the share of the right answers that are lost. The faults are told in
-    `launchers._simulator.SimulatorConfig`. Raises LaunchError when the options contradict each other or the server does
-    not start.
+    `launchers._simulator.SimulatorConfig`. Raises PlanError when an option is out of range or two contradict
+    each other, LaunchError when the server does not start.
     """
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
@@ -109,14 +115,14 @@ def probability(accuracy: float | dict[str, float], flip_rate: float | None, see
 def _mixture(accuracy: float, flip_rate: float | None) -> tuple[float, float]:
     """The share of the prompts with a uniform probability, and the mean of the others."""
     if not 0.0 <= accuracy <= 1.0:
-        raise LaunchError(f"simulated: an accuracy of {accuracy:g} is not between 0 and 1")
+        raise PlanError(f"simulated: an accuracy of {accuracy:g} is not between 0 and 1")
     if flip_rate is None:
         return 0.0, accuracy
     share = 3.0 * flip_rate
     if not 0.0 <= share <= 1.0:
-        raise LaunchError(f"simulated: a flip_rate of {flip_rate:g} is not between 0 and 1/3")
+        raise PlanError(f"simulated: a flip_rate of {flip_rate:g} is not between 0 and 1/3")
     if not share / 2 <= accuracy <= 1.0 - share / 2:
-        raise LaunchError(
+        raise PlanError(
             f"simulated: with a flip_rate of {flip_rate:g}, {share:g} of the prompts are right half of the time, so "
             f"the accuracy lies between {share / 2:g} and {1.0 - share / 2:g} and cannot be {accuracy:g}"
         )

@@ -7,15 +7,17 @@ unfinished sample waits: quick answers are not like slow ones, and a long answer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from serve_eval.against_reference import Expected
-from serve_eval.degradation import degradations, told_so_far
+from serve_eval.degradation import Lookout, degradations, told_so_far
+from serve_eval.schema import Degradation
 from serve_eval.stats.onset import FIRST
 from serve_eval.tally import Tally
 
-GROWTH = 0.02
-"""By what share more samples have to be there for another look, which takes time in proportion to all of them."""
+GROWTH, LATER_GROWTH, LATER = 0.02, 0.1, 4000
+"""By what share more samples have to be there for another look, and by what share once there are LATER of them. Small
+runs are told soon; in long ones a look keeps others waiting, and a share of them is many samples all the same."""
 
 
 class Alarm:
@@ -31,20 +33,49 @@ class Alarm:
         expected: Expected | None = None,
     ) -> None:
         self._tally, self._planned, self._told, self._expected = tally, planned, told, expected
-        self._finished, self._looked_at = 0, 0
         self._known: set[str] = set()
+        self.restart()
+
+    def restart(self) -> None:
+        """Looks from the beginning again: answers were withdrawn."""
+        self._search = _Search(self._tally, self._planned, self._expected)
+        self._came = 0
 
     async def look(self) -> None:
-        """Looks at what has finished without a gap, where that is more than at the last look by GROWTH."""
-        tally, planned = self._tally, len(self._tally.samples)
-        self._finished = tally.had(self._planned, self._finished)
-        if not self._finished or self._finished < (1.0 + GROWTH) * self._looked_at:
+        """Looks at what has finished without a gap, in a thread, where that is enough more than at the last look."""
+        tally, search, came = self._tally, self._search, self._tally.scored + self._tally.failed
+        if came == self._came:
             return
-        self._looked_at = self._finished
-        course = tally.course(self._planned[: self._finished])
-        if len(course.values) < min(FIRST, planned):
+        self._came = came
+        worse = await asyncio.to_thread(search.go_on, self._known)
+        if search is not self._search:  # answers were withdrawn meanwhile
             return
-        for one in await asyncio.to_thread(degradations, course, tally.task.metric, planned, self._expected):
+        for one in worse:
             if one.measure not in self._known:
                 self._known.add(one.measure)
-                self._told(f"warning: {tally.task.name}: {told_so_far(one, planned)}")
+                self._told(f"warning: {tally.task.name}: {told_so_far(one, len(tally.samples))}")
+
+
+class _Search:
+    """One search through a task, from its beginning on."""
+
+    def __init__(self, tally: Tally, planned: Sequence[int], expected: Expected | None) -> None:
+        self._tally, self._planned, self._expected = tally, planned, expected
+        self._lookout = Lookout(tally.task.metric, len(tally.samples), expected)
+        self._finished = self._looked_at = self._taken = 0
+
+    def go_on(self, known: Set[str]) -> tuple[Degradation, ...]:
+        """Return what has turned worse, when a measure that is not `known` yet did so since the last look."""
+        tally, metric, planned = self._tally, self._tally.task.metric, len(self._tally.samples)
+        self._finished = end = tally.had(self._planned, self._finished)
+        growth = GROWTH if self._looked_at < LATER else LATER_GROWTH
+        if not end or end < (1.0 + growth) * self._looked_at:
+            return ()
+        self._looked_at = end
+        part = tally.course(self._planned[self._taken : end])
+        if not self._taken and len(part.values) < min(FIRST, planned):
+            return ()
+        self._taken = end
+        if not self._lookout.extend(part, known):
+            return ()
+        return degradations(tally.course(self._planned[:end]), metric, planned, self._expected)

@@ -74,7 +74,7 @@ def read_report(folder: Path) -> Report:
 def read_task(folder: Path, report: Report, name: str) -> Had:
     """The scores and answers of one task. Raises RunFolderError for files that are missing or damaged."""
     task = next(task for task in report.tasks if task.result.task == name)
-    repeats, stem = report.plan.repeats, file_stem(name)
+    repeats, stem = report.plan.times(name), file_stem(name)
     lines: tuple[dict[str, Line], ...] = tuple({} for _ in range(repeats))
     said: tuple[dict[str, bytes], ...] = tuple({} for _ in range(repeats))
     started_s: dict[str, float] = {}

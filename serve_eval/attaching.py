@@ -19,7 +19,7 @@ from serve_eval.schema import Endpoint, Plan
 WATCH_S = 0.25
 """How late a run notices the end of servers that it uses."""
 NOTICED_S = 1.5
-"""How long what the end of a server did to a request may come before the end itself is known."""
+"""Seconds by which a failed request may come before the end of its server is known."""
 LOG_LINES = 5
 """Lines of every log that are quoted when a holder is gone without a word, found in its last LOG_BYTES."""
 LOG_BYTES = 16384

@@ -25,6 +25,7 @@ import msgspec
 
 from serve_eval import origins, run_folder, served, slow_workers
 from serve_eval.address import normalise_base_url
+from serve_eval.apart import Unfinished
 from serve_eval.asking import request_of
 from serve_eval.attribution import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.client import wire
@@ -48,9 +49,10 @@ from serve_eval.schema import (
     Task,
     WorkerShare,
 )
+from serve_eval.scoring import ScoredApart, graded_of
 from serve_eval.slow_workers import Timed
 from serve_eval.stats.contingency import CONTEXT, GENERATION, Cell
-from serve_eval.tally import score_response
+from serve_eval.work import scoring_of
 
 SCHEMA_VERSION = 1
 RESULT_FILE = "attribution.json"
@@ -81,6 +83,7 @@ class Asking:
     prompts: tuple[tuple[Task, Sample], ...]
     pairs: tuple[tuple[Worker, Worker], ...]
     warnings: tuple[str, ...] = ()
+    tasks: tuple[PreparedTask, ...] = ()
 
     @property
     def requests(self) -> int:
@@ -110,11 +113,17 @@ class _Had:
     failed: list[tuple[tuple[str | None, str | None], str, bool]] = field(default_factory=list)
     times: list[Timed] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
+    unscored: list[str] = field(default_factory=list)
 
-    def take(
-        self, who: tuple[str | None, str | None], task: Task, sample: Sample, result: Response | Failure | None
+    async def take(
+        self,
+        who: tuple[str | None, str | None],
+        task: Task,
+        sample: Sample,
+        result: Response | Failure | None,
+        apart: ScoredApart | None,
     ) -> None:
-        """None: one of them had no part in the answer."""
+        """None: one of them had no part in the answer. One that the scorer cannot judge has no score."""
         if result is None:
             return
         prompt = _prompt(task, sample)
@@ -123,7 +132,11 @@ class _Had:
             self.messages.append(result.message)
             return
         self.times.append(Timed(*who, prompt, result.latency_s, result.usage.completion_tokens))
-        score = score_response(task, sample, result)
+        graded = await graded_of(task, sample, result, apart)
+        if isinstance(graded, Unfinished):
+            self.unscored.append(f"{sample.id}: {graded.told}")
+            return
+        score, _ = graded
         self.scores[task.name].append((who, prompt, score.value))
         self.empty.append((who, prompt, score.outcome in (Outcome.EMPTY, Outcome.REASONING_ONLY)))
 
@@ -178,6 +191,7 @@ async def prepared(
         prompts=tuple(chosen),
         pairs=tuple(pairs),
         warnings=tuple(warnings),
+        tasks=tuple(able),
     )
 
 
@@ -203,6 +217,7 @@ async def attribute(
     started_at, began = datetime.now(UTC), time.monotonic()
     alone, in_pairs = _Had(), _Had()
     async with AsyncExitStack() as stack:
+        scoring = stack.enter_context(scoring_of(asking.plan, asking.tasks))
         clients = {
             one: await stack.enter_async_context(_client(asking, one, environ)) for one in dict.fromkeys(asking.workers)
         }
@@ -212,13 +227,13 @@ async def attribute(
             request = request_of(task, sample)
             results = await asyncio.gather(*(clients[one].send(request) for one in asking.workers))
             for one, result in zip(asking.workers, results, strict=True):
-                alone.take(_place(one), task, sample, result)
+                await alone.take(_place(one), task, sample, result, scoring.of(task.name))
 
         async def ask_pairs(task: Task, sample: Sample) -> None:
             request = request_of(task, sample)
             both = await asyncio.gather(*(_in_turn(clients[c], clients[g], request) for c, g in asking.pairs))
             for (c, g), joined in zip(asking.pairs, both, strict=True):
-                in_pairs.take((c.url, g.url), task, sample, joined)
+                await in_pairs.take((c.url, g.url), task, sample, joined, scoring.of(task.name))
 
         # One after the other: the times of workers are compared, and pairs load context and generation servers unlike.
         await _all_asked(asking, ask_each, at_a_time, lambda done: told(f"{done} prompts asked of each server"))
@@ -227,6 +242,8 @@ async def attribute(
     warnings = list(asking.warnings)
     if asking.pairs and in_pairs.failed and all(failed for _, _, failed in in_pairs.failed):
         warnings.append(f"no pair of workers answered: {in_pairs.messages[0]}")
+    if unscored := [*alone.unscored, *in_pairs.unscored]:
+        warnings.append(f"the scorer could not judge {len(unscored)} answers, such as that of {unscored[0]}")
     alpha = ALPHA / 2 if asking.pairs else ALPHA
     tasks = {task.name: task for task, _ in asking.prompts}
     of_alone = _judged(alone, tasks, alpha, servers=any(one.role == SERVER for one in asking.workers))
@@ -306,7 +323,7 @@ def _client(asking: Asking, one: Worker, environ: Mapping[str, str]) -> Client:
 
 
 async def _reachable(clients: Mapping[Worker, Client]) -> None:
-    """Raises EndpointError when nobody listens at any of the addresses."""
+    """Raises EndpointError when no server listens at any of the addresses."""
     found = await asyncio.gather(*(client.exchange("GET", "/health", timeout_s=10.0) for client in clients.values()))
     failures = [one for one in found if isinstance(one, Failure)]
     if len(failures) == len(found):

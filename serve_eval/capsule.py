@@ -172,7 +172,8 @@ def _pack(
 
 
 def _sample(plan: Plan, p: PreparedTask, name: str) -> Sample | None:
-    samples = p.dataset.samples if plan.repeats == 1 else Repeated(p.dataset.samples, plan.repeats)
+    times = plan.times(p.task.name)
+    samples = p.dataset.samples if times == 1 else Repeated(p.dataset.samples, times)
     return next((sample for sample in samples if sample.id == name), None)
 
 

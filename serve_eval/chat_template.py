@@ -2,25 +2,32 @@
 
 What a template can see and do is that of transformers' `apply_chat_template`: the messages, the special tokens, the
 variables that were given, `raise_exception`, `strftime_now` and `tojson`, with `trim_blocks` and `lstrip_blocks`. It
-runs in jinja2's immutable sandbox. No code of the folder is ever imported.
+runs in jinja2's immutable sandbox, in a process of its own that is bounded in time. No code of the folder is ever
+imported.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from serve_eval.apart import Apart, Unfinished
 from serve_eval.errors import PlanError
 from serve_eval.schema import Message
 
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+RENDERING_S = 10.0
+"""Seconds that compiling a template may take, and each prompt."""
+MEMORY_BYTES = 4 << 30
+"""Address space of the process that renders."""
 JINJA_FILE, CONFIG_FILE, TOKENS_FILE = "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"
 
 
@@ -94,6 +101,50 @@ def renderer(
             refuse(error)
 
     return render
+
+
+class Rendering:
+    """What `renderer` gives, run in a process of its own: a template is a program, and this one may loop for hours or
+    fill the memory. The process starts with the first call and stays until `close`; a later call starts another.
+
+    Raises PlanError for a text that is no template; a call raises it for one that fails, or takes longer than
+    RENDERING_S.
+    """
+
+    def __init__(self, template: ChatTemplate, *, variables: Mapping[str, object], today: date | None) -> None:
+        from jinja2 import TemplateError
+
+        self._template, self._variables, self._today = template, dict(variables), today
+        self._apart: Apart | None = None
+        try:
+            _environment(today).parse(template.text)  # which computes nothing yet
+        except TemplateError as error:
+            raise PlanError(f"{template.file}: the chat template fails: {error}") from error
+
+    def __call__(self, messages: tuple[Message, ...]) -> str:
+        if self._apart is None:
+            make = (_made, (self._template, self._variables, self._today))
+            limits = {"limit_s": RENDERING_S, "making_s": RENDERING_S}
+            self._apart = Apart({"render": make}, at_once=1, memory_bytes=MEMORY_BYTES, **limits)
+            weakref.finalize(self, self._apart.close)
+        found = self._apart.call("render", messages)
+        if isinstance(found, Unfinished):
+            ours = found.raised == PlanError.__name__
+            told = found.told if ours else f"{self._template.file}: the chat template fails: {found.told}"
+            raise PlanError(told, hint=found.hint)
+        return str(found)
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._apart is not None:
+            self._apart.close()
+            self._apart = None
+
+
+def _made(
+    template: ChatTemplate, variables: Mapping[str, object], today: date | None
+) -> Callable[[tuple[Message, ...]], str]:
+    return renderer(template, variables=variables, today=today)
 
 
 def _environment(today: date | None) -> ImmutableSandboxedEnvironment:

@@ -162,7 +162,9 @@ async def _prepared(a: Side, b: Side, around: _Surroundings) -> list[_Run]:
             continue
         plan = replace(side.plan, no_reference=True, early_stop=None, verdict=Spec(name="classic"))
         if name == "B" and a.folder is None:
-            plan = replace(plan, limits=a.plan.limits, seed=a.plan.seed, repeats=a.plan.repeats)
+            plan = replace(plan, limits=a.plan.limits, seed=a.plan.seed)
+            plan = replace(plan, repeats=a.plan.repeats, repeats_of=a.plan.repeats_of)
+            plan = replace(plan, tasks=_in_the_order_of(a.plan.tasks, plan.tasks))
         if plan.limits.concurrency == "auto":
             raise PlanError("concurrency: a comparison needs a fixed number", hint="Such as --concurrency 64.")
         origins.include(plan.include_path)
@@ -173,6 +175,12 @@ async def _prepared(a: Side, b: Side, around: _Surroundings) -> list[_Run]:
         prepared = await asyncio.to_thread(prepare, plan)
         runs.append(_Run(side=name, plan=plan, prepared=prepared, folder=folder, label=name))
     return runs
+
+
+def _in_the_order_of(first: Sequence[Spec], tasks: Sequence[Spec]) -> tuple[Spec, ...]:
+    """The tasks in the order of others of the same names: in another order both sides are asked different prompts."""
+    places = {spec.name: place for place, spec in enumerate(first)}
+    return tuple(sorted(tasks, key=lambda spec: places.get(spec.name, len(places))))
 
 
 def _beside(finished: Path, prepared: Sequence[PreparedTask]) -> list[PreparedTask]:
@@ -193,7 +201,7 @@ def _beside(finished: Path, prepared: Sequence[PreparedTask]) -> list[PreparedTa
 
 def _check_alike(a: Side, b: Side, runs: Sequence[_Run], rules: Rules) -> None:
     """Raises NotComparableError when A and B do not ask or score the same, or A has too few runs for the rule."""
-    if (needed := reference_runs_needed(rules.rule)) > a.plan.repeats:
+    if (needed := reference_runs_needed(rules.rule)) > min(a.plan.times(spec.name) for spec in a.plan.tasks):
         raise NotComparableError(
             f"--verdict {rules.rule.name}: A is the reference, and has to answer each prompt {needed} times or more",
             hint=f"Give --repeats {needed}, or more.",
@@ -243,28 +251,32 @@ def _in_one_order(runs: Sequence[_Run], around: _Surroundings) -> list[_Run]:
 
 
 def _asked_twice(runs: Sequence[_Run], rules: Rules, out_dir: Path) -> _Run | None:
-    """Some prompts of A for the second time, or of B where A is asked nothing. None where repeats tell that already.
+    """Some prompts of A for the second time, or of B where A is asked nothing: of tasks of which repeats do not tell
+    that already. None where they do of all.
 
     They are asked beside the others, so many fewer at a time that they take about as long, and in another order: the
     same prompt is not asked twice at once.
     """
-    if not runs or not rules.again or runs[0].plan.repeats > 1:
+    first = runs[0] if runs else None
+    once = [p for p in first.prepared if first.plan.times(p.task.name) == 1] if first is not None else []
+    if first is None or not rules.again or not once:
         return None
-    first = runs[0]
-    prepared, asked, total = [], 0, 0
-    for p in first.prepared:
+    total = sum(len(p.dataset.samples) * first.plan.times(p.task.name) for p in first.prepared)
+    prepared, asked = [], 0
+    for p in once:
         samples = p.dataset.samples
         rng = random.Random(f"{first.plan.seed}:again:{p.task.name}")
         chosen = sorted(rng.sample(range(len(samples)), min(rules.again, len(samples))))
         dataset = replace(p.dataset, samples=[samples[i] for i in chosen])
         prepared.append(replace(p, dataset=dataset, fingerprint=fingerprint(p.task, dataset)))
-        asked, total = asked + len(chosen), total + len(samples)
+        asked += len(chosen)
     limits = first.plan.limits
     assert limits.concurrency != "auto"
     share = asked / total
     rate = None if limits.rate_limit is None else limits.rate_limit * share
     limits = replace(limits, concurrency=max(1, round(limits.concurrency * share)), rate_limit=rate)
     plan = replace(first.plan, limits=limits, seed=first.plan.seed + 1, limit=rules.again)
+    plan = replace(plan, tasks=tuple(p.spec for p in once), repeats=1, repeats_of={})
     label = f"{first.side} once more"
     assert first.seed is not None
     return _Run(side=first.side, plan=plan, prepared=prepared, folder=out_dir / AGAIN, label=label, seed=first.seed + 1)
@@ -341,19 +353,21 @@ async def _in_step(runs: Sequence[_Run], endpoints: Mapping[str, Endpoint], arou
 
 
 async def _evaluated(run: _Run, endpoint: Endpoint, around: _Surroundings, seat: Seat | None) -> None:
-    await evaluate(
-        run.plan,
-        run.folder,
-        progress=None if around.progress is None else Labelled(around.progress, run.label),
-        environ=around.environ,
-        launching=lambda *_: nullcontext(endpoint),
-        told=lambda line: around.told(f"{run.label}: {line}"),
-        prepared=run.prepared,
-        seat=seat,
-        seed=run.seed,
-    )
-    if seat is not None:
-        await seat.leave()
+    try:
+        await evaluate(
+            run.plan,
+            run.folder,
+            progress=None if around.progress is None else Labelled(around.progress, run.label),
+            environ=around.environ,
+            launching=lambda *_: nullcontext(endpoint),
+            told=lambda line: around.told(f"{run.label}: {line}"),
+            prepared=run.prepared,
+            seat=seat,
+            seed=run.seed,
+        )
+    finally:
+        if seat is not None:
+            await seat.leave()
 
 
 async def _look(

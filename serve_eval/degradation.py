@@ -9,12 +9,12 @@ while the run goes on adds no false alarm.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from serve_eval.schema import Degradation, Metric, RunningShare
-from serve_eval.stats.onset import FIRST, LEAST, onset, worse_than_usual
+from serve_eval.stats.onset import FIRST, LEAST, Usual, limit, onset, passes, usual
 
 if TYPE_CHECKING:
     import numpy
@@ -47,14 +47,48 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Samples of a course that are looked at together: which of them are `bad`, their `numbers` in the course counted
-    from 1, and how many the whole run has of them. `counted` says what is bad where a reference says it."""
+    """Samples of a course that are looked at together: which of them are `bad`, and their `numbers` in the course
+    counted from 1. `counted` says what is bad where a reference says it."""
 
     measure: str
     bad: NDArray[numpy.bool_]
     numbers: NDArray[numpy.int64]
-    planned: int
     counted: str = ""
+
+
+class _Rule:
+    """What is bad in a run of `planned` samples, settled by the `start` of its course: its first FIRST samples, or all
+    there are. The same of the whole course and of any part of it."""
+
+    def __init__(self, start: Course, metric: Metric, planned: int, expected: Expected | None) -> None:
+        import numpy
+
+        self._sign = 1.0 if metric.higher_is_better else -1.0
+        self._expected = expected
+        worst = metric.lo if metric.higher_is_better else metric.hi
+        values = self._sign * numpy.frombuffer(start.values)[:FIRST]
+        self._usual: Usual = usual(values, None if worst is None else self._sign * worst)
+        lengths = numpy.frombuffer(start.lengths, dtype=numpy.intc)[:FIRST]
+        self._low, self._high = numpy.quantile(lengths, [0.25, 0.75])
+        by_value = planned if expected is None else expected.looked_at(planned)
+        self.planned = {**dict.fromkeys(ALPHA, planned), VALUE: by_value}
+
+    def looks(self, course: Course) -> Iterator[_Look]:
+        """Yield what is looked at: the value by itself or against the reference, and the form of the answers."""
+        import numpy
+
+        values = numpy.frombuffer(course.values)
+        everyone = numpy.arange(1, len(values) + 1)
+        if self._expected is None:
+            yield _Look(VALUE, self._usual.worse(self._sign * values), everyone)
+        else:
+            bad, kept = self._expected.among(course.places, values)
+            yield _Look(VALUE, bad, kept + 1, self._expected.counted)
+        yield _Look(EMPTY, numpy.frombuffer(course.empty, dtype=numpy.bool_), everyone)
+        yield _Look(REPETITIVE, numpy.frombuffer(course.repetitive, dtype=numpy.bool_), everyone)
+        lengths = numpy.frombuffer(course.lengths, dtype=numpy.intc)
+        yield _Look(LONGER, lengths > self._high, everyone)
+        yield _Look(SHORTER, lengths < self._low, everyone)
 
 
 def degradations(
@@ -70,8 +104,9 @@ def degradations(
     if n < LEAST:
         return ()
     found = []
-    for look in _looks(course, metric, planned, expected):
-        if (one := onset(look.bad, ALPHA[look.measure], look.planned)) is not None:
+    rule = _Rule(course, metric, planned, expected)
+    for look in rule.looks(course):
+        if (one := onset(look.bad, ALPHA[look.measure], rule.planned[look.measure])) is not None:
             since = int(look.numbers[one.since - 1])
             found.append(
                 Degradation(
@@ -89,30 +124,36 @@ def degradations(
     return tuple(found)
 
 
-def _looks(course: Course, metric: Metric, planned: int, expected: Expected | None) -> Iterator[_Look]:
-    """Yield what is looked at: the value by itself or against the reference, and the form of the answers."""
-    import numpy
+class Lookout:
+    """Finds the measures that turn worse in a course that grows, at the cost of what is new: those that `degradations`
+    finds in all of the course so far. It keeps a byte per sample and measure."""
 
-    values = numpy.frombuffer(course.values)
-    everyone = numpy.arange(1, len(values) + 1)
-    if expected is None:
-        yield _Look(VALUE, _below_usual(values, metric), everyone, planned)
-    else:
-        bad, kept = expected.among(course.places, values)
-        yield _Look(VALUE, bad, kept + 1, expected.looked_at(planned), expected.counted)
-    yield _Look(EMPTY, numpy.frombuffer(course.empty, dtype=numpy.bool_), everyone, planned)
-    yield _Look(REPETITIVE, numpy.frombuffer(course.repetitive, dtype=numpy.bool_), everyone, planned)
-    lengths = numpy.frombuffer(course.lengths, dtype=numpy.intc)
-    low, high = numpy.quantile(lengths[:FIRST], [0.25, 0.75])
-    yield _Look(LONGER, lengths > high, everyone, planned)
-    yield _Look(SHORTER, lengths < low, everyone, planned)
+    def __init__(self, metric: Metric, planned: int, expected: Expected | None = None) -> None:
+        self._metric, self._planned, self._expected = metric, planned, expected
+        self._rule: _Rule | None = None
+        self._bad = {measure: bytearray() for measure in ALPHA}
+        self._searched = dict.fromkeys(ALPHA, 0)
 
+    def extend(self, part: Course, known: Set[str] = frozenset()) -> set[str]:
+        """Take the next part of the course, at first FIRST samples or all there are. Return the measures that turned
+        worse in it, but for those that are `known` to have done so: these are not looked at any more."""
+        import numpy
 
-def _below_usual(scores: NDArray[numpy.float64], metric: Metric) -> NDArray[numpy.bool_]:
-    """Return which scores are worse than the usual one of the first requests."""
-    sign = 1.0 if metric.higher_is_better else -1.0
-    worst = metric.lo if metric.higher_is_better else metric.hi
-    return worse_than_usual(scores * sign, None if worst is None else sign * worst)
+        if self._rule is None:
+            self._rule = _Rule(part, self._metric, self._planned, self._expected)
+        found = set()
+        for look in self._rule.looks(part):
+            name = look.measure
+            if name in known:
+                continue
+            self._bad[name] += look.bad.tobytes()
+            row = numpy.frombuffer(self._bad[name], dtype=numpy.bool_)
+            if len(row) < LEAST:
+                continue
+            if passes(row, limit(self._rule.planned[name], ALPHA[name]), self._searched[name]) is not None:
+                found.add(name)
+            self._searched[name] = len(row)
+        return found
 
 
 def _running(look: _Look, ended_s: array[float]) -> RunningShare:

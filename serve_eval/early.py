@@ -8,7 +8,8 @@ finished early beyond the first unfinished sample waits, since quick answers are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from serve_eval import pairing, reference_samples
@@ -30,13 +31,13 @@ class Prefix:
 
     A sample without an answer after all attempts counts as what is worst for each bet. `before` holds the mean scores
     of the reference by position, where they are known. While values look worse than those before them, nothing is
-    decided. `rule` is the verdict rule that `test` decides for.
+    decided. `rule` is the verdict rule that `test`, which makes a new one, decides for.
     """
 
     def __init__(
         self,
         tally: Tally,
-        test: EarlyVerdict,
+        test: Callable[[], EarlyVerdict],
         order: Sequence[int],
         *,
         seed: int,
@@ -44,15 +45,19 @@ class Prefix:
         before: Sequence[float] | None,
         rule: str = "classic",
     ) -> None:
-        self._tally, self._test, self._seed, self._before, self._rule = tally, test, seed, before, rule
+        self._tally, self._new_test, self._seed, self._before, self._rule = tally, test, seed, before, rule
         self.order: Final = order
         self._sign = 1.0 if higher_is_better else -1.0
         metric = tally.task.metric
         low, high = sorted((self._sign * _known(metric.lo), self._sign * _known(metric.hi)))
         self._low, self._high, self._scale = low, high, metric.scale
         self._range = _known(metric.lo), _known(metric.hi)
-        self._hold = DriftHold(len(order), low)
-        test.held = self._hold.holds
+        self.restart()
+
+    def restart(self) -> None:
+        """Looks from the beginning again: answers were withdrawn."""
+        self._hold, self._test = DriftHold(len(self.order), self._low), self._new_test()
+        self._test.held = self._hold.holds
 
     @property
     def looked_at(self) -> int:
@@ -138,7 +143,7 @@ def watch(p: PreparedTask, tally: Tally, verdict: Spec, *, eps: float, seed: int
     before, note = pairing.reference_means(p.dataset, p.reference)
     n, sign = len(tally.samples), 1.0 if higher else -1.0
     max_missing = float(verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
-    test: EarlyVerdict
+    test: Callable[[], EarlyVerdict]
     if verdict.name in PAIRED_RULES:
         if before is None:
             return None, note or "no early stop: the reference has no scores per sample"
@@ -148,15 +153,15 @@ def watch(p: PreparedTask, tally: Tally, verdict: Spec, *, eps: float, seed: int
         margin = verdict.options.get("margin")
         points = default if margin is None else float(margin)  # type: ignore[arg-type]
         alpha, span = SPENT_ON_LOOKS * h.alpha, metric.hi - metric.lo
-        test = EarlyPaired(n, points / metric.scale, alpha=alpha, span=span, eps=eps, max_missing=max_missing)
+        test = partial(EarlyPaired, n, points / metric.scale, alpha=alpha, span=span, eps=eps, max_missing=max_missing)
     elif before is None:
         low, high = sorted((sign * metric.lo, sign * metric.hi))
         mean = sign * threshold / metric.scale
-        test = EarlyClassic.mean_only(n, mean, lo=low, hi=high, eps=eps, max_missing=max_missing)
+        test = partial(EarlyClassic.mean_only, n, mean, lo=low, hi=high, eps=eps, max_missing=max_missing)
     else:
         margin_left = sign * (math.fsum(before) / len(before) - threshold / metric.scale)
         span = metric.hi - metric.lo
-        test = EarlyClassic.paired(n, margin_left, eps=eps, span=span, max_missing=max_missing)
+        test = partial(EarlyClassic.paired, n, margin_left, eps=eps, span=span, max_missing=max_missing)
     order = arranged(tally.samples, range(n), "random", task_seed(seed, p.task.name))
     prefix = Prefix(tally, test, order, seed=seed, higher_is_better=higher, before=before, rule=verdict.name)
     return prefix, note

@@ -39,6 +39,9 @@ from serve_eval.order import arranged, task_seed
 from serve_eval.order_seed import OrderSeeds
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.probe import probe
+from serve_eval.proofs import FILE as STEPS_FILE
+from serve_eval.proofs import Proofs, of_judgements
+from serve_eval.proofs import told as told_of_steps
 from serve_eval.quirks import quirks
 from serve_eval.reporting import check_pairs, environment, report_on, verdict_rule
 from serve_eval.rerunning import Rerun, note_asked, set_aside
@@ -47,7 +50,16 @@ from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Report, lives
 from serve_eval.served import noted
 from serve_eval.watch import Watch
-from serve_eval.work import Work, may_stop_early, open_task, opened, random_order, score_again
+from serve_eval.work import (
+    Work,
+    may_stop_early,
+    open_task,
+    opened,
+    random_order,
+    score_again,
+    scoring_of,
+    settle_scores,
+)
 
 LEAST_RETRY_BUDGET = 100
 """Retries that a run may spend however few samples it has."""
@@ -93,10 +105,11 @@ async def evaluate(
     with (
         _broken_disk(out_dir),
         run_folder.open_folder(out_dir, plan, fingerprints, moved=moved) as folder,
+        scoring_of(plan, prepared) as scoring,
         ExitStack() as stack,
     ):
         set_aside(folder, plan, prepared, rerun)
-        work = opened(plan, prepared, folder, stack, warnings, rerun)
+        work = await scoring.waited(opened, plan, prepared, folder, stack, warnings, rerun, scoring)
         endpoint = last_endpoint(plan, folder)
         sandbox = await _sandbox(plan, work, told)
         await judging.check(plan, _judges(work), environ)
@@ -113,7 +126,7 @@ async def evaluate(
                 if rerun == "version":  # which one the server is of, is known only now
                     stack.close()
                     set_aside(folder, plan, prepared, rerun, server=_version_of(await client.describe()))
-                    work = opened(plan, prepared, folder, stack, warnings, rerun)
+                    work = await scoring.waited(opened, plan, prepared, folder, stack, warnings, rerun, scoring)
                     sandbox = sandbox or await _sandbox(plan, work, told)
                     may_stop_early(plan, work, seeds, folder)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
@@ -133,7 +146,7 @@ async def evaluate(
                         note_asked(folder, w.p.task, pending, _version_of(endpoint.info))
                 async with noted(client, {w.p.task.name: w.journal for w in able}, folder):
                     await _ask(plan, able, client, folder, seeds, progress, hung, seat, told)
-                await _judge_answers(plan, work, folder, environ, progress, itself=client)
+                await _judge_answers(plan, work, folder, environ, progress, told, itself=client)
                 if before and (after := await client.hidden_retries()):
                     retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
                     endpoint = replace(endpoint, info={**endpoint.info, RETRIES: retries})
@@ -142,8 +155,9 @@ async def evaluate(
         if not all(w.journal.path.exists() for w in work):
             raise JournalError(f"{folder} was removed during the run; its answers are lost")
         await _run_answers(plan, work, sandbox, progress)
-        await _judge_answers(plan, work, folder, environ, progress)
-        score_again(plan, work, folder, stack)
+        await _judge_answers(plan, work, folder, environ, progress, told)
+        await scoring.waited(score_again, plan, work, folder, stack, scoring)
+        warnings += _told_of_connections(work, folder)
         warnings += about_endpoint(plan, endpoint, folder, [w.p.task for w in work])
         tallies = [w.tally for w in work if not w.p.task.prompt_logprobs]  # those are never streamed
         if plan.limits.stream and any(t.scored for t in tallies) and not any(t.traffic.ttft_s for t in tallies):
@@ -169,18 +183,33 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     check_pairs(plan, prepared)
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     warnings: list[str] = []
-    with _broken_disk(out_dir), run_folder.open_folder(out_dir, saved, fingerprints) as folder, ExitStack() as stack:
-        work = [open_task(p, folder, stack, warnings, repeats=plan.repeats, failures_stand=True) for p in prepared]
+    with (
+        _broken_disk(out_dir),
+        run_folder.open_folder(out_dir, saved, fingerprints) as folder,
+        scoring_of(plan, prepared) as scoring,
+        ExitStack() as stack,
+    ):
+        work = [open_task(plan, p, folder, stack, warnings, scoring, failures_stand=True) for p in prepared]
         if any(w.executions is not None for w in work):
             asyncio.run(_run_answers(plan, work, None, None))
-        score_again(plan, work, folder, stack)
+        score_again(plan, work, folder, stack, scoring)
         seeds = order_seed.kept(folder, saved)
         may_stop_early(plan, work, seeds)
         endpoint = last_endpoint(saved, folder)
+        warnings += _told_of_connections(work, folder)
         warnings += about_endpoint(saved, endpoint, folder, [w.p.task for w in work])
         return report_on(
             plan, work, endpoint, folder, seeds, warnings, started_at, time.monotonic() - began, strict=strict
         )
+
+
+def _told_of_connections(work: Sequence[Work], folder: Path) -> Iterator[str]:
+    """Return warnings about connections, of the endpoint and of judges, that were out of step."""
+    yield from told_of_steps(Proofs(folder / STEPS_FILE), [w.journal.path for w in work])
+    for w in work:
+        if w.judgements is not None:
+            path = w.judgements.path
+            yield from told_of_steps(Proofs(of_judgements(path)), [path], f"the judges of {w.p.task.name}")
 
 
 def _version_of(info: Mapping[str, object]) -> str | None:
@@ -224,6 +253,7 @@ async def _judge_answers(
     folder: Path,
     environ: Mapping[str, str],
     progress: Progress | None,
+    told: Callable[[str], None],
     itself: Client | None = None,
 ) -> None:
     """Has the answers judged that have not been, of tasks that do so: by the endpoint `itself`, else by others."""
@@ -240,6 +270,7 @@ async def _judge_answers(
             itself=itself,
             progress=progress,
             at_first=lambda: report.unlink(missing_ok=True),
+            told=told,
         )
         w.judgements = Judgements(w.judgements.path)
 
@@ -280,14 +311,20 @@ async def _ask(
         for name in (run_folder.REPORT_FILE, run_folder.PAGE_FILE):
             (folder / name).unlink(missing_ok=True)
 
-    session = Session(client, order_seed=seeds.samples, at_first=outdate, hung=hung)
+    client.door.told = told
+    proofs = Proofs(folder / STEPS_FILE)
+    session = Session(client, order_seed=seeds.samples, at_first=outdate, hung=hung, proofs=proofs, told=told)
     answered = sum(w.tally.scored for w in work)
-    watch = Watch(answered=answered, max_error_rate=limits.max_error_rate)
+    planned = sum(len(w.tally.samples) for w in work)
+    watch = Watch(answered=answered, planned=planned, max_error_rate=limits.max_error_rate)
 
     earlier = [load.limits for load in run_folder.loads(folder)]
 
     def lane(w: Work) -> Lane:
-        if w.early is None:
+        order: Sequence[int]
+        if not w.unfinished:
+            order = ()  # it may have answers that turn out to be those to other requests
+        elif w.early is None:
             by = task_seed(seeds.samples, w.p.task.name)
             order = arranged(w.tally.samples, w.pending_samples(), limits.order, by)
         else:
@@ -303,11 +340,14 @@ async def _ask(
         return Lane(name, w.tally, w.journal, array("q", again))
 
     try:
-        lanes = [lane(w) for w in work if w.unfinished]
+        lanes = [lane(w) for w in work]
         if seat is not None:
             await seat.take((one.name, i) for one in lanes for i in one.positions)
         await ask(session, lanes, progress=progress, watch=watch)
+        if seat is not None:
+            await seat.leave()  # what failed is asked again by each when it comes to that
         await ask(session, [once_more(w) for w in work if not w.spared], progress=progress)
+        settle_scores(work, folder)
     except BaseException:
         with suppress(ServeEvalError, OSError):  # what ended the run is to be told, not this
             run_folder.note_load(folder, session.load())

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from serve_eval.apart import Unfinished
+from serve_eval.apart_process import told
 from serve_eval.errors import RunFolderError, SandboxError
 from serve_eval.journal import Record, answers
 from serve_eval.sandbox.probe import strongest
@@ -131,13 +133,19 @@ def _key(program: Program) -> str:
 def _programs(task: Task, samples: Sequence[Sample], records: Iterable[Record]) -> Iterator[Program]:
     for sample, response in answers(samples, records):
         program = program_of(task, sample, response)
-        if program is not None:
+        if isinstance(program, Program):
             yield program
 
 
-def program_of(task: Task, sample: Sample, response: Response) -> Program | None:
-    """What is to be run of an answer; None for a task that runs nothing, and where there is nothing to run."""
-    return task.program(sample, response) if task.program is not None and response.text.strip() else None
+def program_of(task: Task, sample: Sample, response: Response) -> Program | Unfinished | None:
+    """What is to be run of an answer; None for a task that runs nothing, and where there is nothing to run. Unfinished
+    where the task's function raises."""
+    if task.program is None or not response.text.strip():
+        return None
+    try:
+        return task.program(sample, response)
+    except Exception as error:  # of code of others
+        return Unfinished(**told(error))
 
 
 async def permitted(names: Sequence[str], *, allowed: bool) -> tuple[Sandbox, Isolation]:

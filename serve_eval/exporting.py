@@ -15,7 +15,7 @@ from serve_eval import run_folder
 from serve_eval.asking import request_of
 from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.journal import read
-from serve_eval.lm_eval_layout import NO_FILTER, Logged, mean_stderr, results, row, sanitized, stamp
+from serve_eval.lm_eval_layout import NO_FILTER, Logged, file_name, mean_stderr, results, row, stamp
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.rescoring import scores_on_file
 from serve_eval.schema import HOLDOUT, MEAN, Message, Response, Sample, Score, Task, file_stem
@@ -52,9 +52,10 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
             raise DatasetError(
                 f"{p.task.name}: the data is not what {run} asked", hint="Put the data back that the run was made with."
             )
-        one = _logged(run, p, told[p.task.name], saved.repeats)
-        if saved.repeats > 1 and p.task.name.startswith(LM_EVAL):
-            notes.append(f"{one.task}: the first of {saved.repeats} answers to each document; the others are left out")
+        times = saved.times(p.task.name)
+        one = _logged(run, p, told[p.task.name], times)
+        if times > 1 and p.task.name.startswith(LM_EVAL):
+            notes.append(f"{one.task}: the first of {times} answers to each document; the others are left out")
         logged.append(one)
         if one.answered < one.planned:
             notes.append(f"{one.task}: {one.answered} of {one.planned} samples have an answer; the others are left out")
@@ -66,12 +67,15 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
         model_args={"model": model, "base_url": report["endpoint"]["base_url"]},
         about=_about(report, started),
     )
-    folder, when = (to or run / FOLDER) / sanitized(model), stamp(started)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, when = (to or run / FOLDER) / file_name(model), stamp(started)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot write: {error.strerror}", hint="Choose another with -o.") from error
     files = [folder / f"results_{when}.json"]
     run_folder.write_private(files[0], _json(content, indent=2).encode())
     for one in logged:
-        files.append(folder / f"samples_{sanitized(one.task)}_{when}.jsonl")
+        files.append(folder / f"samples_{file_name(one.task)}_{when}.jsonl")
         run_folder.write_private(files[-1], "".join(_json(line) + "\n" for line in one.rows).encode())
     return Exported(files=tuple(files), notes=tuple(notes))
 

@@ -17,7 +17,7 @@ import math
 import pkgutil
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -47,6 +47,17 @@ def names(folder: str) -> list[str]:
     return sorted({*shipped(folder), *origins.names(folder)})
 
 
+def places(packages: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the places where this process looks for the files of some of our folders."""
+    return {folder: tuple(importlib.import_module(folder).__path__) for folder in packages}
+
+
+def look_in(found: Mapping[str, Sequence[str]]) -> None:
+    """Looks there in this process too."""
+    for folder, paths in found.items():
+        importlib.import_module(folder).__path__ = list(paths)
+
+
 def shipped(folder: str) -> list[str]:
     """Names that one of our own folders offers, sorted."""
     paths = importlib.import_module(folder).__path__
@@ -56,14 +67,16 @@ def shipped(folder: str) -> list[str]:
     return [name for name in found if hasattr(importlib.import_module(f"{folder}.{name}"), ENTRY_POINTS[folder])]
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """ " Did you mean X?" for the known name closest to `name`, else the known names, else nothing."""
+def nearest(name: str, known: Iterable[str], *, shown: int = 8) -> str:
+    """ " Did you mean X?" for the known name closest to `name`, else the known names, at most so many `shown`, else
+    nothing."""
     known, name = list(known), str(name)
     folded = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
     if close:
         return f" Did you mean {folded[close[0]]!r}?"
-    return f" Known: {', '.join(known[:8])}{f' and {len(known) - 8} more' if len(known) > 8 else ''}." if known else ""
+    more = f" and {len(known) - shown} more" if len(known) > shown else ""
+    return f" Known: {', '.join(known[:shown])}{more}." if known else ""
 
 
 def load(folder: str, name: str) -> Callable[..., Any]:
@@ -186,12 +199,16 @@ def check_options(
         if name not in known and name not in (also or {}):
             problems.append(f"{where}.{name}: unknown option.{nearest(name, (*known, *(also or {})))}")
             continue
+        choices = _choices(hints[name])
+        if type(value) in (int, float) and str(value) in choices and _is_word(hints[name], str):
+            value = str(value)  # YAML reads the word 500 as a number
         try:
             checked[name] = msgspec.convert(value, hints[name])
         except msgspec.ValidationError as error:
-            choices = _choices(hints[name])
-            known_ones = f".{nearest(str(value), choices)}" if choices else ""
+            known_ones = f".{nearest(str(value), choices, shown=len(choices))}" if choices else ""
             told = str(error)
+            if not isinstance(value, str) and _is_word(hints[name]):
+                told = f"Expected one of its words, got {value!r}"
             quotes = " (YAML reads yes and no as true and false: put a text in quotes)"
             unquoted = quotes if "`str`" in told and "got `bool`" in told else ""
             problems.append(f"{where}.{name}: {told}{unquoted}{known_ones}")
@@ -203,6 +220,16 @@ def check_options(
     if problems:
         raise PlanError(problems)
     return checked
+
+
+def _is_word(hint: Any, kind: type = object) -> bool:
+    """Return whether a type allows certain words alone, all of one `kind`, or nothing."""
+    parts = [hint] if typing.get_origin(hint) is typing.Literal else typing.get_args(hint)
+    words = [part for part in parts if part is not type(None)]
+    return bool(words) and all(
+        typing.get_origin(part) is typing.Literal and all(isinstance(word, kind) for word in typing.get_args(part))
+        for part in words
+    )
 
 
 def _choices(hint: Any) -> list[str]:

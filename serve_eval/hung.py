@@ -64,8 +64,8 @@ class Hung:
         self._tick_s = min(MAX_TICK_S, self._limit_s / TICKS)
 
     async def watch(self) -> None:
-        """Runs for ever. Raises EndpointError when requests are in flight, nothing came for `stall_timeout_s`, and a
-        short request then sent to every server stayed unanswered by one of them for the same time."""
+        """Run until cancelled. Raises EndpointError when requests are in flight, nothing came for `stall_timeout_s`,
+        and a short request then sent to every server stayed unanswered by one of them for the same time."""
         patience = self._client.patience
         try:
             while True:

@@ -116,8 +116,8 @@ async def check(
     started_at, began = datetime.now(UTC), time.monotonic()
     if plan.limits.concurrency == "auto":
         raise PlanError("concurrency: these checks need a fixed number", hint="Such as --concurrency 64.")
-    plan = replace(plan, limit=plan.limit or LIMIT, repeats=1, no_reference=True, early_stop=None)
-    plan = replace(plan, verdict=Spec(name="classic"))
+    plan = replace(plan, limit=plan.limit or LIMIT, repeats=1, repeats_of={}, no_reference=True)
+    plan = replace(plan, verdict=Spec(name="classic"), early_stop=None)
     origins.include(plan.include_path)
     plan = await with_model(plan, environ)
     if not out_dir.exists():

@@ -1,7 +1,8 @@
 """Append-only records of what an endpoint said: one JSON line per finished sample, in the file when `append` returns.
 
-A record that was written counts for ever: a killed run goes on behind its last whole line. Later records of a sample
-replace earlier ones, except that a failure never replaces a response.
+A record that was written counts until it is withdrawn: a killed run goes on behind its last whole line. Later records
+of a sample replace earlier ones, except that a failure never replaces a response. A withdrawal takes all responses to
+its sample back that stand before it, and readers are given what stands.
 """
 
 from __future__ import annotations
@@ -24,31 +25,53 @@ NO_ROOM_HINT = "Make room, then run the same command again: every answer written
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One finished sample: exactly one of `response` and `failure` is set."""
+    """One finished sample: exactly one of `response` and `failure` is set. Or, with neither, `withdrawn`: why its
+    response does not count."""
 
     id: str
     response: Response | None = None
     failure: Failure | None = None
+    withdrawn: str | None = None
 
 
+_WITHDRAWN = b'"withdrawn":'
+"""Stands in every withdrawal, and hardly in another record: within a JSON string its quotes are escaped."""
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Record)
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The whole records of a file that is only looked at, in the order of their writing; a torn last line is passed
-    over. Raises RunFolderError at a damaged line."""
+    """The records that stand in a file that is only looked at, in the order of their writing; a torn last line is
+    passed over. Raises RunFolderError at a damaged line."""
+    gone = withdrawals(path)
+    for number, line in _lines(path):
+        record = _decoded(path, number, line)
+        if record.withdrawn is None and (record.response is None or gone.get(record.id, 0) < number):
+            yield record
+
+
+def withdrawals(path: Path) -> dict[str, int]:
+    """The samples whose answers were withdrawn, with the line of the last withdrawal of each."""
+    lines = ((number, _decoded(path, number, line)) for number, line in _lines(path) if _WITHDRAWN in line)
+    return {record.id: number for number, record in lines if record.withdrawn is not None}
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
-            try:
-                yield _decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise RunFolderError(
-                    f"{path}:{number}: a damaged record: {error}",
-                    hint="Delete that line: its sample is then asked again.",
-                ) from error
+            yield number, line
+
+
+def _decoded(path: Path, number: int, line: bytes) -> Record:
+    try:
+        return _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunFolderError(
+            f"{path}:{number}: a damaged record: {error}",
+            hint="Delete that line: its sample is then asked again.",
+        ) from error
 
 
 def answers(samples: Iterable[Sample], records: Iterable[Record]) -> Iterator[tuple[Sample, Response]]:
@@ -101,7 +124,7 @@ class Journal:
         return size - end
 
     def records(self) -> Iterator[Record]:
-        """The records in the order of their writing. Raises RunFolderError at a damaged line."""
+        """The records that stand, in the order of their writing. Raises RunFolderError at a damaged line."""
         return read(self.path)
 
     def append(self, record: Record) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from serve_eval.apart import Unfinished
+from serve_eval.apart_process import told
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.journal import Record, answers, read
 from serve_eval.schema import (
@@ -58,10 +60,12 @@ class Judgements:
 
     def judged(self, task: Task, sample: Sample, response: Response) -> Response | Failure:
         """The answer with what was said of it, where the task asks judges about it; a failure where too little could be
-        read."""
+        read, and where the task's function raises."""
+        questions = questions_of(task, sample, response)
+        if isinstance(questions, Unfinished):
+            return Failure(kind=FailureKind.SCORER_ERROR, message=questions.told, retryable=False)
         said = tuple(
-            Judgement(judge=q.judge.name, metric=q.metric, round=q.round, value=self._value(q))
-            for q in questions_of(task, sample, response)
+            Judgement(judge=q.judge.name, metric=q.metric, round=q.round, value=self._value(q)) for q in questions
         )
         if short := _short_of(said):
             return Failure(kind=FailureKind.JUDGE_ERROR, message=short, retryable=False)
@@ -74,7 +78,7 @@ class Judgements:
         what could not be read where an answer has no score for that."""
         found: dict[str, tuple[str, Question]] = {}
         for sample, response in answers(samples, records):
-            questions = questions_of(task, sample, response)
+            questions = _known_questions(task, sample, response)
             short = again and isinstance(self.judged(task, sample, response), Failure)
             for q in questions:
                 key = _key(q)
@@ -87,7 +91,7 @@ class Judgements:
         judges: dict[str, Judge] = {}
         counts: dict[str, Counter[str]] = {}
         for sample, response in answers(samples, records):
-            for q in questions_of(task, sample, response):
+            for q in _known_questions(task, sample, response):
                 judges[q.judge.name] = q.judge
                 counts.setdefault(q.judge.name, Counter()).update(self._states(q))
         return tuple(
@@ -107,7 +111,7 @@ class Judgements:
 
     def _value(self, question: Question) -> float | None:
         said = self._said.get(_key(question))
-        return question.read(said.text) if isinstance(said, Response) else None
+        return _read(question, said) if isinstance(said, Response) else None
 
     def _states(self, question: Question) -> Iterator[str]:
         yield "planned"
@@ -116,17 +120,34 @@ class Judgements:
                 yield "missing"
             case Failure():
                 yield "failed"
-            case Response() as said if question.read(said.text) is None:
+            case Response() as said if _read(question, said) is None:
                 yield "unreadable"
                 if said.truncated:
                     yield "truncated"
 
 
-def questions_of(task: Task, sample: Sample, response: Response) -> Sequence[Question]:
+def questions_of(task: Task, sample: Sample, response: Response) -> Sequence[Question] | Unfinished:
     """What judges are asked of an answer; nothing for a task that asks none, and of an answer without any text or tool
-    call."""
-    said = response.text.strip() or response.tool_calls
-    return task.questions(sample, response) if task.questions is not None and said else ()
+    call. Unfinished where the task's function raises."""
+    if task.questions is None or not (response.text.strip() or response.tool_calls):
+        return ()
+    try:
+        return task.questions(sample, response)
+    except Exception as error:  # of code of others
+        return Unfinished(**told(error))
+
+
+def _known_questions(task: Task, sample: Sample, response: Response) -> Sequence[Question]:
+    questions = questions_of(task, sample, response)
+    return () if isinstance(questions, Unfinished) else questions
+
+
+def _read(question: Question, said: Response) -> float | None:
+    """Return what a judge said; None where it cannot be read, also since reading it raises."""
+    try:
+        return question.read(said.text)
+    except Exception:  # of code of others
+        return None
 
 
 def judges_of(task: Task, samples: Iterable[Sample]) -> list[tuple[Judge, int]]:
@@ -135,7 +156,7 @@ def judges_of(task: Task, samples: Iterable[Sample]) -> list[tuple[Judge, int]]:
     answer = Response(text="?", finish_reason="stop")
     counts: dict[str, tuple[Judge, int]] = {}
     for sample in samples:
-        for q in questions_of(task, sample, answer):
+        for q in _known_questions(task, sample, answer):
             judge, count = counts.get(q.judge.name, (q.judge, 0))
             if judge != q.judge:
                 raise PlanError(

@@ -17,6 +17,7 @@ from serve_eval.connection import connect
 from serve_eval.descriptors import ensure_descriptors
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.journal import Journal
+from serve_eval.proofs import Proofs, of_judgements
 from serve_eval.runner import Lane, Progress, Session
 from serve_eval.runner import ask as ask_lanes
 from serve_eval.schema import (
@@ -76,12 +77,13 @@ async def ask(
     itself: Client | None = None,
     progress: Progress | None = None,
     at_first: Callable[[], None] | None = None,
+    told: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Asks these questions, by the ids of their records, judge after judge; what was said is added to `file`.
 
     `itself` is the client of the endpoint that is judged, for the judge without an endpoint of its own. `at_first` is
-    called when the first record was written. Raises EndpointError, which names the judge, when one is given up; what
-    was had by then is kept.
+    called when the first record was written, `told` gets a line about what is waited for. Raises EndpointError, which
+    names the judge, when one is given up; the answers until then are kept.
     """
     by_judge: dict[str, tuple[Judge, dict[str, Question]]] = {}
     for name, question in pending.items():
@@ -91,12 +93,14 @@ async def ask(
         for judge, questions in by_judge.values():
             asked = Tally(_as_task(f"{task}, judged by {judge.name}", judge, questions), _samples(questions))
             with _named(judge):
+                known = Proofs(of_judgements(file))
                 if judge.base_url is None:
                     assert itself is not None
-                    await _ask(plan, itself, asked, journal, progress, at_first)
+                    await _ask(plan, itself, asked, journal, known, progress, at_first, told)
                 else:
                     async with _client(plan, judge, environ) as client:
-                        await _ask(plan, client, asked, journal, progress, at_first)
+                        client.door.told = told
+                        await _ask(plan, client, asked, journal, known, progress, at_first, told)
 
 
 async def _ask(
@@ -104,13 +108,16 @@ async def _ask(
     client: Client,
     asked: Tally,
     journal: Journal,
+    known: Proofs,
     progress: Progress | None,
     at_first: Callable[[], None] | None,
+    told: Callable[[str], None],
 ) -> None:
     if plan.limits.retry_budget is None:
         client.retry_budget = client.retries + max(LEAST_RETRY_BUDGET, len(asked.samples) // 4)
-    session, name = Session(client, order_seed=0, at_first=at_first), asked.task.name  # in their own order
-    watch = Watch(answered=0, max_error_rate=plan.limits.max_error_rate)
+    session = Session(client, order_seed=0, at_first=at_first, proofs=known, told=told)  # in their own order
+    name = asked.task.name
+    watch = Watch(answered=0, planned=len(asked.samples), max_error_rate=plan.limits.max_error_rate)
     lane = Lane(name, asked, journal, array("q", range(len(asked.samples))))
     await ask_lanes(session, [lane], progress=progress, watch=watch)
     once_more = array("q", asked.worth_another_pass())
@@ -141,6 +148,7 @@ def _as_task(name: str, judge: Judge, questions: Mapping[str, Question]) -> Task
         load=lambda roots, wanted: Dataset(samples=_samples(questions), files=(), total=len(questions)),
         score=score,
         answers=lambda sample: ("", ""),
+        scoring="inline",
     )
 
 

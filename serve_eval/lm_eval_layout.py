@@ -16,6 +16,8 @@ from datetime import datetime
 from typing import Any
 
 NO_FILTER = "none"
+MOST_BYTES = 160
+"""Of a name in that of a file; file systems take 255 bytes, of which the time and the ending need some."""
 Row = dict[str, Any]
 
 
@@ -39,6 +41,19 @@ class Logged:
 def sanitized(model: str) -> str:
     """A model's name as that of a folder, as lm-eval makes it."""
     return re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model)
+
+
+def file_name(name: str) -> str:
+    """A model's or a task's name as part of a file's: as lm-eval has it, wherever that can be one. Control characters
+    and halves of characters are replaced too, a name of dots alone as well, and a long one is cut and told from others
+    by its hash."""
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+", "__", sanitized(name))
+    if not text.strip("."):
+        text = "__"
+    encoded = text.encode()
+    if len(encoded) <= MOST_BYTES:
+        return text
+    return f"{encoded[:MOST_BYTES].decode(errors='ignore')}-{_hash(name)[:8]}"
 
 
 def stamp(at: datetime) -> str:
@@ -107,7 +122,7 @@ def results(
         },
         "model_source": "serve-eval",
         "model_name": model,
-        "model_name_sanitized": sanitized(model),
+        "model_name_sanitized": file_name(model),
         "system_instruction": None,
         "system_instruction_sha": None,
         "fewshot_as_multiturn": None,

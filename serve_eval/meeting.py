@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import heapq
+import math
+from collections.abc import Iterable, Mapping
 
 Place = tuple[str, int]
 """A sample, by the name of its task and its position."""
@@ -12,50 +14,67 @@ Place = tuple[str, int]
 class Meeting:
     """Where two runs wait for each other.
 
-    Both have to start what they have in common in the same order, else each could wait for the other for ever: of two
-    samples that are waited for, the other run would be behind with both.
+    What they have in common is numbered, in the order of the first. A run waits at a number until the other one has
+    come to it or to a higher one, or has left. So they never wait for each other without end, in whatever orders they
+    come: one waits at a number above all that the other has come to, and both of them cannot. In the same order, which
+    is the purpose, none is ahead of the other by more than what it has in flight.
     """
 
     def __init__(self) -> None:
         self.seats = (Seat(self), Seat(self))
         self._complete = asyncio.Event()
-        self._common: frozenset[Place] = frozenset()
-        self._waiting: dict[Place, asyncio.Event] = {}
+        self.numbers: Mapping[Place, int] = {}
 
-    async def _seated(self) -> None:
+    def _take_note(self) -> None:
+        """Numbers what both have said that they ask."""
         one, other = (seat.places for seat in self.seats)
         if one is not None and other is not None and not self._complete.is_set():
-            self._common = one & other
+            self.numbers = {place: number for number, place in enumerate(place for place in one if place in other)}
             self._complete.set()
-        await self._complete.wait()
 
-    async def _meet(self, place: Place) -> None:
-        if place not in self._common:
-            return
-        if (other := self._waiting.pop(place, None)) is not None:
-            other.set()
-            return
-        mine = self._waiting[place] = asyncio.Event()
-        await mine.wait()
+    def _other(self, seat: Seat) -> Seat:
+        return self.seats[self.seats[0] is seat]
 
 
 class Seat:
-    """One run's place at a meeting."""
+    """One run's place at a meeting. `places` are what it asks, in the order of their starts."""
 
     def __init__(self, meeting: Meeting) -> None:
         self._meeting = meeting
-        self.places: frozenset[Place] | None = None
+        self.places: Mapping[Place, None] | None = None
+        self._reached: float = -1
+        self._waiting: list[tuple[int, int, asyncio.Event]] = []
+        self._count = 0
 
     async def take(self, places: Iterable[Place]) -> None:
         """Says what this run is going to ask, and waits until the other one has said so too."""
-        self.places = frozenset(places)
-        await self._meeting._seated()
+        self.places = dict.fromkeys(places)
+        self._meeting._take_note()
+        await self._meeting._complete.wait()
 
     async def meet(self, task: str, position: int) -> None:
-        """Waits until the other run is about to send that sample; not at all for one that it does not ask."""
-        await self._meeting._meet((task, position))
+        """Waits until the other run is about to send that sample, or one behind it; not at all for one that it does not
+        ask."""
+        number = self._meeting.numbers.get((task, position))
+        if number is None:
+            return
+        other = self._meeting._other(self)
+        self._reach(number)
+        if other._reached < number:
+            self._count += 1
+            over = asyncio.Event()
+            heapq.heappush(self._waiting, (number, self._count, over))
+            await over.wait()
 
     async def leave(self) -> None:
-        """The run is over. If it never said what it asks, that is nothing."""
+        """The run asks nothing more. If it never said what it asks, that is nothing."""
         if self.places is None:
-            await self.take(())
+            self.places = {}
+            self._meeting._take_note()
+        self._reach(math.inf)
+
+    def _reach(self, number: float) -> None:
+        self._reached = max(self._reached, number)
+        waiting = self._meeting._other(self)._waiting
+        while waiting and waiting[0][0] <= self._reached:
+            heapq.heappop(waiting)[-1].set()

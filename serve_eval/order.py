@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from serve_eval.schema import Order, Prompt, Sample
 
@@ -23,8 +24,9 @@ def arranged(samples: Sequence[Sample], positions: Iterable[int], order: Order, 
     """
     chosen = array("q", positions)
     if order == "random":
-        places = array("q", range(len(samples)))
-        random.Random(seed).shuffle(places)
+        places = _shuffled(len(samples), seed)
+        if len(chosen) == len(samples):
+            return places[:]
         wanted = bytearray(len(samples))
         for i in chosen:
             wanted[i] = 1
@@ -34,6 +36,14 @@ def arranged(samples: Sequence[Sample], positions: Iterable[int], order: Order, 
     if order == "longest":
         return array("q", sorted(chosen, key=lambda i: -len(samples[i].target)))
     return chosen
+
+
+@lru_cache(maxsize=1)
+def _shuffled(count: int, seed: str) -> array[int]:
+    """All positions in a random order. A run asks for its order twice in a row: for the starts and for the alarm."""
+    places = array("q", range(count))
+    random.Random(seed).shuffle(places)
+    return places
 
 
 def _text(prompt: Prompt) -> str:

@@ -79,6 +79,11 @@ def include(folders: Iterable[str]) -> None:
         raise PlanError(problems)
 
 
+def included() -> tuple[str, ...]:
+    """The folders that were added so far."""
+    return tuple(map(str, _included))
+
+
 def lm_eval_folders() -> tuple[str, ...]:
     """Where the user's own tasks in lm-eval's format are."""
     return tuple(str(folder / LM_EVAL) for folder in _included if (folder / LM_EVAL).is_dir())

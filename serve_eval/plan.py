@@ -53,11 +53,12 @@ _SCALARS: dict[str, Any] = {
     "allow_hub": bool,
     "references_dir": str,
     "limit": int,
-    "repeats": int,
+    "repeats": int | dict[str, int],
     "seed": int,
     "early_stop": bool | float,
     "protocol": dict[str, Any],
     "no_reference": bool,
+    "allow_missing_reference": bool,
     "allow_mismatch": list[str],
     "allow_code_execution": bool,
     "include_path": str | list[str],
@@ -121,6 +122,7 @@ def resolve(
     launcher = _resolve_address(launcher, problems)
     _check_specs(tasks, launcher, verdict, problems)
     _check_values(values, sections, verdict.name, problems)
+    _check_repeats(values.get("repeats"), file, tasks, problems)
     for path, message in connection.problems(sections["connection"], environ):
         problems.add(("connection", *path), message)
     if problems.found:
@@ -136,9 +138,11 @@ def resolve(
         allow_hub=values.get("allow_hub", False),
         references_dir=_absolute(values.get("references_dir")),
         limit=values.get("limit"),
-        repeats=values.get("repeats") or with_cases.iterations or 1,
+        **_repeats(values.get("repeats"), with_cases),
         seed=values.get("seed", 0),
-        no_reference=values.get("no_reference", False) or environ.get("TRTLLM_ACCURACY_NO_REFERENCE") == "1",
+        no_reference=values.get("no_reference", False),
+        allow_missing_reference=values.get("allow_missing_reference", False)
+        or environ.get("TRTLLM_ACCURACY_NO_REFERENCE") == "1",
         allow_mismatch=tuple(values.get("allow_mismatch", ())),
         integration_test=environ.get("INTEGRATION_TEST") == "1",
         early_stop=_early_stop(values.get("early_stop")),
@@ -213,13 +217,29 @@ def to_file(plan: Plan) -> dict[str, Any]:
         "include_path": list(plan.include_path),
         "references_dir": plan.references_dir,
         "allow_mismatch": list(plan.allow_mismatch),
-        "repeats": plan.repeats if plan.repeats > 1 else None,
-        **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "no_reference", "early_stop")},
+        "repeats": _repeats_in_file(plan),
+        **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "early_stop")},
+        **{name: getattr(plan, name) for name in ("no_reference", "allow_missing_reference")},
     }
     for name, kind in SECTIONS.items():
         section = getattr(plan, name)
         content[name] = {f.name: getattr(section, f.name) for f in fields(kind) if getattr(section, f.name) is not None}
     return {key: value for key, value in content.items() if value not in (None, [], {}, False)}
+
+
+def _repeats(given: int | Mapping[str, int] | None, with_cases: Planned) -> dict[str, Any]:
+    """How often prompts are asked, as fields of a plan: all of them by one number, else those of a task as the plan
+    says of it, or its case file."""
+    if isinstance(given, int):
+        return {"repeats": given}
+    told, names = {**with_cases.iterations, **(given or {})}, {task.name for task in with_cases.tasks}
+    return {"repeats_of": {name: times for name, times in told.items() if times > 1 and name in names}}
+
+
+def _repeats_in_file(plan: Plan) -> int | dict[str, int] | None:
+    if plan.repeats_of:
+        return {spec.name: times for spec in plan.tasks if (times := plan.times(spec.name)) > 1}
+    return plan.repeats if plan.repeats > 1 else None
 
 
 def _scalars(file: Mapping[str, Any], settings: Mapping[str, Any], problems: _Problems) -> dict[str, Any]:
@@ -307,13 +327,13 @@ def _tasks(in_file: Any, chosen: list[str] | None, problems: _Problems, *, neede
 def _with_cases(tasks: list[Spec], given: str | list[str] | None, configured: set[str], problems: _Problems) -> Planned:
     """The tasks with those of the case files; `configured` are names that options are set of."""
     if given is None:
-        return Planned(tasks=tasks, iterations=None, notes=())
+        return Planned(tasks=tasks, iterations={}, notes=())
     paths = [path for one in ([given] if isinstance(given, str) else given) if (path := _absolute(one))]
     try:
         found = planned(tasks, paths, configured)
     except PlanError as error:  # each with its own file and line
         problems.found += [*error.problems, *([error.hint] if error.hint else [])]
-        return Planned(tasks=[task for task in tasks if not lives(task.name)], iterations=None, notes=())
+        return Planned(tasks=[task for task in tasks if not lives(task.name)], iterations={}, notes=())
     if not found.tasks and not problems.found:
         problems.add(("cases",), f"no case can be asked: {'; '.join(found.notes)}")
     return found
@@ -425,9 +445,15 @@ def _check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: _Pr
 def _check_values(
     values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], rule: str, problems: _Problems
 ) -> None:
-    for name in ("limit", "repeats"):
-        if values.get(name, 1) < 1:
-            problems.add((name,), "must be 1 or more")
+    repeats = values.get("repeats", 1)
+    numbers: dict[tuple[str, ...], int] = {("limit",): values.get("limit", 1)}
+    if isinstance(repeats, Mapping):
+        numbers |= {("repeats", name): times for name, times in repeats.items()}
+    else:
+        numbers["repeats",] = repeats
+    for path, number in numbers.items():
+        if number < 1:
+            problems.add(path, "must be 1 or more")
     eps = values.get("early_stop")
     if eps is not None and not isinstance(eps, bool) and not 0.0 < eps < 1.0:
         problems.add(("early_stop",), "must be true, false or a probability between 0 and 1, such as 0.01")
@@ -439,7 +465,7 @@ def _check_values(
     for name, value in sections["limits"].items():
         if isinstance(value, bool | str):
             continue
-        from_zero = name in ("retry_budget", "order_seed")
+        from_zero = name in ("retry_budget", "order_seed", "outage_timeout_s")
         if not (0 < value < float("inf") or (from_zero and value == 0)):
             least = "0 or more" if from_zero else "above 0"
             problems.add(("limits", name), f"must be {least} and finite")
@@ -448,6 +474,18 @@ def _check_values(
     references_dir = values.get("references_dir")
     if references_dir and not Path(references_dir).expanduser().is_dir():
         problems.add(("references_dir",), f"{references_dir} is not a folder")
+
+
+def _check_repeats(given: object, file: Mapping[str, Any], tasks: list[Spec], problems: _Problems) -> None:
+    """The names of tasks. Those of the file that flags leave out may be there."""
+    if not isinstance(given, Mapping):
+        return
+    listed = file.get("tasks") if isinstance(file.get("tasks"), list) else []
+    in_file = [_spec(raw, TASKS, ("tasks",), _Problems(lambda *path: "")) for raw in listed or []]
+    known = {task.name for task in (*tasks, *in_file)}
+    for name in given:
+        if name not in known and not lives(name):
+            problems.add(("repeats", name), f"is not a task of this run.{folders.nearest(name, sorted(known))}")
 
 
 def _included(values: Mapping[str, Any], problems: _Problems) -> tuple[str, ...]:

@@ -39,7 +39,8 @@ class PreparedTask:
     `reference` is that of the prompts in `dataset` where its scores per sample are known, and a note says so; None
     comes with the reason in `why_no_reference`. `protocol` says how well the reference's own is known.
     `acceptance` is what the acceptance length is compared with, where the task names an entry. `earlier` is what a
-    finished run lets expect that this one is compared with: it stands in for the reference's scores.
+    finished run lets expect that this one is compared with: it stands in for the reference's scores. `wanted` is what
+    the task's `load` was asked for.
     """
 
     spec: Spec
@@ -53,6 +54,7 @@ class PreparedTask:
     notes: tuple[str, ...]
     acceptance: AcceptanceLength | None = None
     earlier: Expected | None = None
+    wanted: int = 0
 
     @property
     def expected(self) -> Expected | None:
@@ -131,26 +133,30 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
     protocol, refused = (None, None) if found is None else _compare_protocol(plan, spec, task, found)
     if refused:
         found, why = None, refused
-    if why is not None and not (plan.no_reference or plan.integration_test):
+    may_lack = plan.no_reference or plan.allow_missing_reference or plan.integration_test
+    if why is not None and not may_lack:
         raise NotComparableError(
             f"{task.name}: {why}",
             hint=("Compare all the same: --allow-mismatch FIELD." if refused else _NO_ROW_HINT)
-            + " To print the value without a verdict: --no-reference.",
+            + " To print the value without a verdict: --allow-missing-reference, or of all tasks --no-reference.",
         )
     hypothesis = _hypothesis(task.hypothesis, found)
     assert hypothesis.num_samples is not None
     test = task.acceptance_length
     acceptance = None if test is None else reference.find_acceptance_length(test, reference_directories(plan))
     roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
-    full = task.load(roots, hypothesis.num_samples)
+    wanted = hypothesis.num_samples
+    full = task.load(roots, wanted)
     check_ids(task, full)
     registered = task.hypothesis.num_samples or (None if found is None else found.num_samples)
     if registered is None:
         hypothesis = replace(hypothesis, num_samples=len(full.samples))
     if found is not None and (deviation := _refused_data(plan, task, full, found)):
-        if not (plan.no_reference or plan.integration_test):
+        if not may_lack:
             raise DatasetError(deviation, hint=_OTHER_DATA_HINT)
         found, why, protocol = None, deviation, None
+    if plan.no_reference and found is not None:
+        found, why, protocol = None, "none is used, as --no-reference says", None
     dataset, hypothesis, notes = _subset(plan, task, full, hypothesis)
     usual = usual_task(spec).hypothesis.num_samples
     if usual not in (None, hypothesis.num_samples) and not notes and (found is None or found.num_samples is None):
@@ -172,6 +178,7 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
         protocol=protocol,
         notes=notes,
         acceptance=acceptance,
+        wanted=wanted,
     )
 
 

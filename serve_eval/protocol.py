@@ -78,6 +78,18 @@ def build_task(spec: Spec, where: str = "") -> Task:
     Raises PlanError for an unknown name or option, and for choices that exclude each other; problems of an option start
     with `where`, a dot and its name.
     """
+    task, shared = _built(spec, where)
+    return apply(task, typing.cast(Choices, shared), where)
+
+
+def bare_task(spec: Spec) -> Task:
+    """The task with its own options alone: it scores as the one under the plan's choices, which decide what is asked.
+    Raises PlanError."""
+    return _built(spec, spec.name)[0]
+
+
+def _built(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
+    """The task with its own options, and those that mean the same for every task."""
     make = folders.load(TASKS, spec.name)
     checked = folders.check_options(make, spec.options, where, also=OPTIONS)
     own = folders.options_of(make)
@@ -85,8 +97,7 @@ def build_task(spec: Spec, where: str = "") -> Task:
     if not isinstance(task, Task) or task.name != spec.name:  # the names of its files are made of it
         made = f"the task {task.name!r}" if isinstance(task, Task) else f"a {type(task).__name__}"
         raise PlanError(f"made {made}, and not a task of that name: {sys.modules[make.__module__].__file__}")
-    shared = {name: value for name, value in checked.items() if name not in own or name == "suite_exact"}
-    return apply(task, typing.cast(Choices, shared), where)
+    return task, {name: value for name, value in checked.items() if name not in own or name == "suite_exact"}
 
 
 def usual_task(spec: Spec, **options: object) -> Task:
@@ -148,7 +159,11 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
                 raise PlanError([f"{task.name}: {problem}" for problem in error.problems], hint=error.hint) from None
             return replace(sample, prompt=prompt, override=None if old is None else shared[id(old)])
 
-        return replace(dataset, samples=[asked(sample) for sample in dataset.samples])
+        try:
+            return replace(dataset, samples=[asked(sample) for sample in dataset.samples])
+        finally:
+            if isinstance(render, chat_template.Rendering):
+                render.close()
 
     judged, context = given.get("acceptance_length"), task.context_tokens
     if context is not None:
@@ -186,7 +201,7 @@ def _templating(
     if thinking is not None:
         variables["enable_thinking"] = thinking
     day = given.get("template_date")
-    render = chat_template.renderer(template, variables=variables, today=_date(day) if day else None)
+    render = chat_template.Rendering(template, variables=variables, today=_date(day) if day else None)
     special = given.get("add_special_tokens", exact)
     told: dict[str, object] = {
         "thinking": thinking,

@@ -30,7 +30,7 @@ def quirks(plan: Plan, endpoint: Endpoint, tasks: Sequence[Task]) -> list[str]:
                 f"the endpoint is {LLAMA_CPP_PYTHON}, which cuts streams off when a newer request comes unless it was "
                 "started with --interrupt_requests false. Start it so, or ask without --stream or with --concurrency 1"
             )
-    sampled = [task.name for task in asked if task.sampling.temperature or plan.repeats > 1]
+    sampled = [task.name for task in asked if task.sampling.temperature or plan.times(task.name) > 1]
     if plan.launcher.name == TRANSFORMERS and sampled:
         found.append(
             "transformers serve takes no temperature from a request: unless generation_config.json says do_sample, "

@@ -20,10 +20,13 @@ from serve_eval.journal import Journal
 from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.judgements import Judgements
 from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.proofs import FILE as STEPS
+from serve_eval.proofs import Proofs, standing
 from serve_eval.reference_samples import SampleScores
 from serve_eval.schema import AccuracySpec, Plan
-from serve_eval.tally import Tally, replay
+from serve_eval.tally import Tally, take
 from serve_eval.trust import trusted
+from serve_eval.work import scoring_of
 
 if TYPE_CHECKING:
     from serve_eval.stats.run_effects import RunEffect
@@ -64,7 +67,7 @@ def register(
     plans = [trusted(run_folder.saved_plan(run), include_path) for run in chosen]
     prints = [run_folder.saved_fingerprints(run) for run in chosen]
     _check_alike(chosen, plans, prints)
-    prepared = prepare(replace(plans[0], no_reference=True))
+    prepared = prepare(replace(plans[0], allow_missing_reference=True))
     taken = [_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
     endpoint = _version(chosen[0])
     written = []
@@ -121,12 +124,20 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
     found = []
     with ExitStack() as stack:
         folder = stack.enter_context(run_folder.open_folder(run, plan, fingerprints))
+        scoring = stack.enter_context(scoring_of(plan, prepared))
         for p in prepared:
             journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.file_stem}.jsonl"))
             executions = Executions(folder / FOLDER / f"{p.task.file_stem}.jsonl", keep=False)
             judgements = Judgements(folder / JUDGED / f"{p.task.file_stem}.jsonl")
-            tally = Tally(p.task, p.dataset.samples, repeats=plan.repeats, executions=executions, judgements=judgements)
-            replay(journal, tally)
+            tally = Tally(
+                p.task,
+                p.dataset.samples,
+                repeats=plan.times(p.task.name),
+                executions=executions,
+                judgements=judgements,
+                apart=scoring.of(p.task.name),
+            )
+            take(standing(journal.records(), Proofs(folder / STEPS)), tally)
             missing = len(tally.samples) - tally.scored
             if missing:
                 raise RunFolderError(

@@ -29,6 +29,7 @@ from serve_eval.schema import (
     PAIRED_RULES,
     Ability,
     Endpoint,
+    FailureKind,
     Limits,
     Plan,
     Report,
@@ -115,6 +116,8 @@ def _report_task(
         verdict = _unjudged(p, result, VerdictOutcome.UNSUPPORTED, reason(lacks))
     elif plan.integration_test:
         verdict = _unjudged(p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict")
+    elif result.value is None and result.scored:
+        verdict = _unjudged(p, result, VerdictOutcome.ERROR, f"the scores give no value: {result.hook_errors[0]}")
     elif p.reference is None:
         verdict = _unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
     elif early is not None and early.stopped:
@@ -173,7 +176,8 @@ def _report_task(
 def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why: str) -> Verdict:
     if result.scored == 0 and outcome is not VerdictOutcome.UNSUPPORTED:
         outcome = VerdictOutcome.ERROR
-        why = f"nothing_scored: none of {result.planned} samples has an answer; {why}"
+        lacks = "a score" if result.failures.get(FailureKind.SCORER_ERROR) else "an answer"
+        why = f"nothing_scored: none of {result.planned} samples has {lacks}; {why}"
     return Verdict(
         task=result.task,
         outcome=outcome,

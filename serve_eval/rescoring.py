@@ -29,6 +29,8 @@ from serve_eval.judgements import Judgements
 from serve_eval.order_seed import ORDER_FILE
 from serve_eval.plan import resolve, to_file
 from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.proofs import FILE as STEPS
+from serve_eval.proofs import Proofs, standing
 from serve_eval.protocol import TASKS, build_task
 from serve_eval.schema import (
     DataRoots,
@@ -44,8 +46,10 @@ from serve_eval.schema import (
     file_stem,
     lives,
 )
+from serve_eval.scoring import ScoringProcesses
 from serve_eval.tally import Tally, take
 from serve_eval.trust import trusted
+from serve_eval.work import recipe_of
 
 NOT_SCORED = "not scored"
 """In the place of an outcome, for an answer without a line in the scores on file: the run was killed before that."""
@@ -144,13 +148,13 @@ def rescore(
     saved = trusted(run_folder.saved_plan(run), include_path)
     prints = run_folder.saved_fingerprints(run)
     specs = _with_settings(saved, settings)
-    prepared = prepare(replace(saved, no_reference=True))
+    prepared = prepare(replace(saved, allow_missing_reference=True))
     work = [_work(saved, spec, p, prints, run) for spec, p in zip(specs, prepared, strict=True)]
     other = any(one.options for one in work)  # a reference may have been taken under the old ones
     plan = replace(
         saved,
         tasks=tuple(specs),
-        no_reference=saved.no_reference or other,
+        allow_missing_reference=saved.allow_missing_reference or other,
         allow_code_execution=allow_code_execution,
     )
     if to is not None:
@@ -158,7 +162,13 @@ def rescore(
     try:
         report = _report(run)
         values = {task["result"]["task"]: task["result"]["value"] for task in report.get("tasks", ())}
-        found = [_rescore(run, one, values.get(one.task.name), plan) for one in work]
+        recipes = {
+            one.task.name: recipe_of(saved, one.spec, one.prepared.wanted)
+            for one in work
+            if one.task.scoring != "inline"
+        }
+        with ScoringProcesses(recipes, limit_s=plan.limits.scorer_timeout_s) as scoring:
+            found = [_rescore(run, one, values.get(one.task.name), plan, scoring) for one in work]
     except OSError as error:
         raise RunFolderError(f"{error.filename or run}: cannot be read: {error.strerror}") from error
     if to is not None:
@@ -261,7 +271,7 @@ class _Comparison:
 _decoder = msgspec.json.Decoder(Line)
 
 
-def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan) -> Rescored:
+def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan, scoring: ScoringProcesses) -> Rescored:
     name = work.task.name
     lines = scores_on_file(run / "scores" / f"{file_stem(name)}.jsonl")
     before = {sample: line.told() for sample, line in lines.items()}
@@ -269,14 +279,24 @@ def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan) -> Resc
     samples, journal = work.prepared.dataset.samples, run / "samples" / f"{file_stem(name)}.jsonl"
     executions = Executions(run / FOLDER / f"{file_stem(name)}.jsonl", keep=False)
     judgements = Judgements(run / JUDGED / f"{file_stem(name)}.jsonl")
-    tally = Tally(work.task, samples, comparison, repeats=plan.repeats, executions=executions, judgements=judgements)
+    tally = Tally(
+        work.task,
+        samples,
+        comparison,
+        repeats=plan.times(name),
+        executions=executions,
+        judgements=judgements,
+        apart=scoring.of(name),
+    )
     if journal.exists():
-        if programs := executions.pending(work.task, tally.samples, read(journal)):
+        proofs = Proofs(run / STEPS)
+        if programs := executions.pending(work.task, tally.samples, standing(read(journal), proofs)):
             asyncio.run(_run_programs(name, programs, executions, allowed=plan.allow_code_execution))
-        take(read(journal), tally)
+        take(standing(read(journal), proofs), tally)
     result, notes = tally.result(), list(work.notes)
     if unjudged := result.failures.get(FailureKind.JUDGE_ERROR):
         notes.append(f"{unjudged} answers have no score: of what judges said on file too little could be read")
+    notes += [one.line for one in result.scorer_errors]
     on_file = _value(work.task, [(sample, lines[sample.id]) for sample in tally.samples if sample.id in lines])
     if reported is not None and on_file is not None and not math.isclose(reported, on_file, abs_tol=1e-9):
         notes.append(f"the scores on file were written after the report, whose value is {reported:.3f}")
@@ -367,7 +387,7 @@ def _write(run: Path, to: Path, plan: Plan, work: Sequence[_Work], report: Mappi
             kept = [
                 Path(place) / f"{file_stem(name)}.jsonl" for place in ("samples", FOLDER, JUDGED) for name in prints
             ]
-            for place in (*map(Path, (run_folder.ENVIRONMENT_FILE, ORDER_FILE, run_folder.LOOKS_FILE)), *kept):
+            for place in (*map(Path, (run_folder.ENVIRONMENT_FILE, ORDER_FILE, run_folder.LOOKS_FILE, STEPS)), *kept):
                 if (run / place).exists():
                     (folder / place).parent.mkdir(mode=0o700, exist_ok=True)
                     _copy_private(run / place, folder / place)

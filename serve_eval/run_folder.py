@@ -10,6 +10,7 @@ archive/<time>/      records that do not count any more
 report.json          the report                        report.html          the same to look at
 logs/                of launched servers
 served.jsonl         which servers behind one door answered which request, where the door tells it
+steps.jsonl          which connections were proven to give each answer to its own request (see proofs)
 order.json           the seed of the random order of its samples (see order_seed)
 looks.json           the tasks that a paired rule looked at on the way, and which rule: a part of their alpha is spent
 """
@@ -39,6 +40,7 @@ FREE_FIELDS = (
     "dataset_roots",
     "early_stop",
     "repeats",
+    "repeats_of",
     "allow_code_execution",
     "include_path",
 )
@@ -232,7 +234,8 @@ def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]],
         if differing:
             (path / ENVIRONMENT_FILE).unlink(missing_ok=True)  # sessions of the other plan, without an answer
         elif not moved:
-            later = replace(old_plan, tasks=plan.tasks, early_stop=plan.early_stop, repeats=plan.repeats)
+            later = replace(old_plan, tasks=plan.tasks, early_stop=plan.early_stop)
+            later = replace(later, repeats=plan.repeats, repeats_of=plan.repeats_of)
             if later == old_plan and fingerprints == old_prints:
                 return
             plan = later  # later commands go by it

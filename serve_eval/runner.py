@@ -5,19 +5,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Protocol
 
 from serve_eval import choices
 from serve_eval.client.client import Client
 from serve_eval.concurrency import Automatic, Fixed
+from serve_eval.errors import JournalError
 from serve_eval.hung import Hung
 from serve_eval.journal import Journal, Record
+from serve_eval.proofs import Proofs, Step, doubtful, withdraw
 from serve_eval.schema import Load, Response
 from serve_eval.tally import Tally
 from serve_eval.watch import Watch
 
+ROUNDS = 2
+"""After so many rounds whose answers had to be withdrawn, each request has a connection of its own: what connections
+give that end without a proof would be withdrawn in every round."""
 SYNC_S = 0.5
 """How often what was journalled is forced to disk."""
 TICK_S = 0.25
@@ -40,15 +47,20 @@ class Progress(Protocol):
 
 
 class Prefix(Protocol):
-    """Looks at a task while it is asked. `look` says whether its verdict is decided, so that no more is needed."""
+    """Looks at a task while it is asked. `look` says whether its verdict is decided, so that no more is needed;
+    `restart` has it look from the beginning again."""
 
     def look(self) -> bool: ...
 
+    def restart(self) -> None: ...
+
 
 class Alarm(Protocol):
-    """Looks at a task while it is asked, and tells what it sees."""
+    """Looks at a task while it is asked, and tells what it sees; `restart` has it look from the beginning again."""
 
     async def look(self) -> None: ...
+
+    def restart(self) -> None: ...
 
 
 class Lane:
@@ -68,14 +80,36 @@ class Lane:
     ) -> None:
         self.name, self.tally, self.journal, self.early, self.meet = name, tally, journal, early, meet
         self.alarm = alarm
+        self.asking: set[asyncio.Task[None]] = set()
+        self.refill(positions)
+
+    def refill(self, positions: Sequence[int]) -> None:
+        """These samples are to be asked."""
         self.positions, self.begun, self.decided = positions, False, False
         self.left = self.waiting = len(positions)
-        self.asking: set[asyncio.Task[None]] = set()
+
+    def forget(self, responses: Mapping[str, Response]) -> None:
+        """Takes these answers back, by the ids of their samples."""
+        for i, sample in enumerate(self.tally.samples):
+            if (response := responses.get(sample.id)) is not None:
+                self.tally.forget(i, response)
+        for looking in (self.early, self.alarm):
+            if looking is not None:
+                looking.restart()
+
+    def missing(self) -> Sequence[int]:
+        """The samples that have no result, in the order of their starts, unless the lane is decided without them."""
+        if self.early is not None and self.early.look():
+            return ()
+        score, asked = self.tally.score, set(self.positions)
+        rest = (i for i in range(len(self.tally.samples)) if i not in asked)
+        return array("q", (i for i in chain(self.positions, rest) if score(i) is None))
 
 
 class Session:
     """What the engine does between the opening of a client and its closing: the load on the endpoint and on us.
-    `at_first` is called when the first result was journalled; `hung` ends the session when a server hangs."""
+    `at_first` is called when the first result was journalled; `hung` ends the session when a server hangs. `proofs` say
+    which connections were in step, and `told` gets a line when one was not."""
 
     def __init__(
         self,
@@ -83,12 +117,66 @@ class Session:
         order_seed: int,
         at_first: Callable[[], None] | None = None,
         hung: Hung | None = None,
+        proofs: Proofs | None = None,
+        told: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.client, self._order_seed, self.at_first, self.hung = client, order_seed, at_first, hung
+        self.proofs, self._told = proofs or Proofs(), told
+        self.withdrawn, self.doubt = 0, asyncio.Event()
+        self._unkept: JournalError | None = None
+        self._told_of = 0
+        if self.proofs.out:
+            client.steps.go_alone()
         limits = client.limits
         self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
         self.workers = self.finished = 0
         self.lag_s = self.wall_s = 0.0
+
+    def proven(self, connection: int, turns: int) -> None:
+        """The client found a connection in step."""
+        self._note(Step(self.client.session, connection, turns))
+
+    def out_of_step(self, connection: int, why: str) -> None:
+        """The client found a connection out of step."""
+        self._note(Step(self.client.session, connection, out=why))
+        self.doubt.set()
+
+    def _note(self, step: Step) -> None:
+        """Keeps what was found; called by the event loop, where an error would be lost."""
+        try:
+            self.proofs.note(step)
+        except JournalError as error:
+            self._unkept = error
+            self.doubt.set()
+
+    async def withdraw(self, lanes: Sequence[Lane]) -> None:
+        """Takes back what may be the answers to other requests, in the journals and of what is known of the lanes.
+        Raises JournalError when that cannot be written."""
+        if self._unkept is not None:
+            raise self._unkept
+        if self.proofs.out:
+            self._tell()
+            for lane in lanes:
+                open_now = {(self.client.session, number) for number in self.client.kept()}
+                found = await asyncio.to_thread(list, doubtful(lane.journal.records(), self.proofs, open_now))
+                if found:
+                    withdraw(lane.journal, found)
+                    lane.forget({sample: response for sample, response, _ in found})
+                    self.withdrawn += len(found)
+
+    def go_alone(self) -> None:
+        """From now on each request has a connection of its own."""
+        self.client.steps.go_alone()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Says once what was found, and once that connections are no longer kept."""
+        if not self._told_of:
+            why = "a connection gave an answer that nobody had asked for, and so later ones to other requests"
+            self._told(f"warning: {why}; those that may be wrong are withdrawn and asked again")
+        if self.client.steps.alone and self._told_of < 2:
+            self._told("warning: from now on each request has a connection of its own, which cannot get out of step")
+        self._told_of = 2 if self.client.steps.alone else 1
 
     def load(self) -> Load:
         return Load(
@@ -111,13 +199,32 @@ async def ask(
     """Asks every sample of the lanes, one lane after the other without a pause between them.
 
     A sample counts as had when its record was written. When a lane is decided, its requests in flight are cancelled,
-    and their workers go on with the next lane. Raises EndpointError when `watch`, the client's door or the session's
-    `hung` gives the endpoint up, and JournalError when a record cannot be written; requests in flight are then
-    cancelled.
+    and their workers go on with the next lane. Answers of connections that turn out to be out of step are withdrawn and
+    asked again, also those that a lane had before. Raises EndpointError when `watch`, the client's door or the
+    session's `hung` gives the endpoint up, and JournalError when a record cannot be written; requests in flight are
+    then cancelled.
     """
+    lanes = list(lanes)
+    rounds = 0
+    async with session.client.keeping(session):
+        while any(lane.left for lane in lanes):
+            withdrawn = session.withdrawn
+            await _ask(session, lanes, progress, watch)
+            await session.client.settle()
+            await session.withdraw(lanes)
+            if session.withdrawn == withdrawn:
+                return
+            rounds += 1
+            if rounds == ROUNDS:
+                session.go_alone()
+            for lane in lanes:
+                lane.refill(lane.missing())
+                lane.meet = None  # who asks the same has been met, and is not waiting any more
+
+
+async def _ask(session: Session, lanes: Sequence[Lane], progress: Progress | None, watch: Watch | None) -> None:
+    """Asks what is left of the lanes."""
     busy = [lane for lane in lanes if lane.left]
-    if not busy:
-        return
     left = sum(lane.left for lane in busy)
     stream = ((lane, i) for lane in busy for i in _starting(lane, progress))
     clock = asyncio.get_running_loop().time
@@ -149,15 +256,18 @@ async def ask(
                 left -= 1
                 lane, i = work
                 lane.waiting -= 1
-                tally, sample = lane.tally, lane.tally.samples[i]
+                tally, sample, number = lane.tally, lane.tally.samples[i], None
                 lane.asking.add(me)
                 try:
                     if lane.meet is not None:
                         await lane.meet(i)
+                    number = None if watch is None else watch.start()
                     result = await choices.send(client, tally.task, sample)
                 except asyncio.CancelledError:
                     if not lane.decided or me.uncancel():
                         raise
+                    if watch is not None and number is not None:
+                        watch.give_up()
                     continue
                 finally:
                     lane.asking.discard(me)
@@ -165,19 +275,20 @@ async def ask(
                     lane.journal.append(Record(id=sample.id, response=result))
                 else:
                     lane.journal.append(Record(id=sample.id, failure=result))
-                tally.add(i, result)
-                lane.left -= 1
+                await tally.take_result(i, result)
+                if not lane.decided:
+                    lane.left -= 1
                 session.finished += 1
                 if session.finished == 1 and session.at_first is not None:
                     session.at_first()
-                if progress is not None:
+                if progress is not None and not lane.decided:
                     progress.update(lane.name, tally.scored, tally.failed, tally.running_value)
                     if not lane.left:
                         progress.end(lane.name)
                 if lane.early is not None and not lane.decided and lane.early.look():
                     end(lane, me)
-                if watch is not None:
-                    watch.see(result)
+                if watch is not None and number is not None:
+                    watch.see(number, result)
                 pace.finished(result, clock() + offset)
                 if session.workers < pace.limit:
                     start_workers()
@@ -191,6 +302,7 @@ async def ask(
             async with asyncio.TaskGroup() as workers:
                 start_workers()
                 guards = [client.door.watch(), _sync(busy), _measure(session), _watch_course(busy)]
+                guards += [_doubt(session, lanes)]
                 guards += [session.hung.watch()] if session.hung is not None else []
                 company = [workers.create_task(guard) for guard in guards]
                 await idle.wait()
@@ -224,6 +336,14 @@ async def _sync(lanes: Sequence[Lane]) -> None:
         await asyncio.sleep(SYNC_S)
         for lane in lanes:
             await asyncio.to_thread(lane.journal.sync)
+
+
+async def _doubt(session: Session, lanes: Sequence[Lane]) -> None:
+    """Takes answers back as soon as a connection is found out of step; they are asked again at the end."""
+    while True:
+        await session.doubt.wait()
+        session.doubt.clear()
+        await session.withdraw(lanes)
 
 
 async def _watch_course(lanes: Sequence[Lane]) -> None:

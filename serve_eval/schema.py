@@ -71,8 +71,10 @@ class Limits:
     `max_attempts` is per sample and `retry_budget` per run: so many retries in all (None: a quarter of the samples that
     are asked, at least 100). `max_error_rate` is the share of failed samples beyond which the run stops.
 
-    `connect_timeout_s` bounds the TCP and TLS set-up of one attempt, `stall_timeout_s` the time without a byte,
+    `connect_timeout_s` bounds the TCP and TLS set-up of one attempt, `stall_timeout_s` the time without data,
     `sample_timeout_s` a whole sample with all its attempts and pauses; `max_response_bytes` is read of an answer.
+    `outage_timeout_s` is how long requests wait while no server listens at the endpoint (0: the run ends at once).
+    `scorer_timeout_s` bounds the scoring of one answer, where that is done in a process of its own.
     """
 
     concurrency: int | Literal["auto"] = 64
@@ -86,7 +88,9 @@ class Limits:
     connect_timeout_s: float = 60.0
     stall_timeout_s: float = 900.0
     sample_timeout_s: float = 3600.0
+    outage_timeout_s: float = 60.0
     max_response_bytes: int = 16 * 1024 * 1024
+    scorer_timeout_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +98,12 @@ class Plan:
     """Everything that decides what a run asks and how it is judged. Pure data; saved with the run.
 
     `model` is the name that is sent and under which references are looked up; `reference_model` overrides the second.
-    `limit` is the size of a seeded random subset per task (None: all planned samples), each of which is asked
-    `repeats` times. `early_stop` is the probability with which the classic verdict of a task that is not asked to its
-    end may differ from that of the whole (None: all is asked); under a paired rule, that of too many answers missing
-    unseen. `allow_code_execution`: code that the endpoint wrote may be run on this machine. `include_path` are
-    folders of the user's own tasks, scorers, launchers and verdict rules.
+    `limit` is the size of a seeded random subset per task (None: all planned samples), each of which is asked `repeats`
+    times, or as often as `repeats_of` says of its task. `early_stop` is the probability with which the classic verdict
+    of a task that is not asked to its end may differ from that of the whole (None: all is asked); under a paired rule,
+    that of too many answers missing unseen. `no_reference`: none is used, and values are printed without a verdict;
+    `allow_missing_reference`: so they are where none applies. `allow_code_execution`: code that the endpoint wrote may
+    be run on this machine. `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
     """
 
     model: str | None
@@ -112,8 +117,10 @@ class Plan:
     references_dir: str | None = None
     limit: int | None = None
     repeats: int = 1
+    repeats_of: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     no_reference: bool = False
+    allow_missing_reference: bool = False
     allow_mismatch: tuple[str, ...] = ()
     integration_test: bool = False
     early_stop: float | None = None
@@ -121,6 +128,10 @@ class Plan:
     include_path: tuple[str, ...] = ()
     connection: Connection = Connection()
     limits: Limits = Limits()
+
+    def times(self, task: str) -> int:
+        """Return how often each prompt of a task is asked."""
+        return self.repeats_of.get(task, self.repeats)
 
 
 # ---------------------------------------------------------------------------------------------- where it runs
@@ -312,13 +323,15 @@ class Hypothesis:
 
 
 class FailureKind(StrEnum):
-    """Why there is no answer. Never scored. With JUDGE_ERROR there is one, of which its judges said too little."""
+    """Why there is no score. With JUDGE_ERROR there is an answer, of which its judges said too little, and with
+    SCORER_ERROR one on which the scorer raised or took too long: it is scored again when the run goes on."""
 
     HTTP_ERROR = "http_error"
     TIMEOUT = "timeout"
     DISCONNECTED = "disconnected"
     INVALID_RESPONSE = "invalid_response"
     JUDGE_ERROR = "judge_error"
+    SCORER_ERROR = "scorer_error"
 
 
 class Outcome(StrEnum):
@@ -362,11 +375,12 @@ class PromptLogprobs(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     likeliest: str | None = None
 
 
-class Attempt(Struct, frozen=True, kw_only=True, gc=False):
+class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One try of a request: when, what went wrong (None: nothing), the X-Request-ID that we sent.
 
     `start_s` and `end_s` are seconds since 1970 in UTC, counted on from the opening of the client by a clock that never
-    jumps. `streamed`: an event stream was asked for.
+    jumps. `streamed`: an event stream was asked for. An answer that may be that to another request has the number of
+    its `connection` and the `turn` that it had on it; 0: it surely is the right one.
     """
 
     start_s: float
@@ -375,6 +389,8 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False):
     status: int | None
     request_id: str
     streamed: bool = False
+    connection: int = 0
+    turn: int = 0
 
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):
@@ -484,13 +500,15 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
 
 class Score(Struct, frozen=True, kw_only=True, gc=False):
     """`answer` is what was extracted (None: nothing could be); `parts` are named sub-scores, such as one per filter;
-    `mode` is in which way it failed, where the scorer knows that better than a comparison of texts could tell."""
+    `mode` is in which way it failed, where the scorer knows that better than a comparison of texts could tell. `kept`
+    is for the task's own `remember`."""
 
     value: float
     outcome: Outcome
     answer: str | None = None
     parts: Mapping[str, float] = {}
     mode: str | None = None
+    kept: object = None
 
 
 class Program(Struct, frozen=True, kw_only=True, gc=False):
@@ -531,6 +549,12 @@ class Question(Struct, frozen=True, kw_only=True, gc=False):
     read: Callable[[str], float | None]
 
 
+Scoring = Literal["inline", "apart", "loaded"]
+"""Where answers are scored. "inline": on the event loop, for what reads any text in time that grows with its length
+alone. "apart": in a process of its own, bounded in time, of the sample and the answer alone. "loaded": likewise, after
+the task's `load`, for one that keeps there what `score` reads."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorer:
     """How answers to the cases of a file are scored: a value that holds functions, as a task is.
@@ -540,7 +564,7 @@ class Scorer:
     text that scores full marks and one that scores nothing. `version` rises when a score could come out otherwise.
     `program` is there for one that runs answers, as in a Task; `questions(sample, expected, response)` for one that
     asks judges. `decisive` are the options that a score depends on, where others, such as addresses, do not matter
-    (None: all of them).
+    (None: all of them). `scoring` as in a Task, but that a scorer loads nothing.
     """
 
     version: int
@@ -551,6 +575,7 @@ class Scorer:
     requires: frozenset[Need] = frozenset()
     questions: Callable[[Sample, object, Response], Sequence[Question]] | None = None
     decisive: Mapping[str, object] | None = None
+    scoring: Scoring = "apart"
 
 
 Scored = Iterable[tuple[Sample, Score]]
@@ -657,6 +682,10 @@ class Task:
 
     `judges_empty`: an answer without any text is for the scorer to judge, as it may be a right one. `unsafe`: scoring
     runs what was answered on this machine, without any isolation, as scorers of others do.
+
+    `scoring` says where `score` and `failure_mode` are called: in another process, unless they are known to be quick.
+    What they keep is lost there; `remember(sample, score)`, where it is there, is called in the process of the run with
+    every score, for an aggregation that needs more of an answer than a number, which then stands in `score.kept`.
     """
 
     name: str
@@ -683,6 +712,8 @@ class Task:
     failure_mode: Callable[[Sample, Response, Score], str] | None = None
     judges_empty: bool = False
     unsafe: bool = False
+    scoring: Scoring = "loaded"
+    remember: Callable[[Sample, Score], None] | None = None
 
     @property
     def file_stem(self) -> str:
@@ -715,6 +746,21 @@ class Stability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerError:
+    """An error of a scorer, or that it took too long: on `count` samples, of which `sample` is one."""
+
+    told: str
+    count: int
+    sample: str
+
+    @property
+    def line(self) -> str:
+        """It in a line."""
+        answers = "1 answer has" if self.count == 1 else f"{self.count} answers have"
+        return f"{answers} no score, such as that to {self.sample}: {self.told}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
     """What a task gave. Counts: planned = scored + failed + spared (by an early stop).
 
@@ -722,7 +768,9 @@ class TaskResult:
     value that the missing answers allow (Manski bounds), None where something is missing and the metric is unbounded or
     the aggregation not monotone, and after an early stop. With repeats each of them counts as a sample, and `stability`
     tells how they agree. `aggregation` is the name of what made the value of the scores, `secondary` are values beside
-    it in points. `modes` counts in which ways answers failed, for a task that tells.
+    it in points. `modes` counts in which ways answers failed, for a task that tells. `scorer_errors` are behind the
+    failures of that kind, the most frequent first; `hook_errors` tell what the task's other functions raised, without
+    which the figures that they make are left out.
     """
 
     task: str
@@ -743,6 +791,8 @@ class TaskResult:
     aggregation: str = MEAN.name
     secondary: Mapping[str, float] = field(default_factory=dict)
     modes: Mapping[str, int] = field(default_factory=dict)
+    scorer_errors: tuple[ScorerError, ...] = ()
+    hook_errors: tuple[str, ...] = ()
 
     @property
     def unparsed(self) -> int:

@@ -21,10 +21,17 @@ class Times:
         self._classes: Counter[int] = Counter()
         self._count, self._max = 0, 0.0
 
-    def add(self, seconds: float) -> None:
-        self._classes[math.floor(math.log(seconds) / _STEP) if seconds > 1e-6 else -1400] += 1
-        self._count += 1
-        if seconds > self._max:
+    def add(self, seconds: float, times: int = 1) -> None:
+        """Counts a time; with -1 it is counted no more, and a maximum that is gone is known to 1 % only."""
+        number = math.floor(math.log(seconds) / _STEP) if seconds > 1e-6 else -1400
+        self._classes[number] += times
+        self._count += times
+        if not self._classes[number]:
+            del self._classes[number]
+            highest = max(self._classes, default=None)
+            if highest is None or highest < number:
+                self._max = 0.0 if highest is None else math.exp((highest + 0.5) * _STEP)
+        elif seconds > self._max:
             self._max = seconds
 
     def percentiles(self) -> Mapping[str, float]:
@@ -48,11 +55,11 @@ class Steps:
     def __init__(self) -> None:
         self._answers, self._tokens, self._steps, self._told = 0, 0, 0.0, 0.0
 
-    def add(self, tokens: int, per_step: float) -> None:
-        self._answers += 1
-        self._tokens += tokens
-        self._steps += max(1.0, tokens / per_step)
-        self._told += per_step
+    def add(self, tokens: int, per_step: float, times: int = 1) -> None:
+        self._answers += times
+        self._tokens += times * tokens
+        self._steps += times * max(1.0, tokens / per_step)
+        self._told += times * per_step
 
     def acceptance(self) -> Acceptance | None:
         """What they come to; None without any."""
@@ -77,34 +84,35 @@ class TrafficCounter:
         self._steps = Steps()
         self._cached: int | None = None
 
-    def see(self, result: Response | Failure) -> None:
+    def see(self, result: Response | Failure, times: int = 1) -> None:
+        """Counts a result; with -1 it is counted no more."""
         attempts = result.attempts
-        self._attempts += len(attempts)
+        self._attempts += times * len(attempts)
         if len(attempts) > 1:
             for earlier, later in itertools.pairwise(attempts):
                 if earlier.failure is None:
                     continue  # the next one is the request for another choice
                 kind = earlier.failure.value
                 at_fault = earlier.status if earlier.status and earlier.status >= 400 else None
-                self._retries[f"{kind} {at_fault}" if at_fault else kind] += 1
-                self._not_streamed += earlier.streamed and not later.streamed
+                self._retries[f"{kind} {at_fault}" if at_fault else kind] += times
+                self._not_streamed += times * (earlier.streamed and not later.streamed)
         if isinstance(result, Response):
-            self._latency.add(result.latency_s)
+            self._latency.add(result.latency_s, times)
             if result.ttft_s is not None:
-                self._ttft.add(result.ttft_s)
+                self._ttft.add(result.ttft_s, times)
             if result.tpot_s is not None:
-                self._tpot.add(result.tpot_s)
-            self._prompt_tokens += result.usage.prompt_tokens
-            self._completion_tokens += result.usage.completion_tokens
+                self._tpot.add(result.tpot_s, times)
+            self._prompt_tokens += times * result.usage.prompt_tokens
+            self._completion_tokens += times * result.usage.completion_tokens
             if result.usage.cached_tokens is not None:
-                self._cached = (self._cached or 0) + result.usage.cached_tokens
+                self._cached = (self._cached or 0) + times * result.usage.cached_tokens
             if result.tokens_per_step and result.usage.completion_tokens:
-                self._steps.add(result.usage.completion_tokens, result.tokens_per_step)
+                self._steps.add(result.usage.completion_tokens, result.tokens_per_step, times)
 
     def traffic(self) -> Traffic:
         return Traffic(
             attempts=self._attempts,
-            retries=dict(sorted(self._retries.items())),
+            retries={kind: count for kind, count in sorted(self._retries.items()) if count},
             not_streamed=self._not_streamed,
             latency_s=self._latency.percentiles(),
             ttft_s=self._ttft.percentiles(),

@@ -73,17 +73,18 @@ def compared(
     strict: bool = False,
 ) -> Comparison:
     """Compares two run folders. `again` names the side, A or B, that was asked some prompts twice, and the folder with
-    its second answers; without it, repeats within A's run or else B's serve. Flips of `hidden` prompts are counted and
-    not listed. Raises RunFolderError.
+    its second answers; of a task without them, repeats within A's run or else B's serve. Flips of `hidden` prompts are
+    counted and not listed. Raises RunFolderError.
     """
     reports = answer_pairs.read_report(a), answer_pairs.read_report(b)
     second = None if again is None else answer_pairs.read_report(again[1])
+    asked_twice = {task.result.task for task in second.tasks} if second is not None else set()
     tasks = []
     for task in reports[0].tasks:
         name = task.result.task
         sides = answer_pairs.read_task(a, reports[0], name), answer_pairs.read_task(b, reports[1], name)
         twice = None
-        if again is not None and second is not None:
+        if again is not None and second is not None and name in asked_twice:
             twice = again[0], answer_pairs.read_task(again[1], second, name)
         tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, looked or {}, hidden))
     warnings = _first_tokens(reports[0])

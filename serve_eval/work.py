@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from serve_eval import run_folder
+from serve_eval import folders, origins, proofs, run_folder
 from serve_eval.executions import FOLDER, Executions
 from serve_eval.journal import Journal
 from serve_eval.judgements import FOLDER as JUDGED
@@ -16,8 +16,11 @@ from serve_eval.judgements import Judgements
 from serve_eval.order import arranged, task_seed
 from serve_eval.order_seed import OrderSeeds
 from serve_eval.preparation import PreparedTask
+from serve_eval.proofs import Proofs, withdraw_all
+from serve_eval.protocol import TASKS
 from serve_eval.rerunning import Rerun
-from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question
+from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question, Spec
+from serve_eval.scoring import Recipe, ScoringProcesses
 from serve_eval.tally import Tally, replay, take
 
 if TYPE_CHECKING:
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
 class Work:
     """A task under way. `early` looks at it when it may stop early; `note` is why it may not. `executions` are there
     for a task that runs its answers, `judgements` for one that has them judged. `standing` are the positions of
-    failures that are not asked again, and with `failures_stand` no judge is either."""
+    failures that are not asked again, and with `failures_stand` no judge is either. `scores` is where its scores are
+    written as they come."""
 
     p: PreparedTask
     journal: Journal
@@ -39,6 +43,7 @@ class Work:
     note: str | None = None
     standing: frozenset[int] = frozenset()
     failures_stand: bool = False
+    scores: BinaryIO | None = None
 
     @property
     def spared(self) -> bool:
@@ -69,12 +74,38 @@ class Work:
         return (i for i in self.tally.unanswered() if i not in self.standing)
 
 
+def scoring_of(plan: Plan, prepared: Iterable[PreparedTask]) -> ScoringProcesses:
+    """The processes in which answers of these tasks are scored, for those that are not scored here."""
+    recipes = {p.task.name: recipe_of(plan, p.spec, p.wanted) for p in prepared if p.task.scoring != "inline"}
+    return ScoringProcesses(recipes, limit_s=plan.limits.scorer_timeout_s)
+
+
+def recipe_of(plan: Plan, spec: Spec, wanted: int) -> Recipe:
+    """Return how another process builds a task of the plan."""
+    return Recipe(
+        spec=spec,
+        include_path=origins.included(),
+        places=folders.places((TASKS, folders.SCORERS)),
+        dataset_roots=plan.dataset_roots,
+        allow_hub=plan.allow_hub,
+        wanted=wanted,
+        code={name: one.sha256 for name, one in origins.loaded().items()},
+    )
+
+
 def opened(
-    plan: Plan, prepared: Sequence[PreparedTask], folder: Path, stack: ExitStack, warnings: list[str], rerun: Rerun
+    plan: Plan,
+    prepared: Sequence[PreparedTask],
+    folder: Path,
+    stack: ExitStack,
+    warnings: list[str],
+    rerun: Rerun,
+    scoring: ScoringProcesses,
 ) -> list[Work]:
-    """The tasks of a session with what was had. Under `never`, what failed before stays so."""
+    """The tasks of a session with what was had. Under `never`, what failed before stays so; and an answer without a
+    score is not asked again."""
     stand = rerun == "never"
-    work = [open_task(p, folder, stack, warnings, repeats=plan.repeats, failures_stand=stand) for p in prepared]
+    work = [open_task(plan, p, folder, stack, warnings, scoring, failures_stand=stand) for p in prepared]
     for w in work:
         w.standing = frozenset(i for i in w.tally.unanswered() if w.tally.score(i) is not None)
         w.failures_stand = stand
@@ -82,12 +113,13 @@ def opened(
 
 
 def open_task(
+    plan: Plan,
     p: PreparedTask,
     folder: Path,
     stack: ExitStack,
     warnings: list[str],
+    scoring: ScoringProcesses,
     *,
-    repeats: int,
     failures_stand: bool = False,
 ) -> Work:
     """The journal of a task with what was had, scored again."""
@@ -97,11 +129,35 @@ def open_task(
         warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
     file = f"{p.task.file_stem}.jsonl"
     executions = Executions(folder / FOLDER / file, keep=True) if p.task.program is not None else None
-    judgements = Judgements(folder / JUDGED / file) if p.task.questions is not None else None
+    withdraw_all(journal, Proofs(folder / proofs.FILE))
+    judgements = open_judgements(folder / JUDGED / file) if p.task.questions is not None else None
     at_once = executions is None and judgements is None
-    tally = Tally(p.task, p.dataset.samples, _scores(p, folder, stack) if at_once else None, repeats=repeats)
+    scores, times = _scores(p, folder, stack) if at_once else None, plan.times(p.task.name)
+    tally = Tally(p.task, p.dataset.samples, scores, repeats=times, apart=scoring.of(p.task.name))
     replay(journal, tally, failures_stand=failures_stand)
-    return Work(p, journal, tally, executions, judgements)
+    return Work(p, journal, tally, executions, judgements, scores=scores)
+
+
+def open_judgements(path: Path) -> Judgements:
+    """Return the judgements, without those of connections out of step."""
+    known = Proofs(proofs.of_judgements(path))
+    if known.out and path.exists():
+        with Journal(path) as journal:
+            withdraw_all(journal, known)
+    return Judgements(path)
+
+
+def settle_scores(work: Iterable[Work], folder: Path) -> None:
+    """Takes the scores of answers that were withdrawn out of the files."""
+    for w in work:
+        if w.scores is not None and w.tally.forgot:
+            w.scores.flush()
+            with (folder / "scores" / f"{w.p.task.file_stem}.jsonl").open("rb") as file:
+                lines = b"".join(w.tally.settled_scores(file))
+            w.scores.seek(0)
+            w.scores.truncate()
+            w.scores.write(lines)
+            w.scores.flush()
 
 
 def _scores(p: PreparedTask, folder: Path, stack: ExitStack) -> BinaryIO:
@@ -142,7 +198,7 @@ def random_order(w: Work, seeds: OrderSeeds, sessions: Iterable[Limits]) -> Sequ
     return arranged(samples, range(len(samples)), "random", task_seed(seeds.samples, w.p.task.name))
 
 
-def score_again(plan: Plan, work: Sequence[Work], folder: Path, stack: ExitStack) -> None:
+def score_again(plan: Plan, work: Sequence[Work], folder: Path, stack: ExitStack, scoring: ScoringProcesses) -> None:
     """Scores the answers that were only counted as they came, with all that is known of them now."""
     for w in work:
         if w.executions is None and w.judgements is None:
@@ -151,8 +207,9 @@ def score_again(plan: Plan, work: Sequence[Work], folder: Path, stack: ExitStack
             w.p.task,
             w.p.dataset.samples,
             _scores(w.p, folder, stack),
-            repeats=plan.repeats,
+            repeats=plan.times(w.p.task.name),
             executions=w.executions,
             judgements=w.judgements,
+            apart=scoring.of(w.p.task.name),
         )
         take(w.journal.records(), w.tally, failures_stand=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +15,10 @@ from hypothesis import HealthCheck, settings
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from tests.tasks.made_data import write_all
+
+# A shell that starts the tests in its background has SIGINT ignored, which every process of a test would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Correctness, not speed, is tested here: a busy machine must not fail a property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,6 +32,33 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cache folder of the tests' own, not the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@asynccontextmanager
+async def _server_here(command: Sequence[str], *, ready_file: Path, log_file: Path) -> AsyncIterator[tuple[str, Any]]:
+    """`own_server` without a process: the simulator of a command line, in the event loop of who asks it."""
+    from launchers import _own_server, _simulator
+
+    if "--crash-after" in command:  # which ends the process
+        async with _own_server.own_server(command, ready_file=ready_file, log_file=log_file) as found:
+            yield found
+        return
+    config, _, _ = _simulator._parse(command[3:])
+    async with _simulator.serve(config) as url:
+        log_file.touch(mode=0o600)
+        log_file.write_text(f"simulated endpoint at {url}\n")
+        yield url, SimpleNamespace(pid=0)
+
+
+@pytest.fixture(scope="module")
+def simulated_here() -> Iterator[None]:
+    """The launcher `simulated` without a process of its own, whose start costs more than what most tests ask of it.
+    That process is tested in tests/launchers/test_simulated.py, and by every command that is a process itself."""
+    from launchers import simulated
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulated, "own_server", _server_here)
         yield
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,12 @@ from aiohttp import web
 from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
-from serve_eval import runner
+from serve_eval import alarm, runner
 from serve_eval.against_reference import RIGHT
 from serve_eval.alarm import Alarm
 from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
-from serve_eval.degradation import VALUE
+from serve_eval.degradation import VALUE, Course, Lookout, degradations
 from serve_eval.endpoint import _write_answers
 from serve_eval.evaluation import evaluate
 from serve_eval.preparation import prepare
@@ -212,14 +214,14 @@ def test_nothing_beyond_the_first_unfinished_sample_is_looked_at() -> None:
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt="?", target="1") for i in range(200)]
     tally, lines = Tally(task, samples), list[str]()
-    alarm = Alarm(tally, range(200), lines.append)
+    looking = Alarm(tally, range(200), lines.append)
 
     def answer(i: int, text: str) -> None:
         attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
         tally.add(i, Response(text=text, finish_reason="stop", attempts=(attempt,)))
 
     def look() -> list[str]:
-        asyncio.run(alarm.look())
+        asyncio.run(looking.look())
         return lines
 
     for i in range(200):
@@ -230,6 +232,110 @@ def test_nothing_beyond_the_first_unfinished_sample_is_looked_at() -> None:
     [line] = look()
     assert line.startswith("warning: gsm8k: degrading from request 91 on: 0.0% bad scores before, 100.0% from there")
     assert look() == [line]
+
+
+def _tally(n: int) -> Tally:
+    return Tally(build_task(Spec(name="gsm8k")), [Sample(id=str(i), prompt="?", target="1") for i in range(n)])
+
+
+def _answer(tally: Tally, i: int, right: bool) -> None:
+    attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
+    tally.add(i, Response(text=f"#### {1 if right else 2}", finish_reason="stop", attempts=(attempt,)))
+
+
+def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(alarm, "LATER", 400)
+    n, taken, ends = 1200, list[int](), list[int]()
+
+    class Counted(Lookout):
+        def extend(self, part: Course, known: Set[str] = frozenset()) -> set[str]:
+            taken.extend(part.places)
+            ends.append(len(taken))
+            return super().extend(part, known)
+
+    monkeypatch.setattr(alarm, "Lookout", Counted)
+    tally = _tally(n)
+    looking = Alarm(tally, range(n), [].append)
+
+    async def run() -> None:
+        for i in range(n):
+            _answer(tally, i, i % 10 != 0)
+            await looking.look()
+
+    asyncio.run(run())
+    assert taken == list(range(ends[-1]))
+    assert ends[0] == 50
+    growths = [(later - end) / end for end, later in pairwise(ends)]
+    assert all(0.02 <= growth < 0.04 for growth, end in zip(growths, ends, strict=False) if end < 400)
+    assert all(0.1 <= growth < 0.11 for growth, end in zip(growths, ends, strict=False) if end >= 400)
+
+
+def test_the_loop_goes_on_while_a_look_lasts() -> None:
+    came = threading.Event()
+
+    class Slow(Tally):
+        def course(self, planned: Sequence[int]) -> Course:
+            assert came.wait(10), "nothing else ran on the loop"
+            return super().course(planned)
+
+    task = build_task(Spec(name="gsm8k"))
+    tally = Slow(task, [Sample(id=str(i), prompt="?", target="1") for i in range(60)])
+    for i in range(60):
+        _answer(tally, i, True)
+
+    async def run() -> None:
+        look = asyncio.create_task(Alarm(tally, range(60), [].append).look())
+        await asyncio.sleep(0)
+        came.set()
+        await look
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
+    meanwhile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were bad, and good ones take their places, `meanwhile` a look had found the bad ones; then the run turns
+    worse all the same."""
+    lines, bad, good = list[str](), _tally(300), _tally(300)
+    for i in range(200):
+        _answer(bad, i, i < 100)
+        _answer(good, i, True)
+    looking = Alarm(bad, range(300), lines.append)
+    found, withdrawn = threading.Event(), threading.Event()
+
+    def slow(*given: Any) -> Any:
+        worse = degradations(*given)
+        found.set()
+        withdrawn.wait(10)
+        return worse
+
+    monkeypatch.setattr(alarm, "degradations", slow)
+
+    async def run() -> None:
+        if meanwhile:
+            look = asyncio.create_task(looking.look())
+            await asyncio.to_thread(found.wait, 10)
+        for name in ("_outcome", "_values", "_lengths", "_flags", "scored"):
+            setattr(bad, name, getattr(good, name))
+        looking.restart()
+        withdrawn.set()
+        if meanwhile:
+            await look
+        await looking.look()
+        assert lines == []
+        for i in range(200, 300):
+            _answer(bad, i, False)
+            await looking.look()
+        looking.restart()
+        await looking.look()
+
+    asyncio.run(run())
+    [line] = lines
+    assert "degrading from request 201 on" in line
 
 
 def test_what_an_earlier_session_had_comes_first() -> None:

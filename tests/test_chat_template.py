@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serve_eval.chat_template import ChatTemplate, read, renderer
+from serve_eval import chat_template
+from serve_eval.chat_template import ChatTemplate, Rendering, read, renderer
 from serve_eval.errors import PlanError
 from serve_eval.schema import ImagePart, ImageUrl, Message
 
@@ -137,3 +139,37 @@ def test_the_checksum_is_that_of_all_that_decides_the_text() -> None:
         for text, tokens, name in (("a", {}, "x"), ("a", {}, "y"), ("a", {"bos_token": "s"}, "x"))
     )
     assert one.sha256 == other.sha256 != third.sha256
+
+
+_LOOP = "{% for _ in range(90000) %}"
+LOOPS = f"{_LOOP}{_LOOP}{_LOOP}{{% endfor %}}{{% endfor %}}{{% endfor %}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (LOOPS, "the chat template fails: took longer than 1 s"),
+        ("{{ 'a' * 10**12 }}", "the chat template fails: MemoryError"),
+        ("{{ messages|nofilter }}", "the chat template fails: No filter named 'nofilter'"),
+        ("{{ raise_exception('no system prompt') }}", "the chat template fails: no system prompt"),
+    ],
+)
+def test_a_template_that_never_ends_or_fails_is_told_of(text: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "RENDERING_S", 1.0 if text == LOOPS else 20.0)
+    template = ChatTemplate(text=text, tokens={}, file=Path("a.jinja"))
+    render = Rendering(template, variables={}, today=None)
+    with pytest.raises(PlanError, match=re.escape(f"a.jinja: {told}")):
+        render(TURNS)
+    render.close()
+
+
+def test_a_template_is_rendered_alike_in_a_process_of_its_own() -> None:
+    text = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}{{ strftime_now('%Y') }}"
+    text += "{{ x }}"
+    template, day = ChatTemplate(text=text, tokens={"bos_token": "<s>"}, file=Path("a.jinja")), date(2026, 11, 20)
+    render = Rendering(template, variables={"x": [1]}, today=day)
+    for _ in range(2):
+        assert render(TURNS) == renderer(template, variables={"x": [1]}, today=day)(TURNS)
+        render.close()
+    with pytest.raises(PlanError, match=r"a\.jinja: the chat template fails: "):
+        Rendering(ChatTemplate(text="{% for", tokens={}, file=Path("a.jinja")), variables={}, today=None)

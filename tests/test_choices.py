@@ -41,6 +41,8 @@ from serve_eval.schema import (
 )
 from serve_eval.tally import Tally
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 SAMPLE = Sample(
     id="q", prompt="Two and two?\nAnswer:", target="B", metadata={"subject": "anatomy"}, choices=(" A", " B", " C")
 )

@@ -31,6 +31,8 @@ from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec
 from serve_eval.twin_verdict import compared
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 N = 150
 PAIRED = Rules(rule=Spec(name="paired"), again=60)
 
@@ -163,7 +165,7 @@ def test_a_finished_comparison_asks_nothing_and_says_the_same(
 ) -> None:
     before, out = alike
     urls = [side.base_url for side in (before.a, before.b)]
-    sides = [Side(plan=_at(plan, url)) for url in urls]  # where nobody listens any more
+    sides = [Side(plan=_at(plan, url)) for url in urls]  # where no server listens any more
     after = asyncio.run(compare(sides[0], sides[1], PAIRED, out, environ={}))
     assert replace(after, started_at="", wall_s=0.0) == replace(before, started_at="", wall_s=0.0)
 

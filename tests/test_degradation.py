@@ -3,12 +3,14 @@ from __future__ import annotations
 import random
 from array import array
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serve_eval import degradation
 from serve_eval.against_reference import RIGHT, Expected, expected
 from serve_eval.degradation import (
     ALPHA,
@@ -19,6 +21,7 @@ from serve_eval.degradation import (
     SHORTER,
     VALUE,
     Course,
+    Lookout,
     degradations,
     told,
     told_so_far,
@@ -133,6 +136,53 @@ def test_the_limit_is_that_of_the_requests_that_are_looked_at() -> None:
 def _beginning(course: Course, k: int) -> Course:
     cut = {name: getattr(course, name)[:k] for name in Course.__slots__}
     return Course(**cut)
+
+
+def _part(course: Course, start: int, end: int) -> Course:
+    return Course(**{name: getattr(course, name)[start:end] for name in Course.__slots__})
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.4, 0.8]), st.booleans(), st.integers(1, 60))
+@settings(max_examples=15, deadline=None)
+def test_what_is_found_part_by_part_is_what_is_found_in_the_whole_so_far(
+    seed: int, fall: float, against: bool, step: int
+) -> None:
+    n, drawn = 300, random.Random(seed)
+    worse = [i >= n // 2 and drawn.random() < fall for i in range(n)]
+    course = _course(
+        n,
+        values=[float(drawn.random() < 0.9 and not bad) for bad in worse],
+        lengths=[drawn.randint(20, 99) * (1 + 2 * bad) for bad in worse],
+        empty=[float(drawn.random() < 0.02 + 0.3 * bad) for bad in worse],
+        repetitive=[float(drawn.random() < 0.02 + 0.2 * bad) for bad in worse],
+    )
+    known = expected([[float(drawn.random() < 0.9) for _ in range(n)]], lo=0.0, hi=1.0, higher_is_better=True)
+    known = known if against else None
+    lookout, found, start = Lookout(Metric(), n, known), set[str](), 0
+    for end in [*range(FIRST, n, step), n]:
+        found |= lookout.extend(_part(course, start, end), found)
+        start = end
+        assert found == {one.measure for one in degradations(_beginning(course, end), Metric(), n, known)}
+
+
+def test_each_beginning_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+
+    def spied(bad: numpy.typing.NDArray[numpy.bool_], over: float, since: int = 0) -> int | None:
+        searched.append((since, len(bad)))
+        return None
+
+    monkeypatch.setattr(degradation, "passes", spied)
+    lookout = Lookout(Metric(), 400)
+    for start, end in pairwise([0, 60, 61, 200, 400]):
+        lookout.extend(_part(_course(), start, end))
+    assert searched == [pair for pair in ((0, 60), (60, 61), (61, 200), (200, 400)) for _ in ALPHA]
+
+
+def test_what_is_known_to_have_turned_worse_is_not_looked_at_again() -> None:
+    course, lookout = _course(values=[1.0] * 100 + [0.0] * 300), Lookout(Metric(), 400)
+    assert lookout.extend(_part(course, 0, 200)) == {VALUE}
+    assert lookout.extend(_part(course, 200, 400), {VALUE}) == set()
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 0.8]), st.sampled_from([60, 100]), st.booleans())

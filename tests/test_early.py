@@ -68,7 +68,7 @@ def _prefix(n: int, test: EarlyClassic, *, metric: Metric = ACCURACY, **more: An
     order = list(range(n))
     random.Random(0).shuffle(order)
     options = {"seed": 0, "higher_is_better": True, "before": None, **more}
-    return Prefix(tally, test, order, **options), tally
+    return Prefix(tally, lambda: test, order, **options), tally
 
 
 def _answer(value: float) -> Response:

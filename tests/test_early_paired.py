@@ -125,7 +125,7 @@ def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(judged: P
 
 def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(judged: Plan, tmp_path: Path) -> None:
     """A drop too near to the classic margin to be decided early: the run goes to its end."""
-    plan = replace(judged, verdict=Spec(name="paired"))
+    plan = replace(judged, verdict=Spec(name="paired"), limits=replace(judged.limits, order_seed=1))
     report = _run(plan, tmp_path / "out", damage=0.05)
     verdict = _verdict(report)
     assert verdict.paired is not None
@@ -311,7 +311,7 @@ def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(
     tally = Tally(prepared.task, prepared.dataset.samples)
     monkeypatch.setattr(tally, "score", lambda i: scores[i])
     test = EarlyClassic.paired(N, 0.5, eps=0.01)
-    Prefix(tally, test, range(N), seed=1, higher_is_better=True, before=stored).look()
+    Prefix(tally, lambda: test, range(N), seed=1, higher_is_better=True, before=stored).look()
     assert len(seen) > 100
     assert all(value == reference for value, reference in seen)
 

@@ -25,6 +25,8 @@ from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Ended, Isolation, Outcome, Plan, Program, Ran, Report, Spec
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 N = 12
 FILE = Path("executions/humaneval.jsonl")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.evaluation import evaluate
 from serve_eval.exporting import export
-from serve_eval.lm_eval_layout import mean_stderr, sanitized, stamp
+from serve_eval.lm_eval_layout import file_name, mean_stderr, sanitized, stamp
 from serve_eval.schema import Limits, Plan, Report, Spec
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
 
 LINE = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"}
 HASHES = {"doc_hash", "prompt_hash", "target_hash"}
@@ -158,6 +161,54 @@ def test_a_run_without_a_report_or_with_other_data_is_refused(
     (out / "plan.json").write_text(json.dumps(stored))
     with pytest.raises(DatasetError, match="gsm8k: the data is not what"):
         export(out)
+
+
+@pytest.mark.parametrize(
+    ("model", "folder"),
+    [
+        ("my-org/m", "my-org__m"),
+        ("a\0b\n\x7f\udcff", "a__b__"),
+        ("..", "__"),
+        ("", "__"),
+        ("../..", "..__.."),
+        ("/etc/passwd", "__etc__passwd"),
+        (".hidden", ".hidden"),
+        ("模" * 53 + "b", "模" * 53 + "b"),
+        ("模" * 54, "模" * 53 + "-"),
+        ("m" * 5000, "m" * 160 + "-"),
+    ],
+)
+def test_any_name_of_a_model_becomes_one_folder_below_the_chosen_one(tmp_path: Path, model: str, folder: str) -> None:
+    """Servers list whatever they like as the name of their model."""
+    cut = folder.endswith("-")
+    assert (file_name(model)[:-8] if cut else file_name(model)) == folder
+    assert len(file_name(model).encode()) <= 170
+    (tmp_path / file_name(model)).mkdir()
+    assert (tmp_path / file_name(model)).parent.samefile(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [file_name(model)]
+
+
+def test_long_names_that_begin_alike_stay_apart() -> None:
+    assert file_name("m" * 500) != file_name("m" * 501)
+    assert file_name("m" * 500) == file_name("m" * 500)
+
+
+def test_a_run_of_a_model_with_a_nul_in_its_name_is_exported(run: tuple[Path, Report], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(run[0], out)
+    report = json.loads((out / "report.json").read_text())
+    report["endpoint"]["model"] = "a\0b/../c\n"
+    (out / "report.json").write_text(json.dumps(report))
+    results, *_ = export(out, tmp_path / "to").files
+    assert results.parent == tmp_path / "to/a__b__..__c__"
+    content = json.loads(results.read_text())
+    assert (content["model_name"], content["model_name_sanitized"]) == ("a\0b/../c\n", "a__b__..__c__")
+
+
+def test_a_folder_that_cannot_be_made_is_said(run: tuple[Path, Report], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match="cannot write: Not a directory"):
+        export(run[0], tmp_path / "file/to")
 
 
 def test_names_and_spreads_are_lm_evals() -> None:

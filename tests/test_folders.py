@@ -68,6 +68,31 @@ def test_a_word_that_is_no_choice_comes_with_those_that_are(value: str, said: st
         assert caught.value.problems == [f"t.kind: {said}"]
 
 
+@pytest.mark.parametrize(
+    ("value", "taken"), [(500, "500"), ("500", "500"), (1.5, "1.5"), ("html", "html"), (None, None)]
+)
+def test_a_word_that_looks_like_a_number_may_be_written_as_one(value: object, taken: str | None) -> None:
+    def plain(*, kind: Literal["500", "1.5", "html"] | None = None) -> None:
+        pass
+
+    assert folders.check_options(plain, {"kind": value}, "t") == {"kind": taken}
+
+
+@pytest.mark.parametrize("value", [501, 5.5, True, ["html"], {"html": 1}])
+def test_a_value_that_is_no_word_comes_with_all_words_that_are(value: object) -> None:
+    words = Literal["500", "a", "b", "c", "d", "e", "f", "g", "h", "i"]
+
+    def plain(*, kind: words = "a") -> None:  # type: ignore[valid-type]
+        pass
+
+    plain.__annotations__["kind"] = words
+    with pytest.raises(PlanError) as caught:
+        folders.check_options(plain, {"kind": value}, "t")
+    [problem] = caught.value.problems
+    assert problem.startswith(f"t.kind: Expected one of its words, got {value!r}")
+    assert "Did you mean '500'?" in problem or "Known: 500, a, b, c, d, e, f, g, h, i." in problem
+
+
 def test_without_a_near_name_the_known_ones_are_listed() -> None:
     assert folders.nearest("zzz", ["alpha", "beta"]) == " Known: alpha, beta."
     assert folders.nearest("ALPHA", ["alpha", "beta"]) == " Did you mean 'alpha'?"

@@ -19,9 +19,8 @@ from serve_eval.errors import EndpointError
 from serve_eval.hung import Asked, Hung
 from serve_eval.schema import Endpoint, Failure, Limits, Request, Response, SamplingParams
 
-STALL_S = 0.4
-LIMITS = Limits(stall_timeout_s=STALL_S, sample_timeout_s=60)
-ONCE = replace(LIMITS, max_attempts=1, sample_timeout_s=STALL_S)
+SHORT_S, LONG_S = 0.4, 2.0
+"""Time limits where nothing answers, and where what does must not come too late on a busy machine."""
 LONG = Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=100))
 Behaviour = Callable[[bool], Awaitable[None]]
 """What happens before an answer, given whether it is one to a short request."""
@@ -34,9 +33,14 @@ async def hang(is_short: bool) -> None:
     await asyncio.Event().wait()
 
 
-def after(seconds: float) -> Behaviour:
+def late() -> Behaviour:
+    """Answers nothing until it is asked whether it hangs."""
+    asked = asyncio.Event()
+
     async def wait(is_short: bool) -> None:
-        await asyncio.sleep(seconds)
+        if is_short:
+            asked.set()
+        await asked.wait()
 
     return wait
 
@@ -53,16 +57,42 @@ def app_of(behaviour: Behaviour) -> web.Application:
     return app
 
 
-def run(front: Behaviour, *behind: Behaviour, log: Path | None = None) -> tuple[list[Response | Failure], list[str]]:
+def app_that_pings() -> web.Application:
+    """Begins every stream at once, and sends comments for ever. A short request gets nothing at all."""
+
+    async def ping(request: web.Request) -> web.StreamResponse:
+        if not (await request.json()).get("stream"):
+            await asyncio.Event().wait()
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        while True:
+            await response.write(b": ping\n\n")
+            await asyncio.sleep(0.02)
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", ping)
+    return app
+
+
+def run(
+    front: web.Application | Behaviour,
+    *behind: Behaviour,
+    stall_s: float,
+    log: Path | None = None,
+    stream: bool = False,
+) -> tuple[list[Response | Failure], list[str]]:
     """Four long requests through the front door, under the eyes of Hung; and what was told."""
     told: list[str] = []
+    limits = Limits(stall_timeout_s=stall_s, sample_timeout_s=60, stream=stream)
+    once = replace(limits, max_attempts=1, sample_timeout_s=stall_s, stream=False)
 
     async def main() -> list[Response | Failure]:
         async with AsyncExitStack() as stack:
-            urls = [await stack.enter_async_context(serve(app_of(one))) for one in (front, *behind)]
-            clients = [partial(Client, Endpoint(base_url=url), ONCE) for url in urls]
+            apps = [front if isinstance(front, web.Application) else app_of(front), *map(app_of, behind)]
+            urls = [await stack.enter_async_context(serve(app)) for app in apps]
+            clients = [partial(Client, Endpoint(base_url=url), once) for url in urls]
             asked = [Asked(f"server_{i}", client, question(), log) for i, client in enumerate(clients)]
-            client = await stack.enter_async_context(Client(Endpoint(base_url=urls[0]), LIMITS))
+            client = await stack.enter_async_context(Client(Endpoint(base_url=urls[0]), limits))
             try:
                 async with asyncio.TaskGroup() as group:
                     watch = group.create_task(Hung(client, asked[0], asked[1:], told.append).watch())
@@ -90,8 +120,8 @@ def test_a_server_that_answers_nothing_ends_the_run_before_any_attempt_is_given_
     (log := tmp_path / "log").write_text("loading\nstuck in all_reduce\n")
     began = time.monotonic()
     with pytest.raises(EndpointError) as caught:
-        run(hang, log=log)
-    assert time.monotonic() - began > 2 * STALL_S
+        run(hang, stall_s=SHORT_S, log=log)
+    assert time.monotonic() - began > 2 * SHORT_S
     first, *rest = str(caught.value).splitlines()
     assert first.startswith("server_0 hangs: nothing came for")
     assert rest[-1] == "    stuck in all_reduce"
@@ -101,7 +131,7 @@ def test_a_server_that_answers_nothing_ends_the_run_before_any_attempt_is_given_
 
 def test_which_of_them_hangs_is_told() -> None:
     with pytest.raises(EndpointError) as caught:
-        run(hang, at_once, hang)
+        run(hang, at_once, hang, stall_s=LONG_S)
     first, front, other = str(caught.value).splitlines()
     assert first.startswith("server_2 hangs: nothing came for")
     assert front == "  server_0 does not answer either"
@@ -110,14 +140,19 @@ def test_which_of_them_hangs_is_told() -> None:
 
 def test_a_front_door_that_hangs_alone_is_told_apart() -> None:
     with pytest.raises(EndpointError, match=r"(?s)server_0 hangs: .*server_1 answered.*do not get through"):
-        run(hang, at_once)
+        run(hang, at_once, stall_s=LONG_S)
 
 
 def test_a_loaded_server_that_answers_late_is_not_hung() -> None:
     """Short requests wait as long as all others."""
-    results, told = run(after(1.5 * STALL_S))
+    results, told = run(late(), stall_s=LONG_S)
     assert attempts(results) == [1] * 4
-    assert [line.split(":")[0] for line in told] == [f"nothing came for {STALL_S:g} s"]
+    assert [line.split(":")[0] for line in told][:1] == [f"nothing came for {LONG_S:g} s"]
+
+
+def test_comments_that_keep_streams_open_do_not_hide_that_a_server_hangs() -> None:
+    with pytest.raises(EndpointError, match="server_0 hangs: nothing came for"):
+        run(app_that_pings(), stall_s=SHORT_S, stream=True)
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -132,19 +167,20 @@ def test_requests_that_are_lost_by_a_server_that_answers_others_are_asked_again(
             lost -= 1
             await asyncio.Event().wait()
 
-    results, told = run(lose_some)
+    results, told = run(lose_some, stall_s=LONG_S)
     assert attempts(results) == [2] * 4
     assert told[-1] == "all answered: slow, not hung"
 
 
 def test_silence_counts_only_while_something_is_awaited() -> None:
     async def main() -> None:
-        async with serve(app_of(at_once)) as url, Client(Endpoint(base_url=url), LIMITS) as client:
+        limits = Limits(stall_timeout_s=LONG_S)
+        async with serve(app_of(at_once)) as url, Client(Endpoint(base_url=url), limits) as client:
             told: list[str] = []
             watch = asyncio.create_task(Hung(client, Asked("x", lambda: client, question()), told=told.append).watch())
             for _ in range(2):
                 assert isinstance(await client.send(LONG), Response)
-                await asyncio.sleep(1.5 * STALL_S)
+                await asyncio.sleep(1.2 * LONG_S)
             assert not told
             watch.cancel()
 

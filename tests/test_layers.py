@@ -22,6 +22,8 @@ LAYERS: list[tuple[str, ...]] = [
         "degradation",
         "joining",
         "meeting",
+        "apart",
+        "apart_process",
         "chat_template",
         "lm_eval_layout",
     ),
@@ -60,7 +62,7 @@ LAYERS: list[tuple[str, ...]] = [
         "launchers",
         "sandbox",
     ),
-    ("choices", "executions", "judgements", "tally", "alarm", "runner", "tasks", "verdicts"),
+    ("choices", "executions", "judgements", "proofs", "scoring", "tally", "alarm", "runner", "tasks", "verdicts"),
     (
         "preparation",
         "early",

@@ -1,25 +1,37 @@
-"""Two runs go in step, whatever each of them has left to ask, and never wait for each other for ever."""
+"""Two runs go in step, whatever each of them has left to ask, and never wait for each other for ever.
+
+In counted time: where everybody waits, a test fails at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import random
+import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.meeting import Meeting, Place, Seat
+from tests.clock import run_counted
+
+PLACES: list[Place] = [(task, i) for task in ("one", "other") for i in range(8)]
 
 
-async def _run(seat: Seat, places: list[Place], workers: int, started: list[Place], pause_s: float = 0.0) -> None:
+async def _run(
+    seat: Seat, places: Sequence[Place], workers: int, started: list[Place], *, stops: float = math.inf, s: float = 0.0
+) -> None:
+    """A run whose requests take `s` seconds. After so many `stops` it ends without asking the rest."""
     stream = iter(places)
 
     async def worker() -> None:
         for place in stream:
             await seat.meet(*place)
+            if len(started) >= stops:
+                return
             started.append(place)
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(s)
 
     await seat.take(places)
     async with asyncio.TaskGroup() as group:
@@ -28,56 +40,113 @@ async def _run(seat: Seat, places: list[Place], workers: int, started: list[Plac
     await seat.leave()
 
 
-@given(
-    st.sets(st.integers(0, 19)),
-    st.sets(st.integers(0, 19)),
-    st.integers(1, 4),
-    st.integers(1, 4),
-    st.integers(0, 99),
-)
-def test_both_come_to_their_end_whatever_they_have_in_common(
-    one: set[int], other: set[int], ones: int, others: int, seed: int
-) -> None:
-    order = list(range(20))
-    random.Random(seed).shuffle(order)
-    lists: list[list[Place]] = [[("task", i) for i in order if i in mine] for mine in (one, other)]
+def _both(
+    lists: Sequence[Sequence[Place]],
+    workers: Sequence[int] = (1, 1),
+    stops: Sequence[float] = (math.inf, math.inf),
+    s: Sequence[float] = (1.0, 1.0),
+) -> list[list[Place]]:
+    """What each of two runs starts, in that order."""
     started: list[list[Place]] = [[], []]
 
-    async def both() -> None:
-        meeting = Meeting()
-        runs = zip(meeting.seats, lists, (ones, others), started, strict=True)
-        async with asyncio.timeout(10):
-            await asyncio.gather(*(_run(*run) for run in runs))
+    async def main() -> None:
+        seats = Meeting().seats
+        runs = [_run(seats[i], lists[i], workers[i], started[i], stops=stops[i], s=s[i]) for i in (0, 1)]
+        await asyncio.gather(*runs)
 
-    asyncio.run(both())
-    assert [sorted(found) for found in started] == [sorted(places) for places in lists]
+    run_counted(main())
+    return started
 
 
-def test_the_faster_one_is_never_ahead_by_more_than_its_workers() -> None:
-    places: list[Place] = [("task", i) for i in range(30)]
-    quick: list[Place] = []
-    slow: list[Place] = []
+def _some() -> st.SearchStrategy[list[Place]]:
+    return st.lists(st.sampled_from(PLACES), unique=True)
+
+
+@given(
+    st.tuples(_some(), _some()),
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    st.tuples(st.integers(0, 20), st.integers(0, 20)),
+    st.tuples(st.sampled_from([0.0, 1.0, 2.5]), st.sampled_from([0.0, 1.0, 2.5])),
+)
+def test_both_come_to_their_end_in_whatever_order_and_however_much_each_asks(
+    lists: tuple[list[Place], list[Place]],
+    workers: tuple[int, int],
+    stops: tuple[int, int],
+    s: tuple[float, float],
+) -> None:
+    started = _both(lists, workers, stops, s)
+    for found, places, most in zip(started, lists, stops, strict=True):
+        assert set(found) <= set(places)
+        assert len(found) == min(len(places), most)
+
+
+@given(st.lists(st.sampled_from(PLACES), unique=True), st.integers(1, 5), st.sampled_from([0.1, 1.0, 30.0]))
+def test_none_is_ahead_by_more_than_its_workers(places: list[Place], workers: int, slower: float) -> None:
+    started: list[list[Place]] = [[], []]
     ahead: list[int] = []
 
-    async def both() -> None:
-        meeting = Meeting()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_run(meeting.seats[0], places, 3, quick))
-            task = group.create_task(_run(meeting.seats[1], places, 3, slow, pause_s=0.001))
-            while not task.done():
-                ahead.append(len(quick) - len(slow))
-                await asyncio.sleep(0)
+    async def main() -> None:
+        seats = Meeting().seats
 
-    asyncio.run(both())
-    assert max(ahead) <= 3
-    assert quick == slow == places
+        async def look() -> None:
+            while len(started[0]) + len(started[1]) < 2 * len(places):
+                ahead.append(abs(len(started[0]) - len(started[1])))
+                await asyncio.sleep(0.05)
+
+        await asyncio.gather(
+            _run(seats[0], places, workers, started[0], s=1.0),
+            _run(seats[1], places, workers, started[1], s=slower),
+            look(),
+        )
+
+    run_counted(main())
+    assert max(ahead, default=0) <= workers
+    assert sorted(started[0]) == sorted(started[1]) == sorted(places)
 
 
-@pytest.mark.parametrize("places", [[], [("task", 1)]])
+@pytest.mark.parametrize("workers", [(1, 1), (4, 4), (2, 7)])
+def test_tasks_in_another_order_are_asked_all_the_same(workers: tuple[int, int]) -> None:
+    """`compare a.yaml b.yaml` never ended when both plans list the same tasks in another order."""
+    other_way_round = [*PLACES[8:], *PLACES[:8]]
+    assert list(map(sorted, _both([PLACES, other_way_round], workers))) == [PLACES, PLACES]
+
+
+def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on() -> None:
+    """It leaves out the rest of a task, goes on with the next one, and has then passed what was left out."""
+    started: list[list[Place]] = [[], []]
+
+    async def main() -> None:
+        seats = Meeting().seats
+
+        async def stops_early() -> None:
+            await seats[0].take(PLACES)
+            for place in [*PLACES[:2], *PLACES[8:]]:
+                await seats[0].meet(*place)
+                started[0].append(place)
+            await asyncio.Event().wait()  # it is still there
+
+        first = asyncio.create_task(stops_early())
+        await _run(seats[1], PLACES, 3, started[1])
+        first.cancel()
+
+    run_counted(main())
+    assert started[0] == [*PLACES[:2], *PLACES[8:]]
+    assert sorted(started[1]) == PLACES
+
+
+@pytest.mark.parametrize("places", [[], [PLACES[1]]])
 def test_a_run_that_has_nothing_to_ask_keeps_nobody(places: list[Place]) -> None:
-    async def both() -> None:
-        meeting = Meeting()
-        async with asyncio.timeout(10):
-            await asyncio.gather(_run(meeting.seats[0], places, 2, []), meeting.seats[1].leave())
+    async def main() -> None:
+        seats = Meeting().seats
+        await asyncio.gather(_run(seats[0], places, 2, []), seats[1].leave())
 
-    asyncio.run(both())
+    run_counted(main())
+
+
+def test_one_that_leaves_before_the_other_has_come_does_not_wait() -> None:
+    async def main() -> None:
+        seats = Meeting().seats
+        await seats[0].leave()
+        await _run(seats[1], PLACES, 2, [])
+
+    run_counted(main())

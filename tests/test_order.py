@@ -45,3 +45,11 @@ def test_samples_that_share_a_prefix_stand_together() -> None:
 @pytest.mark.parametrize(("targets", "first"), [(["a", "aaa", "aa"], [1, 2, 0]), (["b", "a", "c"], [0, 1, 2])])
 def test_the_longest_expected_answer_comes_first(targets: list[str], first: list[int]) -> None:
     assert list(arranged(_samples("xyz", targets), range(3), "longest", "s")) == first
+
+
+def test_an_order_that_is_changed_is_nobody_elses() -> None:
+    samples = _samples([str(i) for i in range(100)])
+    one = arranged(samples, range(100), "random", "0")
+    before = list(one)
+    one.reverse()
+    assert list(arranged(samples, range(100), "random", "0")) == before

@@ -113,7 +113,8 @@ def test_without_an_address_the_default_port_of_trtllm_serve_is_meant() -> None:
 
 def test_the_suites_variables_are_honoured() -> None:
     plan = _plan(environ={"TRTLLM_ACCURACY_NO_REFERENCE": "1", "INTEGRATION_TEST": "1", "LLM_MODELS_ROOT": "/models"})
-    assert plan.no_reference
+    assert plan.allow_missing_reference
+    assert not plan.no_reference
     assert plan.integration_test
     assert plan.dataset_roots == ("/data", "/models/datasets", "/models")
 

@@ -81,14 +81,27 @@ def test_a_mismatch_can_be_printed_without_a_verdict(plan: Plan) -> None:
     deviating = replace(plan, tasks=(Spec(name="gsm8k", options={"max_tokens": 512}),))
     with pytest.raises(NotComparableError, match="max_tokens is 512 here and 256 with the reference"):
         prepare(deviating)
-    (prepared,) = prepare(replace(deviating, no_reference=True))
+    (prepared,) = prepare(replace(deviating, allow_missing_reference=True))
     assert prepared.reference is None
     assert "max_tokens" in (prepared.why_no_reference or "")
 
 
-def test_no_reference_still_judges_where_a_row_applies(plan: Plan) -> None:
-    (prepared,) = prepare(replace(plan, no_reference=True))
+def test_no_reference_uses_none_where_a_row_applies_and_asks_the_same(plan: Plan) -> None:
+    (judged,), (prepared,) = prepare(plan), prepare(replace(plan, no_reference=True))
+    assert judged.reference is not None
+    assert (prepared.reference, prepared.protocol) == (None, None)
+    assert prepared.why_no_reference == "none is used, as --no-reference says"
+    assert (prepared.fingerprint, prepared.hypothesis) == (judged.fingerprint, judged.hypothesis)
+
+
+def test_a_reference_that_may_be_missing_is_used_where_it_is_there(plan: Plan) -> None:
+    (prepared,) = prepare(replace(plan, allow_missing_reference=True))
     assert prepared.reference is not None
+    (without,) = prepare(replace(plan, allow_missing_reference=True, model="nobody/knows"))
+    assert without.reference is None
+    assert "nobody/knows" in (without.why_no_reference or "")
+    (neither,) = prepare(replace(plan, allow_missing_reference=True, no_reference=True))
+    assert neither.reference is None
 
 
 @pytest.mark.parametrize(

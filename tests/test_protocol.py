@@ -333,7 +333,7 @@ def _judged(data_root: Path, references: Path | None, **options: Any) -> Prepare
         dataset_roots=(str(data_root),),
         references_dir=None if references is None else str(references),
         allow_mismatch=("dataset",),
-        no_reference=True,
+        allow_missing_reference=True,
         limit=2,
     )
     [p] = prepare(plan)

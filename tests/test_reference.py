@@ -292,3 +292,11 @@ def test_a_check_of_nothing_is_an_error(tmp_path: Path) -> None:
 
 def test_the_shipped_files_have_no_problem() -> None:
     assert reference.check(reference.shipped_dir()) == []
+
+
+@pytest.mark.parametrize(("values", "n", "right"), [("[1.0]", 1, True), ("[]", 1, False), ("[1.0]", 0, False)])
+def test_the_runs_of_an_entry_are_one_prompt_at_least(tmp_path: Path, values: str, n: int, right: bool) -> None:
+    runs = f"{{values: {values}, n: {n}, sigma: 1.0, samples: s.json, sha256: x}}"
+    (tmp_path / "mmlu.yaml").write_text(f"m:\n  - accuracy: 1.0\n    runs: {runs}\n")
+    problems = reference.check(tmp_path / "mmlu.yaml")
+    assert any("has no value" in problem for problem in problems) is not right, problems

@@ -278,3 +278,15 @@ def test_the_shipped_files_are_a_fresh_import_of_the_snapshot(tmp_path: Path) ->
         "mmlu.yaml": 1,
     }
     assert (report.counts["older/gsm8k_0120c5c2.yaml"].written, sum("ANOTHER" in o for o in report.oddities)) == (65, 0)
+
+
+def test_the_head_names_the_repository(tmp_path: Path) -> None:
+    _import(_source(tmp_path, {"mmlu.yaml": NEWEST}), tmp_path / "target")
+    head = (tmp_path / "target/mmlu.yaml").read_text().partition("Org/")[0]
+    assert " NVIDIA/TensorRT-LLM" in head
+
+
+def test_another_file_is_told_to_be_none_of_the_suite(tmp_path: Path) -> None:
+    with pytest.raises(ReferenceFileError, match="must be a mapping") as caught:
+        _import(_source(tmp_path, {"mmlu.yaml": "- a\n"}), tmp_path / "target")
+    assert caught.value.hint == "This is not a reference file of the suite."

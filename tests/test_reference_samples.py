@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from array import array
 from pathlib import Path
@@ -79,3 +80,17 @@ def test_an_unchanged_answer_has_the_score_that_was_stored(
     stored = read(path, write(path, _scores([score, 0.5]))).runs[0][0]
     assert as_stored(score, 0.0, 1.0) == stored == as_stored(stored, 0.0, 1.0)
     assert stored == pytest.approx(score, abs=1 / LEVELS)
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(0.0, 100.0), (1.0, 3.0), (-1.0, 1.0)])
+def test_a_score_of_any_range_is_stored_as_the_nearest_level(lo: float, hi: float) -> None:
+    for share in (0.0, 0.1234, 0.25, 0.5, 1.0):
+        score = lo + share * (hi - lo)
+        assert as_stored(score, lo, hi) == pytest.approx(score, abs=(hi - lo) / LEVELS)
+
+
+def test_a_file_that_is_none_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_bytes(b"{")
+    with pytest.raises(ReferenceFileError) as caught:
+        read(tmp_path / "f.json", hashlib.sha256(b"{").hexdigest())
+    assert caught.value.hint == "Register the runs again."

@@ -18,9 +18,15 @@ from serve_eval import reference, reference_samples
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation import evaluate
+from serve_eval.journal import read
 from serve_eval.preparation import prepare
+from serve_eval.proofs import FILE as STEPS
+from serve_eval.proofs import SESSION_CHARACTERS, Proofs, Step
 from serve_eval.registration import register
+from serve_eval.rescoring import rescore
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
 
 MODEL = "my-org/my-model"
 FP8 = AccuracySpec(quant_algo="FP8")
@@ -288,3 +294,29 @@ def test_an_unknown_key_of_the_runs_is_an_error(finished: Path, tmp_path: Path) 
     file.write_text(text.replace("cochran_q:", "cochran_w:"))
     (problem,) = reference.check(file)
     assert "runs has an unknown key 'cochran_w'. Did you mean 'cochran_q'?" in problem
+
+
+def test_answers_that_a_killed_run_had_not_withdrawn_yet_count_nowhere(finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished / "0", run)
+    journal = run / "samples/gsm8k.jsonl"
+    turns = {
+        record.id: attempt
+        for record in read(journal)
+        if record.response is not None
+        for attempt in record.response.attempts
+        if attempt.turn
+    }
+    one = next(iter(turns.values()))
+    key = one.request_id[:SESSION_CHARACTERS], one.connection
+    doubted = [a for a in turns.values() if (a.request_id[:SESSION_CHARACTERS], a.connection) == key]
+    (run / STEPS).unlink(missing_ok=True)
+    proofs, before = Proofs(run / STEPS), journal.read_bytes()
+    proofs.note(Step(*key, out="bytes on an idle connection"))
+    for session, connection in {(a.request_id[:SESSION_CHARACTERS], a.connection) for a in turns.values()} - {key}:
+        proofs.note(Step(session, connection, turns=1000))
+    (rescored,) = rescore(run)
+    assert (rescored.planned, rescored.answered) == (120, 120 - len(doubted))
+    with pytest.raises(RunFolderError, match=f"{len(doubted)} of 120 samples of gsm8k have no answer"):
+        register([run], tmp_path / "refs")
+    assert journal.read_bytes() == before, "a folder that is only read stays as it is"

@@ -17,6 +17,8 @@ from serve_eval.registration import register
 from serve_eval.repeats import Repeated
 from serve_eval.schema import AccuracySpec, Plan, Report, Sample, Spec
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 N = 200
 
 

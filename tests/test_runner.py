@@ -3,9 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from hypothesis import strategies as st
 
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.client.client import Client
+from serve_eval.concurrency import START
 from serve_eval.errors import EndpointError
 from serve_eval.journal import Journal
 from serve_eval.prompt_hash import prompt_sha256
@@ -42,6 +41,9 @@ from serve_eval.schema import (
 from serve_eval.scorers.choice import prefix_match
 from serve_eval.tally import Tally, replay, score_response
 from serve_eval.watch import DEAD_AFTER, Watch
+from tests.client import faulty_server as act
+from tests.client.faulty_server import FaultyServer
+from tests.clock import until
 
 
 def _load(roots: DataRoots, wanted: int) -> Dataset:
@@ -245,7 +247,7 @@ def test_an_endpoint_that_dies_in_the_middle_ends_the_run_and_keeps_what_was_had
 ) -> None:
     monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
     app, asked = _broken(100, _hang_up)
-    with pytest.raises(EndpointError, match=r"12 of 112 samples failed.*the connection ended before an answer"):
+    with pytest.raises(EndpointError, match=r"stopped answering: 16 samples in a row.*the connection ended before"):
         _run(app, _samples(2000), tmp_path / "j")
     with Journal(tmp_path / "j") as journal:
         assert sum(record.response is not None for record in journal.records()) == 100
@@ -261,12 +263,32 @@ def test_an_endpoint_that_refuses_everything_ends_the_run_with_the_one_cause(tmp
 
 def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(tmp_path: Path) -> None:
     app, asked = _broken(95, lambda request: web.json_response({"error": "too long"}, status=400))
-    with pytest.raises(EndpointError, match=r"11 of 106 samples failed, more than the 10%.*as this one: .*too long"):
+    with pytest.raises(EndpointError, match=r"22 of 117 samples failed, more than the 10%.*as this one: .*too long"):
         _run(app, _samples(500), tmp_path / "j", concurrency=1)
-    assert asked[0] == 106
+    assert asked[0] == 117
     app, _ = _broken(95, lambda request: web.json_response({"error": "too long"}, status=400))
     result = _run(app, _samples(105), tmp_path / "j2", concurrency=1).result()
     assert (result.scored, result.failed) == (95, 10)
+
+
+def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_path: Path) -> None:
+    """Prompts that are too long are refused at once, while at 512 in flight the first answers take their time."""
+    refused, answering = [0], asyncio.Event()
+
+    async def handler(request: web.Request) -> web.Response:
+        number = int((await request.json())["prompt"].removeprefix("question "))
+        if number % 20 == 7:
+            refused[0] += 1
+            if refused[0] > DEAD_AFTER:
+                answering.set()
+            return web.json_response({"error": "too long"}, status=400)
+        await answering.wait()
+        return web.json_response({"choices": [{"text": "A", "finish_reason": "stop"}]})
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", handler)
+    result = _run(app, _samples(600), tmp_path / "j", concurrency=512).result()
+    assert (result.scored, result.failed, refused[0]) == (570, 30, 30)
 
 
 # ------------------------------------------------------------------------------------------------- the engine
@@ -316,6 +338,9 @@ class _After:
 
     def __init__(self, n: int) -> None:
         self.left = n
+
+    def restart(self) -> None:
+        raise AssertionError("nothing was withdrawn")
 
     def look(self) -> bool:
         self.left -= 1
@@ -419,7 +444,7 @@ def test_ten_percent_random_faults_change_nothing(tmp_path: Path, monkeypatch: p
     async def failing(request: web.Request, handler: Handler) -> web.StreamResponse:
         nonlocal faulty
         answer = await handler(request)
-        if rng.random() < 0.10:
+        if request.method == "POST" and rng.random() < 0.10:
             faulty += 1
             return rng.choice(faults)(request)
         return answer
@@ -439,37 +464,75 @@ def test_ten_percent_random_faults_change_nothing(tmp_path: Path, monkeypatch: p
     assert again - load.retries <= traffic.retries["disconnected"]
 
 
-def test_no_request_starts_more_than_five_seconds_after_the_listener_closed(tmp_path: Path) -> None:
-    starts: list[float] = []
+@pytest.mark.parametrize("outage_timeout_s", [0.0, 0.6])
+def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_meanwhile(
+    tmp_path: Path, outage_timeout_s: float
+) -> None:
+    server = FaultyServer([act.sound])
+    limits = Limits(concurrency=64, outage_timeout_s=outage_timeout_s)
 
-    async def handler(request: web.Request) -> web.Response:
-        starts.append(time.time())
-        return web.json_response({"choices": [{"text": "A", "finish_reason": "stop"}]}, headers={"Connection": "close"})
-
-    app = web.Application()
-    app.router.add_post("/v1/completions", handler)
-
-    async def main() -> float:
-        async with AsyncExitStack() as listening, AsyncExitStack() as asking:
-            url = await listening.enter_async_context(serve(app))
-            client = await asking.enter_async_context(Client(Endpoint(base_url=url), Limits(concurrency=1)))
+    async def main() -> None:
+        async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
             with Journal(tmp_path / "j") as journal:
                 lane = Lane("letters", Tally(_task(), _samples(100_000)), journal, range(100_000))
                 run = asyncio.create_task(ask(Session(client, order_seed=0), [lane], watch=Watch(answered=0)))
-                await asyncio.sleep(0.3)
-                await listening.aclose()
-                closed = time.time()
-                with pytest.raises(EndpointError, match="nobody listens at"):
-                    await asyncio.wait_for(run, 20)
-                return closed
+                await until(lambda: lane.left <= 99_900)
+                server.stop_listening()
+                server.shut_idle_connections()
+                with pytest.raises(EndpointError, match="no server listens at"):
+                    await run
+                assert not client.retries
 
-    closed = asyncio.run(main())
+    asyncio.run(main())
     with Journal(tmp_path / "j") as journal:
         records = list(journal.records())
-    attempts = [a for r in records for a in (r.response or r.failure).attempts]  # type: ignore[union-attr]
-    assert len(starts) > 10
-    assert max(a.start_s for a in attempts) < closed + 5.0
-    assert time.time() < closed + 10.0
+    assert len(records) >= 100
+    assert not any(record.failure for record in records)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream: bool) -> None:
+    """At 64 in flight, sixteen refused connections in a row came back at once, and ended the run."""
+    told: list[str] = []
+
+    async def main() -> Load:
+        async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
+            client.door.told = told.append
+            with Journal(tmp_path / "j") as journal:
+                lane = Lane("letters", Tally(_task(), _samples(600)), journal, range(600))
+                session = Session(client, order_seed=0)
+                run = asyncio.create_task(ask(session, [lane], watch=Watch(answered=0)))
+                for left in (500, 250):
+                    await until(lambda left=left: lane.left <= left)
+                    server.stop_listening()
+                    server.shut_idle_connections()
+                    await until(lambda: client.door.closed)
+                    await server.listen()
+                    await until(lambda: not client.door.closed)
+                await run
+                assert (lane.tally.scored, lane.tally.failed) == (600, 0)
+                return session.load()
+
+    limits = Limits(concurrency=64, max_attempts=1, retry_budget=0, stream=stream)
+    server = FaultyServer([act.later(0.02, act.sound_stream if stream else act.sound)])
+    assert asyncio.run(main()).retries == 0
+    assert [line.partition(" listens")[0] for line in told] == ["no server", "somebody"] * 2
+
+
+def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = FaultyServer([act.sound], listening=False)
+        async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
+            with Journal(tmp_path / "j") as journal:
+                lane = Lane("letters", Tally(_task(), _samples(200)), journal, range(200))
+                run = asyncio.create_task(ask(Session(client, order_seed=0), [lane], watch=Watch(answered=0)))
+                await until(lambda: client.door.closed)
+                run.cancel()  # as SIGINT does
+                with pytest.raises(asyncio.CancelledError):
+                    await run
+                assert (lane.left, journal.empty) == (200, True)
+
+    asyncio.run(main())
 
 
 def test_the_retry_budget_bounds_the_retries_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -501,8 +564,10 @@ def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path: Path) -> 
     tally, load = _session(app, samples, tmp_path / "j", concurrency="auto")
     assert (tally.scored, tally.failed) == (3000, 0)
     assert set(app[STATS].requests.values()) == {1}
-    assert [step.concurrency for step in load.steps[:2]] == [32, 64]
-    assert load.max_in_flight == max(step.concurrency for step in load.steps)
+    # Whether the second step climbs or falls is the machine's to say: tests/test_concurrency.py has the rule.
+    assert load.steps[0].concurrency == 32
+    assert len(load.steps) > 1
+    assert START < load.max_in_flight <= max(step.concurrency for step in load.steps)
 
 
 def test_what_is_had_is_forced_to_disk_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

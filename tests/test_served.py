@@ -34,9 +34,9 @@ from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from tests.standin.in_process import Deployed, deployed
 
 N = 100
-PACE = {f"generation_{i}": {"latency_s": 0.02 * (i + 1)} for i in range(4)}
-"""Workers that take times of their own: answers that all begin and end together are anybody's. How many can be joined
-depends on how busy the machine is, so that the tests ask for few."""
+PACE = {f"generation_{i}": {"latency_s": 0.005 * (i + 1)} for i in range(4)}
+"""Workers that take times of their own. They are asked one request at a time: how many of several can be joined depends
+on how busy the machine is, and is for tests/test_joining.py."""
 
 
 def faulty(name: str) -> dict[str, dict[str, Any]]:
@@ -53,7 +53,7 @@ def plan(data_root: Path) -> Plan:
         dataset_roots=(str(data_root),),
         limit=N,
         no_reference=True,
-        limits=Limits(concurrency=4),
+        limits=Limits(concurrency=1),
     )
 
 
@@ -168,7 +168,7 @@ def test_who_is_told_is_who_it_was(plan: Plan, tmp_path: Path, stream: bool) -> 
     """One server is always wrong and the others never are, so that every join can be looked at."""
     right = tmp_path / "answers.jsonl"
     _write_answers(right, prepare(plan), lambda task, sample: 1.0)
-    streamed = replace(plan, limit=60, limits=Limits(concurrency=4, stream=stream))
+    streamed = replace(plan, limit=60, limits=Limits(concurrency=1, stream=stream))
     faults = faulty("generation_1")
     report, there = run(streamed, tmp_path / "run", 1, 3, answers=right, faults=faults)
     told = report.tasks[0].attribution
@@ -237,7 +237,7 @@ def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_t
             deployed(1, 2, answers=answers, faults=PACE) as a,
             deployed(1, 2, answers=answers, faults=faulty("generation_1")) as b,
         ):
-            small = replace(plan, limit=60, limits=Limits(concurrency=4))
+            small = replace(plan, limit=60, limits=Limits(concurrency=1))
             sides = Side(plan=at(small, a)), Side(plan=at(small, b))
             rules = Rules(rule=Spec(name="paired"), again=20)
             return await compare(*sides, rules, tmp_path, environ={}, show_flips=0), b

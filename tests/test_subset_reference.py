@@ -36,6 +36,8 @@ from serve_eval.schema import (
 from serve_eval.stats.classic import classic_test
 from serve_eval.verdicts.classic import judge
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 MODEL, ALL, ASKED = "my-org/my-model", 300, 60
 
 

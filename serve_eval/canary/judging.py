@@ -211,13 +211,13 @@ def _availability(state: State, seen: Seen, rules: Rules) -> list[Alarm]:
     if not seen.asked:
         return []
     raised = []
-    state.silent = 0 if seen.answered else state.silent + 1
+    state.silent = 0 if seen.came else state.silent + 1
     if state.silent >= SILENT:
         told = f"no answer at all in {state.silent} rounds in a row; {seen.first_failure}"
         raised.append(_alarm(state, seen, DOWN, told, {}))
     elif not state.silent:
         _over(state, {DOWN})
-    share = 1.0 - seen.answered / len(seen.asked)
+    share = 1.0 - seen.came / len(seen.asked)
     if _bet(state, FAILURES, [-share], -rules.max_error_rate, 0.0):
         told = f"more than {rules.max_error_rate:.1%} of the requests fail; in this round {share:.1%}: {_kinds(seen)}"
         raised.append(_alarm(state, seen, FAILURES, told, {"at_most": rules.max_error_rate, "this_round": share}))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from serve_eval import choices, origins
+from serve_eval.apart import Unfinished
 from serve_eval.canary import questions
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import refuse, trial
@@ -27,7 +28,7 @@ from serve_eval.schema import (
     SamplingParams,
     Task,
 )
-from serve_eval.tally import score_response
+from serve_eval.scoring import ScoredApart, graded_of
 
 PROMPTS = 200
 """Prompts of a pool, unless told otherwise."""
@@ -123,9 +124,15 @@ async def ask(client: Client, pool: Pool, positions: Sequence[int]) -> list[Resp
     return list(await asyncio.gather(*map(one, positions)))
 
 
-def worth(pool: Pool, position: int, response: Response) -> tuple[float, bool]:
-    """What an answer is worth, 1 the best and 0 the worst, and whether there was anything to score in it."""
-    score = score_response(pool.task, pool.samples[position], response)
+async def worth(
+    pool: Pool, position: int, response: Response, apart: ScoredApart | None
+) -> tuple[float, bool] | Unfinished:
+    """What an answer is worth, 1 the best and 0 the worst, and whether there was anything to score in it; or why the
+    scorer could not tell."""
+    graded = await graded_of(pool.task, pool.samples[position], response, apart)
+    if isinstance(graded, Unfinished):
+        return graded
+    score, _ = graded
     return _unit(pool.task.metric, score.value), score.outcome not in _UNUSABLE
 
 

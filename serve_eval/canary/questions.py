@@ -45,6 +45,7 @@ def task(*, chat: bool) -> Task:
         score=_score,
         answers=lambda sample: (sample.target, ""),
         chat=chat,
+        scoring="inline",
     )
 
 

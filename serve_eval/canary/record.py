@@ -26,7 +26,8 @@ class Seen(msgspec.Struct, kw_only=True):
     is none), `usable` a 1 where there was something to score, and `prompt_tokens` what the server counted (0: it did
     not). `failures` counts requests without an answer by kind. `checks` are the rows of the smoke test by name (None:
     it was not its turn), and `stopped` why it was not finished. `tokens` are prompt and generated ones of everything,
-    estimated from above where no server counted. `latencies_s` are those of the answers.
+    estimated from above where no server counted. `latencies_s` are those of the answers. `unscored` of these have no
+    value, since the scorer raised or took too long; `first_unscored` tells of the first.
     """
 
     round: int
@@ -43,10 +44,17 @@ class Seen(msgspec.Struct, kw_only=True):
     stopped: str = ""
     tokens: int = 0
     latencies_s: list[float] = []
+    unscored: int = 0
+    first_unscored: str = ""
 
     @property
     def answered(self) -> int:
         return sum(value is not None for value in self.values)
+
+    @property
+    def came(self) -> int:
+        """Answers, with a value or without."""
+        return self.answered + self.unscored
 
 
 class Level(msgspec.Struct, kw_only=True):

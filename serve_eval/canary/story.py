@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serve_eval import run_folder
+from serve_eval.apart import Unfinished
 from serve_eval.canary import judging, pool, record
 from serve_eval.canary.alarming import Delivery, deliver
 from serve_eval.canary.budget import LEAST, Budget, budget, checks_of, smoke_tokens
@@ -26,9 +28,11 @@ from serve_eval.endpoint import with_model
 from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.report.exit_code import FAIL, PASS
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, Plan, Response
+from serve_eval.scoring import ScoredApart
 from serve_eval.smoke import story as smoking
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.session import Session
+from serve_eval.work import scoring_of
 
 if TYPE_CHECKING:
     from serve_eval.canary.metrics import Metrics
@@ -85,7 +89,12 @@ async def watch(
     the endpoint was found to be there or the watch was known already. Raises EndpointError where it is not there at the
     start of a new watch, RunFolderError for the folder of another one, JournalError for a full disk.
     """
-    with run_folder.held(folder, record.STATE_FILE, "watch"):
+    prepared = [job.pool.prepared] if job.pool is not None and job.pool.prepared is not None else []
+    with (
+        run_folder.held(folder, record.STATE_FILE, "watch"),
+        scoring_of(job.plan, prepared) as scoring,
+        ExitStack() as stack,
+    ):
         state, asked = await _begun(job, folder, environ)
         plan = _limited(replace(job.plan, model=state.model), job)
         for seen in record.later_than(folder, state.rounds):
@@ -105,6 +114,12 @@ async def watch(
             return FAIL
         checks = checks_of(smoking.chosen("quick")) if job.smoke else []
         done = 0
+
+        def ended() -> None:
+            if (line := unjudged(state, job.rules)) is not None:
+                told(line)
+
+        stack.callback(ended)
         while True:
             began = time.monotonic()
             spending = budget(
@@ -113,7 +128,8 @@ async def watch(
                 prompt_tokens=state.prompt_tokens,
                 answer_tokens=asked.answer_tokens,
             )
-            seen = await _round(plan, job, state, asked, checks, spending, environ)
+            apart = scoring.of(asked.task.name)
+            seen = await _round(plan, job, state, asked, checks, spending, environ, apart)
             record.append(folder, seen)
             learning = state.accuracy is None
             new = judging.judge(state, seen, job.rules)
@@ -193,6 +209,7 @@ async def _round(
     checks: Sequence[Check],
     spending: Budget,
     environ: Mapping[str, str],
+    apart: ScoredApart | None,
 ) -> Seen:
     """Asks what is due, and tells what came."""
     number, started_at, began = state.rounds + 1, datetime.now(UTC), time.monotonic()
@@ -222,7 +239,7 @@ async def _round(
             seen.tokens += done.generated + sum(check.prompt_tokens for check in checks[: len(done.rows)])
         results = await pool.ask(client, asked, positions)
     for position, result in zip(positions, results, strict=True):
-        _note(seen, state, asked, position, result)
+        await _note(seen, state, asked, position, result, apart)
     seen.failures = dict(Counter(str(one.kind) for one in results if isinstance(one, Failure)))
     failed = ((i, one) for i, one in zip(positions, results, strict=True) if isinstance(one, Failure))
     seen.first_failure = next((_told(asked, i, one) for i, one in failed), "")
@@ -230,7 +247,9 @@ async def _round(
     return seen
 
 
-def _note(seen: Seen, state: State, asked: Pool, position: int, result: Response | Failure) -> None:
+async def _note(
+    seen: Seen, state: State, asked: Pool, position: int, result: Response | Failure, apart: ScoredApart | None
+) -> None:
     """Adds the answer to a question, or that there was none."""
     if isinstance(result, Failure):
         seen.values.append(None)
@@ -238,13 +257,25 @@ def _note(seen: Seen, state: State, asked: Pool, position: int, result: Response
         seen.prompt_tokens.append(0)
         seen.tokens += state.prompt_tokens[position]
         return
-    value, usable = pool.worth(asked, position, result)
-    seen.values.append(value)
-    seen.usable += "1" if usable else "0"
+    found = await pool.worth(asked, position, result, apart)
+    if isinstance(found, Unfinished):
+        seen.unscored += 1
+        seen.first_unscored = seen.first_unscored or _unscored(asked, position, found)
+        seen.values.append(None)
+        seen.usable += "0"
+    else:
+        seen.values.append(found[0])
+        seen.usable += "1" if found[1] else "0"
     seen.prompt_tokens.append(result.usage.prompt_tokens)
     seen.latencies_s.append(round(result.latency_s, 3))
     read = result.usage.prompt_tokens or state.prompt_tokens[position]
     seen.tokens += read + (result.usage.completion_tokens or asked.answer_tokens)
+
+
+def _unscored(asked: Pool, position: int, why: Unfinished) -> str:
+    """Why an answer has no value: of a hold-out sample only the kind, since messages quote what was expected."""
+    sample = asked.samples[position]
+    return f"{sample.id}: {why.raised if HOLDOUT in sample.metadata and why.raised else why.told}"
 
 
 def _told(asked: Pool, position: int, failure: Failure) -> str:
@@ -302,7 +333,22 @@ def line(state: State, seen: Seen, rules: Rules) -> str:
         parts.append(f"evidence {', '.join(words)}")
     if seen.first_failure:
         parts.append(f"without an answer: {seen.first_failure}")
+    if seen.unscored:
+        parts.append(f"{seen.unscored} answers that the scorer could not judge, such as {seen.first_unscored}")
     return "; ".join([*parts, f"{seen.tokens} tokens"])
+
+
+def unjudged(state: State, rules: Rules) -> str | None:
+    """Return the last line of a watch whose baseline is not complete; None where it is."""
+    if state.accuracy is not None:
+        return None
+    share, had = judging.learnt(state, rules), sum(map(len, state.answers))
+    rounds = math.ceil(state.rounds * (1.0 / share - 1.0)) if share else None
+    more = "" if rounds is None else f", some {rounds} round{'s' if rounds > 1 else ''} from here"
+    return (
+        f"Accuracy was not judged: the baseline is at {math.floor(100 * share)}% ({had} answers), and a fall is bet on "
+        f"once it is complete{more}. The same command goes on."
+    )
 
 
 def _wealth(nats: float) -> str:

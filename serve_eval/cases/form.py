@@ -93,7 +93,7 @@ class Module(Struct, forbid_unknown_fields=True):
     cases: list[Case]
     description: str | UnsetType = UNSET
     scorer: Scorer | UnsetType = UNSET
-    iterations: Annotated[Whole | UnsetType, Meta(description="How often everything is asked (1).")] = UNSET
+    iterations: Annotated[Whole | UnsetType, Meta(description="How often each of these cases is asked (1).")] = UNSET
     sampling: Sampling | UnsetType = UNSET
     prompt: Annotated[str | UnsetType, Meta(description="The prompt of cases without one of their own.")] = UNSET
     system_messages: Annotated[

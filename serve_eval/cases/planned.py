@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from serve_eval.cases import file
-from serve_eval.cases.file import CaseFiles
 from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
 from serve_eval.schema import Spec, lives
@@ -17,11 +16,11 @@ FAMILY = "cases:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The tasks of a plan with those of its case files; `iterations` is how often the files want everything asked
-    (None: they do not say); `notes` name the modules of which nothing can be asked."""
+    """The tasks of a plan with those of its case files; `iterations` is how often the files want the prompts of a task
+    asked, where they say so; `notes` name the modules of which nothing can be asked."""
 
     tasks: list[Spec]
-    iterations: int | None
+    iterations: Mapping[str, int]
     notes: tuple[str, ...]
 
 
@@ -36,6 +35,12 @@ def planned(tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[
     tasks = [replace(task, options={**place, **task.options}) if task.name in named else task for task in tasks]
     wanted = [name.removeprefix(FAMILY) for name in named] or list(files.modules)
     there = {task.name for task in tasks}
+    own = there - {*named}  # with files of their own
+    iterations = {
+        f"{FAMILY}{name}": files.modules[name].common["iterations"]
+        for name in wanted
+        if f"{FAMILY}{name}" not in own and name in files.modules and "iterations" in files.modules[name].common
+    }
     for name in wanted:
         if f"{FAMILY}{name}" in there:
             continue  # the plan builds it with its options, and tells what is wrong with it
@@ -52,19 +57,6 @@ def planned(tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[
         else:
             reasons = dict.fromkeys(one.reason for one in found.skipped)
             notes.append(f"{FAMILY}{name}: all {len(found.skipped)} cases are skipped: {'; '.join(reasons)}")
-    iterations = _iterations(files, [name for name in wanted if name in files.modules], problems)
     if problems:
         raise PlanError(list(dict.fromkeys(problems)))
     return Planned(tasks=tasks, iterations=iterations, notes=tuple(notes))
-
-
-def _iterations(files: CaseFiles, names: Sequence[str], problems: list[str]) -> int | None:
-    told = {
-        name: files.modules[name].common["iterations"] for name in names if "iterations" in files.modules[name].common
-    }
-    if len(set(told.values())) > 1:
-        places = ", ".join(f"{count} at {files.modules[name].where('iterations')}" for name, count in told.items())
-        problems.append(
-            f"iterations: one run asks everything equally often, and the files say {places}: give --repeats"
-        )
-    return next(iter(told.values()), None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from serve_eval.cli._interrupts import NUMBERS, leave
 
 T = TypeVar("T")
 
@@ -27,8 +28,9 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Runs `main` to its end. The first SIGINT or SIGTERM cancels it, so that servers are stopped and files closed, and
-    raises Interrupted; a second one leaves at once."""
+    raises Interrupted; a second one leaves at once. After it the signals do what they did before."""
     signals: list[int] = []
+    before = {number: signal.getsignal(number) for number in NUMBERS}
 
     async def guarded() -> T:
         task = asyncio.ensure_future(main)
@@ -36,16 +38,19 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
         def stop(number: int) -> None:
             signals.append(number)
             if len(signals) > 1:
-                os._exit(130)
+                leave()
             task.cancel()
 
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in NUMBERS:
             loop.add_signal_handler(number, stop, number)
         return await task
 
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        try:
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(guarded())
-        except asyncio.CancelledError:
-            raise Interrupted from None
+    except asyncio.CancelledError:
+        raise Interrupted from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

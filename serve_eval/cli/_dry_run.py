@@ -33,7 +33,7 @@ def dump(plan: Plan, file: Path) -> int:
 
     Raises PlanError when the file cannot be written.
     """
-    prepared = prepare(replace(plan, no_reference=True))
+    prepared = prepare(replace(plan, allow_missing_reference=True))
     try:
         with file.open("wb") as out:
             for p in prepared:
@@ -52,19 +52,22 @@ def show(plan: Plan, *, as_json: bool) -> int:
 
     Returns the exit code: 3 when the run would be refused for want of a reference that applies.
     """
-    prepared = prepare(replace(plan, no_reference=True))
+    prepared = prepare(replace(plan, allow_missing_reference=True))
     commands, files = preview(plan, Path("logs"))
-    tasks = [facts(p, plan.repeats) | _early_stop(plan, p) for p in prepared]
+    tasks = [facts(p, plan.times(p.task.name)) | _early_stop(plan, p) for p in prepared]
     if as_json:
         content = {"plan": to_file(plan), "commands": commands, "files": files, "tasks": tasks}
         emit(pretty_json(content).decode())
     else:
         emit(_text(plan, commands, files, tasks))
-    unjudged = plan.model is None or plan.no_reference or plan.integration_test
+    unjudged = plan.model is None or plan.no_reference or plan.allow_missing_reference or plan.integration_test
     if unjudged or all(p.reference is not None for p in prepared):
         return PASS
     lacking = ", ".join(p.task.name for p in prepared if p.reference is None)
-    say(f"error: the run would be refused: no reference applies to {lacking} (see above, or add --no-reference)")
+    say(
+        f"error: the run would be refused: no reference applies to {lacking} "
+        "(see above, or add --allow-missing-reference)"
+    )
     return UNDECIDED
 
 

@@ -84,14 +84,17 @@ def _run(run: SuiteRun, refused: PlanError | None) -> dict[str, Any]:
     try:
         if refused is not None:
             raise refused
-        prepared = prepare(replace(plan, no_reference=True))
+        prepared = prepare(replace(plan, allow_missing_reference=True))
     except ServeEvalError as error:
         return {**told, "refused": str(error), "exit_code": error.exit_code}
     told["tasks"] = [
-        {"task": p.task.name, **{k: v for k, v in facts(p, plan.repeats).items() if k in _SHOWN}} for p in prepared
+        {"task": p.task.name, **{k: v for k, v in facts(p, plan.times(p.task.name)).items() if k in _SHOWN}}
+        for p in prepared
     ]
     lacking = [p.task.name for p in prepared if p.reference is None]
-    if lacking and not (plan.model is None or plan.no_reference or plan.integration_test):
+    if lacking and not (
+        plan.model is None or plan.no_reference or plan.allow_missing_reference or plan.integration_test
+    ):
         return {**told, "refused": f"no reference applies to {', '.join(lacking)}", "exit_code": UNDECIDED}
     return told
 

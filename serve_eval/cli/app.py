@@ -2,45 +2,74 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 import serve_eval
-from serve_eval.cli import (
-    attribute,
-    capsule,
-    cases,
-    compare,
-    datasets,
-    demo,
-    diagnose,
-    drift,
-    export,
-    power,
-    references,
-    rescore,
-    run,
-    serve,
-    verdict,
-)
-from serve_eval.cli import listing as listing_command
-from serve_eval.cli import smoke as smoke_command
-from serve_eval.cli import suite as suite_command
-from serve_eval.cli import watch as watch_command
 from serve_eval.cli._streams import prepare_streams, say
 from serve_eval.errors import ServeEvalError
 
+COMMANDS = {
+    "run": ("run.run", "Evaluate an endpoint: PASS, FAIL, INCONCLUSIVE."),
+    "compare": ("compare.compare", "Two endpoints beside each other: is B worse than A?"),
+    "attribute": ("attribute.attribute", "Which server behind a door answers wrong?"),
+    "smoke": ("smoke.smoke", "Check an endpoint in seconds: what it does."),
+    "watch": ("watch.watch", "Watch an endpoint in production, and alarm."),
+    "diagnose": ("diagnose.diagnose", "Why is a run red, and what to change?"),
+    "capsule": ("capsule.capsule", "A folder that replays one request of a run."),
+    "suite": ("suite.suite", "Run many plans in one folder, one verdict."),
+    "serve": ("serve.serve", "Start servers and hold them for other clients."),
+    "verdict": ("verdict.verdict", "Judge a finished run by another rule."),
+    "rescore": ("rescore.rescore", "Score a run's answers again."),
+    "export": ("export.export", "A run in the files of lm-eval."),
+    "drift": ("drift.drift", "Chart the runs of many days."),
+    "power": ("power.power", "What drop n samples show, and n for a drop."),
+    "list": ("listing.listing", "List tasks, launchers and verdict rules."),
+    "demo": ("demo.demo", "Judge a tiny real model, sound and damaged."),
+    "references": ("references.app", "Show, check, register and import references."),
+    "datasets": ("datasets.app", "List, fetch and verify data sets."),
+    "cases": ("cases.app", "Your own cases: write, list, encrypt, import."),
+}
+"""Where the function or the group of each command is, and a line about it. Only the one that is called is imported: to
+make all of them takes longer than the rest of `--help`."""
+
 
 class _Commands(TyperGroup):
-    """Lists the commands without rich, whose import would take half of the time of `--help`."""
+    """Makes the command that is called, and lists them without rich, whose import would take half of the time of
+    `--help`."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:  # click's types are private to typer
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args:  # typer takes for granted that its own help, by rich, was printed by now
+            typer.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # click's types are private to typer
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else _made(name), rest
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
         self.rich_markup_mode = None
         super().format_help(ctx, formatter)
+
+
+def _made(name: str) -> Any:
+    """A command with its options."""
+    place, short_help = COMMANDS[name]
+    module, _, attribute = place.partition(".")
+    function = getattr(importlib.import_module(f"serve_eval.cli.{module}"), attribute)
+    alone = typer.Typer(add_completion=False)
+    if isinstance(function, typer.Typer):
+        alone.add_typer(function, name=name, short_help=short_help)
+    else:
+        alone.command(name, short_help=short_help)(function)
+    return typer.main.get_group(alone).commands[name]
 
 
 app = typer.Typer(
@@ -54,25 +83,14 @@ app = typer.Typer(
         "token_normalize_func": lambda name: name.replace("_", "-"),
     },
 )
-app.command("run", short_help="Evaluate an endpoint: PASS, FAIL, INCONCLUSIVE.")(run.run)
-app.command("compare", short_help="Two endpoints beside each other: is B worse than A?")(compare.compare)
-app.command("attribute", short_help="Which server behind a door answers wrong?")(attribute.attribute)
-app.command("smoke", short_help="Check an endpoint in seconds: what it does.")(smoke_command.smoke)
-app.command("watch", short_help="Watch an endpoint in production, and alarm.")(watch_command.watch)
-app.command("diagnose", short_help="Why is a run red, and what to change?")(diagnose.diagnose)
-app.command("capsule", short_help="A folder that replays one request of a run.")(capsule.capsule)
-app.command("suite", short_help="Run many plans in one folder, one verdict.")(suite_command.suite)
-app.command("serve", short_help="Start servers and hold them for other clients.")(serve.serve)
-app.command("verdict", short_help="Judge a finished run by another rule.")(verdict.verdict)
-app.command("rescore", short_help="Score a run's answers again.")(rescore.rescore)
-app.command("export", short_help="A run in the files of lm-eval.")(export.export)
-app.command("drift", short_help="Chart the runs of many days.")(drift.drift)
-app.command("power", short_help="What drop n samples show, and n for a drop.")(power.power)
-app.add_typer(references.app, name="references", short_help="Show, check, register and import references.")
-app.add_typer(datasets.app, name="datasets", short_help="List, fetch and verify data sets.")
-app.add_typer(cases.app, name="cases", short_help="Your own cases: write, list, encrypt, import.")
-app.command("list", short_help="List tasks, launchers and verdict rules.")(listing_command.listing)
-app.command("demo", short_help="Judge a tiny real model, sound and damaged.")(demo.demo)
+
+
+def _listed() -> None:
+    """Stands for a command in the list."""
+
+
+for _name, (_, _short_help) in COMMANDS.items():
+    app.command(_name, short_help=_short_help)(_listed)
 
 
 def _version(wanted: bool) -> None:
@@ -90,19 +108,22 @@ def _root(
     """Holds the options that stand before a command."""
 
 
-def main() -> None:
+def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     """Runs the command line. Whatever ends it, it says so in a line or two and with an exit code of its own: an error
-    that the user can act on with its hint, anything else as a defect of serve-eval (4, never the 1 of a FAIL)."""
+    that the user can act on with its hint, anything else as a defect of serve-eval (4, never the 1 of a FAIL). What an
+    interruption turned into, such as the ImportError of a half imported package, is raised as it is."""
     if sys.platform == "win32":
         sys.exit("serve-eval runs on Linux and macOS. On Windows, use it inside WSL.")
     prepare_streams()
     try:
         app()
     except ServeEvalError as error:
+        if interrupted():
+            raise
         say(f"error: {error}", error.hint)
         sys.exit(error.exit_code)
     except Exception as error:
-        if os.environ.get("SERVE_EVAL_TRACEBACK"):
+        if interrupted() or os.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
         from serve_eval.origins import defect
 

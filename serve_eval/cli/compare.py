@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli.run import _headers, _lines, _with_margin
+from serve_eval.cli.run import _headers, _lines, _with_margin, names_of
 
 if TYPE_CHECKING:
     from serve_eval.comparison import Rules, Side
@@ -21,7 +21,9 @@ _SIDE = "A running endpoint (host:port or URL), a plan file, or the folder of a 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help=f"The reference. {_SIDE}")],
     b: Annotated[str | None, typer.Argument(metavar="B", help="What is judged: one of the same.")] = None,
-    tasks: Annotated[str | None, typer.Option("--tasks", "-t", help="Tasks, separated by commas.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option("--tasks", "-t", help="Tasks, separated by commas. Repeatable.")
+    ] = None,
     cases: Annotated[list[str] | None, typer.Option("--cases", help="Your own cases (YAML). Repeatable.")] = None,
     dataset_root: Annotated[str | None, typer.Option("--dataset-root", help="Folder that holds the data sets.")] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Model name, of both.")] = None,
@@ -113,7 +115,7 @@ def compare(
             raise PlanError(f"--{name} must be 0 or more")
     given: dict[str, Any] = {
         "model": model,
-        "tasks": [name.strip() for name in tasks.split(",") if name.strip()] if tasks else None,
+        "tasks": names_of(tasks),
         "cases": cases or None,
         "dataset_root": dataset_root,
         "limit": limit,
@@ -252,7 +254,7 @@ def _invariants(
     try:
         found = run_async(check(plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, told=say))
     except Interrupted:
-        say(f"What was had is kept; the same command with -o {out_dir} goes on")
+        say(f"Answers so far are kept; the same command with -o {out_dir} goes on")
         return INTERRUPTED
     if as_json:
         emit((out_dir / RESULT_FILE).read_text(encoding="utf-8"))
@@ -312,7 +314,9 @@ def _execute(
     except (Interrupted, ServeEvalError) as ending:
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
         if stopped and (out_dir / PLAN_FILE).exists():
-            say(f"What was had is kept; the same command with -o {out_dir} goes on")
+            say(f"Answers so far are kept; the same command with -o {out_dir} goes on")
+        elif isinstance(ending, Interrupted):
+            say("Interrupted; nothing is kept")
         if isinstance(ending, ServeEvalError):
             raise
         return INTERRUPTED

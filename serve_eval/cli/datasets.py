@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,11 +75,20 @@ def path(
     name: Annotated[str | None, typer.Argument(help="A data set; without one, the root itself.")] = None,
     root: _Root = None,
 ) -> None:
-    """Print the dataset root, or the folder of one data set below it."""
+    """Print the dataset root, or the folder of one data set below it: where it is, else where `fetch` would put it.
+
+    Exit codes: 0 the folder is there, 2 it is not (which standard error says).
+    """
+    from serve_eval.cli._streams import say
     from serve_eval.datasets import vault
 
     root = root or vault.default_root(os.environ)
-    _say(str(root if name is None else vault.folder_of(_chosen([name])[name], root)))
+    folder = root if name is None else vault.where(_chosen([name])[name], root)
+    _say(str(folder))
+    if not folder.is_dir():
+        fill = f"serve-eval datasets fetch {name or 'NAME'} --to {shlex.quote(str(root))}"
+        say(f"nothing is there yet; to fill it: {fill}")
+        raise typer.Exit(2)
 
 
 def _chosen(names: Sequence[str] | None) -> dict[str, Source]:

@@ -61,7 +61,7 @@ def rescore(
 def _lines(one: Rescored) -> list[str]:
     lines = []
     if one.answered < one.planned:
-        lines.append(f"{one.answered} of {one.planned} samples have an answer")
+        lines.append(f"{one.answered} of {one.planned} samples have a score")
     lines += [f"{option}: {before} -> {after}" for option, (before, after) in one.options.items()]
     change = "" if one.before is None or one.after is None else f" ({one.after - one.before:+.3f})"
     lines.append(f"value {_number(one.before)} -> {_number(one.after)}{change}")

@@ -32,9 +32,9 @@ def _flag(name: str, text: str, panel: str, **more: Any) -> Any:
     )
 
 
-def _repeated(name: str, text: str, panel: str) -> Any:
+def _repeated(name: str, text: str, panel: str, *, short: tuple[str, ...] = ()) -> Any:
     """An option that may be given several times; its variable holds one value per line (see `_lines`)."""
-    return typer.Option(name, help=f"{text} Repeatable.", rich_help_panel=panel)
+    return typer.Option(name, *short, help=f"{text} Repeatable.", rich_help_panel=panel)
 
 
 def run(
@@ -60,7 +60,8 @@ def run(
         _flag("--model", "Model name. May be left out when the endpoint lists exactly one.", _FREE, short=("-m",)),
     ] = None,
     tasks: Annotated[
-        str | None, _flag("--tasks", "Tasks, separated by commas: mmlu,gsm8k.", _FREE, short=("-t",))
+        list[str] | None,
+        _repeated("--tasks", "Tasks, separated by commas: mmlu,gsm8k.", _FREE, short=("-t",)),
     ] = None,
     cases: Annotated[
         list[str] | None, _repeated("--cases", "A file or folder of your own cases (YAML), a task each.", _FREE)
@@ -84,7 +85,7 @@ def run(
         int | None,
         _flag(
             "--repeats",
-            "Ask every sample so many times (default 1, or what the case files say): averaged, stability told.",
+            "Ask every sample so many times (default 1, or as its case file says): averaged, stability told.",
             _FREE,
             short=("--iterations",),
         ),
@@ -143,7 +144,11 @@ def run(
     ] = None,
     no_reference: Annotated[
         bool | None,
-        _flag("--no-reference", "Print the value where no reference applies (exit code 3).", _JUDGED),
+        _flag("--no-reference", "Use no reference: print the values without a verdict (exit code 3).", _JUDGED),
+    ] = None,
+    allow_missing_reference: Annotated[
+        bool | None,
+        _flag("--allow-missing-reference", "Judge where a reference applies, else print the value.", _JUDGED),
     ] = None,
     allow_mismatch: Annotated[
         list[str] | None, _repeated("--allow-mismatch", "Compare although this protocol field differs.", _JUDGED)
@@ -210,13 +215,24 @@ def run(
         float | None, _flag("--connect-timeout", "Seconds to connect, per attempt (default 60).", _SENT)
     ] = None,
     stall_timeout: Annotated[
-        float | None, _flag("--stall-timeout", "Seconds without a byte, per attempt (default 900).", _SENT)
+        float | None, _flag("--stall-timeout", "Seconds without data, per attempt (default 900).", _SENT)
     ] = None,
     sample_timeout: Annotated[
         float | None, _flag("--sample-timeout", "Seconds for a sample with all attempts (default 3600).", _SENT)
     ] = None,
+    outage_timeout: Annotated[
+        float | None,
+        _flag(
+            "--outage-timeout",
+            "Seconds for which requests wait while no server listens at the endpoint (default 60; 0: the run ends).",
+            _SENT,
+        ),
+    ] = None,
     max_response_bytes: Annotated[
         int | None, _flag("--max-response-bytes", "Bytes read of an answer (default 16777216).", _SENT)
+    ] = None,
+    scorer_timeout: Annotated[
+        float | None, _flag("--scorer-timeout", "Seconds that a scorer may take for one answer (default 10).", _SENT)
     ] = None,
     output_dir: Annotated[
         str | None,
@@ -253,6 +269,8 @@ def run(
     Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or no reference, 4 endpoint
     or infrastructure, 5 nothing scored, 130 interrupted.
     """
+    from dataclasses import replace
+
     from serve_eval.errors import PlanError
 
     if api_key is not None:
@@ -264,7 +282,7 @@ def run(
         "base_url": base_url,
         "launcher": launcher,
         "model": model,
-        "tasks": [name.strip() for name in tasks.split(",") if name.strip()] if tasks else None,
+        "tasks": names_of(_lines(tasks, "SERVE_EVAL_TASKS")),
         "cases": _lines(cases, "SERVE_EVAL_CASES"),
         "dataset_root": dataset_root,
         "allow_hub": allow_hub,
@@ -282,6 +300,7 @@ def run(
         "extra_acc_spec": extra_acc_spec,
         "references_dir": references_dir,
         "no_reference": no_reference,
+        "allow_missing_reference": allow_missing_reference,
         "allow_mismatch": _lines(allow_mismatch, "SERVE_EVAL_ALLOW_MISMATCH"),
         "verdict": verdict,
         "early_stop": early_stop if early_stop is False or early_stop_eps is None else early_stop_eps,
@@ -301,7 +320,9 @@ def run(
         "connect_timeout_s": connect_timeout,
         "stall_timeout_s": stall_timeout,
         "sample_timeout_s": sample_timeout,
+        "outage_timeout_s": outage_timeout,
         "max_response_bytes": max_response_bytes,
+        "scorer_timeout_s": scorer_timeout,
         "output_dir": output_dir,
     }
     choices = {
@@ -337,7 +358,10 @@ def run(
         if dry_run:
             raise typer.Exit(show(resolved.plan, as_json=as_json))
         return
-    out_dir = resume or resolved.out_dir or _new_folder(resolved.plan)
+    out_dir = resume or resolved.out_dir
+    if out_dir is None:
+        resolved = replace(resolved, plan=_with_model(resolved.plan))
+        out_dir = _new_folder(resolved.plan)
     moved = resume is not None and _on_command_line(ctx, "base_url")
     if not (keep_servers or reuse):
         raise typer.Exit(execute(resolved.plan, out_dir, as_json=as_json, strict=strict, moved=moved, rerun=what))
@@ -459,7 +483,9 @@ def execute(
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
         if stopped and (out_dir / PLAN_FILE).exists():
             again = f"serve-eval run --resume {shlex.quote(str(out_dir))}"
-            say(f"What was had is kept; go on with: {again}{permissions([plan])}")
+            say(f"Answers so far are kept; go on with: {again}{permissions([plan])}")
+        elif isinstance(ending, Interrupted):
+            say("Interrupted; nothing is kept")
         if isinstance(ending, ServeEvalError):
             raise
         return INTERRUPTED
@@ -508,6 +534,12 @@ def _lines(given: list[str] | None, variable: str) -> list[str] | None:
     return given or [line for line in os.environ.get(variable, "").splitlines() if line.strip()] or None
 
 
+def names_of(given: list[str] | None) -> list[str] | None:
+    """The names that an option takes separated by commas, of all the times that it was given."""
+    names = [name.strip() for text in given or () for name in text.split(",")]
+    return [name for name in names if name] or None
+
+
 def _headers(lines: list[str] | None) -> dict[str, str] | None:
     from serve_eval.errors import PlanError
 
@@ -520,6 +552,22 @@ def _headers(lines: list[str] | None) -> dict[str, str] | None:
             raise PlanError("--header: expected 'Name: value'")
         headers[name.strip()] = value.strip()
     return headers
+
+
+def _with_model(plan: Plan) -> Plan:
+    """The plan with the model that its endpoint lists where it names none: the default folder is called after it."""
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._streams import say
+    from serve_eval.endpoint import with_model
+    from serve_eval.report.exit_code import INTERRUPTED
+
+    if plan.model is not None:
+        return plan
+    try:
+        return run_async(with_model(plan, os.environ))
+    except Interrupted:
+        say("Interrupted; nothing is kept")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _new_folder(plan: Plan) -> Path:

@@ -113,7 +113,10 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
         else:
             run_async(holding.hold(plan, folder=output_dir, told=say, ready=ready))
     except Interrupted:
-        return PASS if was_ready else INTERRUPTED
+        if was_ready:
+            return PASS
+        say("Interrupted; the servers that had been started are ended")
+        return INTERRUPTED
     return PASS
 
 
@@ -171,6 +174,7 @@ def _stop(wanted: str) -> int:
     try:
         run_async(stop_all())
     except Interrupted:
+        say("Interrupted; serve-eval serve --list shows what is still held")
         return INTERRUPTED
     say(*(f"{entry.id}: ended" for entry in chosen), "" if chosen else "nothing is held")
     return PASS

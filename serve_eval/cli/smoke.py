@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serve_eval.cli.run import _headers, _lines
+from serve_eval.cli.run import _headers, _lines, names_of
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
@@ -33,7 +33,7 @@ def smoke(
         str, typer.Option(help="quick, or full: with what has ended early versions of servers.")
     ] = "quick",
     require: Annotated[
-        str | None, typer.Option(help="Checks for which UNSUPPORTED is FAIL: chat,json_schema,...")
+        list[str] | None, typer.Option(help="Checks for which UNSUPPORTED is FAIL: chat,json_schema,... Repeatable.")
     ] = None,
     passkey: Annotated[
         int | None, typer.Option(metavar="TOKENS", help="Also hide a key in a prompt of so many tokens.")
@@ -91,7 +91,7 @@ def smoke(
     settings["headers"] = _headers(_lines(header, "SERVE_EVAL_HEADER"))
     plan = resolve_address({name: value for name, value in settings.items() if value is not None}, os.environ)
     checks = story.chosen("full" if level == "full" else "quick", passkey_tokens=passkey, context_tokens=context_tokens)
-    needed = story.required([name.strip() for name in (require or "").split(",") if name.strip()], checks)
+    needed = story.required(names_of(require) or [], checks)
     if dry_run:
         _preview(checks, as_json=as_json)
         return

@@ -131,8 +131,8 @@ def execute(
             evaluate_suite(known, out_dir, progress=shown, told=say, strict=strict, launching=launching, rerun=rerun)
         )
     except Interrupted:
-        if (out_dir / SUITE_FILE).exists():
-            say(f"What was had is kept; go on with: {again}")
+        kept = (out_dir / SUITE_FILE).exists()
+        say(f"Answers so far are kept; go on with: {again}" if kept else "Interrupted; nothing is kept")
         return INTERRUPTED
     if any(run.error is not None for run in report.runs):
         say(f"Runs that ended early can be tried again: {again}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli.run import _headers, _lines
+from serve_eval.cli.run import _headers, _lines, names_of
 
 if TYPE_CHECKING:
     from serve_eval.canary.story import Watch
@@ -37,11 +37,11 @@ def watch(
         ),
     ] = None,
     tasks: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option("--tasks", "-t", help="A task (default: sums and copies).", rich_help_panel=_ASKED),
     ] = None,
     cases: Annotated[
-        str | None, typer.Option("--cases", metavar="FILE", help="Your own cases (YAML).", rich_help_panel=_ASKED)
+        list[str] | None, typer.Option("--cases", metavar="FILE", help="Your own cases (YAML).", rich_help_panel=_ASKED)
     ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", help="Prompts to choose from (default 200).", rich_help_panel=_ASKED)
@@ -154,8 +154,8 @@ def watch(
     }
     address["headers"] = _headers(_lines(header, "SERVE_EVAL_HEADER"))
     asked: dict[str, Any] = {
-        "tasks": [tasks] if tasks else None,
-        "cases": [cases] if cases else None,
+        "tasks": names_of(tasks),
+        "cases": cases or None,
         "limit": limit,
         "dataset_root": dataset_root,
         "set": settings,

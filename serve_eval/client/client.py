@@ -8,8 +8,8 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import urlsplit
@@ -24,9 +24,11 @@ from serve_eval.client.patience import SAMPLE, STALL, Patience, Wait
 from serve_eval.client.pool import CannotConnect, Pool
 from serve_eval.client.rate import StartRate
 from serve_eval.client.reply import BadHttp, Disconnected, Reply
+from serve_eval.client.scheme import other_scheme
+from serve_eval.client.steps import Listener, Steps
 from serve_eval.client.tunnel import ProxyRefused
 from serve_eval.client.wire import Said
-from serve_eval.errors import EndpointError, PlanError
+from serve_eval.errors import PlanError
 from serve_eval.schema import Attempt, Endpoint, Failure, FailureKind, Limits, LogprobsForm, Request, Response
 
 REQUEST_ID = "X-Request-ID"
@@ -49,10 +51,12 @@ class _Missed(Exception):
         retryable: bool = True,
         retry_after: str | None = None,
         lost_stream: bool = False,
+        refused: bool = False,
+        stale: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind, self.status, self.retryable, self.retry_after = kind, status, retryable, retry_after
-        self.lost_stream, self.stale = lost_stream, False
+        self.lost_stream, self.stale, self.refused = lost_stream, stale, refused
 
 
 class Client:
@@ -64,9 +68,10 @@ class Client:
     since a shorter one may be a plain word of the answer.
 
     `retry_budget` is the number of retries that all samples together may still spend, `retries` what they spent.
-    `cancelled` counts the requests that were sent and given up by whoever sent them. `door` is told of refused
-    connections; `patience`, there while the session is open, knows how long the endpoint has been silent.
-    `logprobs_form` is how log-probabilities of prompts are asked for.
+    `cancelled` counts the requests that were sent and given up by their senders. `door` is where requests wait
+    while no server listens, as long as it is watched; `patience`, there while the session is open, knows how long the
+    endpoint has been silent. `logprobs_form` is how log-probabilities of prompts are asked for. `steps` finds
+    connections that give the answers to other requests: each request has a connection of its own but within `keeping`.
     """
 
     def __init__(
@@ -81,7 +86,7 @@ class Client:
         masked: Sequence[str] = (),
         max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
     ) -> None:
-        self.endpoint, self.limits, self.door = endpoint, limits, Door()
+        self.endpoint, self.limits, self.door = endpoint, limits, Door(limits.outage_timeout_s)
         self.retries, self.retry_budget = 0, limits.retry_budget
         self._in_flight = self.max_in_flight = self.cancelled = 0
         self.max_tokens_field = max_tokens_field
@@ -104,6 +109,8 @@ class Client:
         self._rng = random.Random()
         self._epoch = time.time() - time.monotonic()
         self._id_start, self._sent = str(uuid.uuid4())[:-12], 0
+        head = self._pool.head("GET", self._path + "/models", self._headers) + f"{REQUEST_ID}: ".encode()
+        self.steps = self._pool.steps = Steps(head, self._new_id, self._id_start, limits.max_response_bytes)
 
     async def __aenter__(self) -> Self:
         limits = self.limits
@@ -122,10 +129,13 @@ class Client:
 
         Attempts, pauses included, are bounded by `sample_timeout_s`. What would fail the same way is not tried again.
         An answer that a stream lost is asked for again without streaming, and a request that met the end of a
-        connection that was used before on a new one: neither counts as an attempt that may be made no more.
+        connection that was used before, or one out of step, on a new one: none of them counts as an attempt that may
+        be made no more. While no server listens requests wait at the door. An attempt that was refused since nobody did
+        counts neither, and so do `max_attempts` that were lost when the server ended; their time is given back to the
+        sample.
         """
         attempts: list[Attempt] = []
-        uncounted, fresh = 0, False
+        uncounted, lost, fresh = 0, 0, False
         given_up = f"the sample's {self.limits.sample_timeout_s:g} s"
         missed: _Missed | None = None
         stream = self.limits.stream and not request.prompt_logprobs
@@ -133,6 +143,8 @@ class Client:
         try:
             while True:
                 try:
+                    if self.door.closed and not once:
+                        await self._wait_at_the_door(wait)
                     return await self._attempt(request, attempts, wait, stream=stream, fresh=fresh)
                 except _Missed as error:
                     missed = error
@@ -142,6 +154,12 @@ class Client:
                     continue
                 if fresh:
                     uncounted += 1
+                    continue
+                excused = missed.refused or lost < self.limits.max_attempts
+                may_be_outage = missed.kind is FailureKind.DISCONNECTED and missed.retryable and excused and not once
+                if may_be_outage and await self._wait_at_the_door(wait, attempts[-1]):
+                    uncounted += 1
+                    lost += not missed.refused
                     continue
                 if once or not missed.retryable or len(attempts) - uncounted >= self.limits.max_attempts:
                     break
@@ -159,7 +177,7 @@ class Client:
                     status=attempts[-1].status if attempts else None,
                 )
             else:
-                missed = self._with_note(missed, f"gave up after {given_up}", retryable=True)
+                missed = self._with_note(missed, f"gave up after {given_up}")
         finally:
             self.patience.end(wait)
         return Failure(
@@ -170,6 +188,35 @@ class Client:
             attempts=tuple(attempts),
         )
 
+    @property
+    def session(self) -> str:
+        """The beginning of the ids of all its requests."""
+        return self._id_start
+
+    @asynccontextmanager
+    async def keeping(self, listener: Listener) -> AsyncIterator[None]:
+        """Connections are used for many requests within the block, whose `listener` takes answers back that a
+        connection out of step gave. `settle` comes before its end where what came is to count."""
+        self.steps.listen(listener)
+        watch = asyncio.create_task(self._pool.watch())
+        try:
+            yield
+        finally:
+            watch.cancel()
+            self.steps.listen(None)
+
+    async def settle(self) -> None:
+        """Checks all connections that nobody uses, in a few seconds at most."""
+        await self._pool.settle()
+
+    def kept(self) -> frozenset[int]:
+        """The numbers of the open connections, which may still be checked."""
+        return frozenset(line.number for line in self._pool.lines if line.usable)
+
+    def _new_id(self) -> str:
+        self._sent += 1
+        return f"{self._id_start}{self._sent:012x}"
+
     async def _turn(self, wait: Wait) -> None:
         """Waits for the rate limit; the sample's time stands still meanwhile."""
         began, left = time.monotonic(), wait.until
@@ -177,6 +224,17 @@ class Client:
         assert self._rate is not None
         await self._rate.wait()
         wait.until = left + time.monotonic() - began
+
+    async def _wait_at_the_door(self, wait: Wait, lost: Attempt | None = None) -> bool:
+        """Return whether no server listened, once one does. The sample's time stands still meanwhile, and is given what
+        the attempt took that was `lost` by that."""
+        began, left = time.monotonic(), wait.until
+        wait.until = math.inf
+        first = self._pool.first
+        outage = await self.door.outage(first.host, first.port)
+        in_vain_s = lost.end_s - lost.start_s if outage and lost is not None else 0.0
+        wait.until = left + time.monotonic() - began + in_vain_s
+        return outage
 
     def _may_retry(self) -> bool:
         """Takes a retry out of the run's budget, if there is one left."""
@@ -186,9 +244,8 @@ class Client:
         return True
 
     @staticmethod
-    def _with_note(missed: _Missed, note: str, *, retryable: bool | None = None) -> _Missed:
-        retryable = missed.retryable if retryable is None else retryable
-        return _Missed(missed.kind, f"{missed} ({note})", status=missed.status, retryable=retryable)
+    def _with_note(missed: _Missed, note: str) -> _Missed:
+        return _Missed(missed.kind, f"{missed} ({note})", status=missed.status, retryable=missed.retryable)
 
     async def _attempt(
         self, request: Request, attempts: list[Attempt], wait: Wait, *, stream: bool, fresh: bool
@@ -206,6 +263,7 @@ class Client:
         failure: FailureKind | None = FailureKind.TIMEOUT  # what it is when the sample's time limit cuts us off
         reply: Reply | None = None
         status: int | None = None
+        connection, turn, unwanted = 0, 0, False
         used = None if fresh else self._pool.idle()
         try:
             line = used or await self._open()
@@ -214,19 +272,33 @@ class Client:
             head = self._heads[wire.route(request.prompt)]
             line.send(b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (head, request_id.encode(), len(body), body), reply)
             await reply.ended
+            if line.out and used is not None:
+                raise _Missed(FailureKind.INVALID_RESPONSE, "an answer too many came on its connection", stale=True)
             said = self._said(reply, request)
+            named = None if reply.request_id is None else self.steps.named(reply.request_id)
+            if named is None and said.id is not None and self._id_start in said.id:
+                named = self.steps.named(said.id)
+            if named is not None and named != request_id:
+                self.steps.stray(line, "an answer named another request of ours")
+                why = f"the answer to another request: it names {named}"
+                raise _Missed(FailureKind.INVALID_RESPONSE, why, stale=used is not None)
             if self._echoes.seen(line, said):
                 raise _Missed(
                     FailureKind.INVALID_RESPONSE,
                     "the connection gave the answer to an earlier request once more",
                 )
-            status, failure = reply.status, None
+            status, failure, self.door.spent_s = reply.status, None, 0.0
+            if named is not None:
+                self.steps.prove_next(line)
+            elif used is not None:
+                connection, turn = line.number, line.turns + 1
         except asyncio.CancelledError:
             status = _status(reply)
             if not wait.cut_off(STALL):
-                self.cancelled += reply is not None and wait.over is None
+                unwanted = reply is not None and wait.over is None
+                self.cancelled += unwanted
                 raise
-            message = f"no byte for {self.limits.stall_timeout_s:g} s"
+            message = f"no data for {self.limits.stall_timeout_s:g} s"
             raise _Missed(FailureKind.TIMEOUT, message, status=status) from None
         except _Missed as missed:
             failure = missed.kind
@@ -240,13 +312,15 @@ class Client:
             self.patience.expect_no_more(wait, end)
             self._in_flight -= 1
             # After an error a connection may still get the answer that the error came before.
+            if failure is not None and reply is not None:
+                reply.settle()
             if line is not None:
                 if failure is None and reply is not None and reply.whole:
                     self._pool.keep(line, end, used=used is not None)
+                elif reply is not None and (reply.whole or unwanted):
+                    self._pool.retire(line, None if reply.whole else reply)
                 else:
                     line.abort()
-            if failure is not None and reply is not None:
-                reply.settle()
             attempts.append(
                 Attempt(
                     start_s=microseconds(self._epoch + start),
@@ -255,6 +329,8 @@ class Client:
                     status=status,
                     request_id=request_id,
                     streamed=stream,
+                    connection=connection,
+                    turn=turn,
                 )
             )
         streamed = reply.stream
@@ -278,9 +354,8 @@ class Client:
         except TimeoutError as error:
             raise _Missed(FailureKind.TIMEOUT, f"no connection within {self.limits.connect_timeout_s:g} s") from error
         except CannotConnect as error:
-            if error.refused:
-                self.door.refused(error.address.host, error.address.port)
-            raise _Missed(FailureKind.DISCONNECTED, self._brief(str(error)), retryable=error.may_pass) from error
+            kind, message = FailureKind.DISCONNECTED, self._brief(str(error))
+            raise _Missed(kind, message, retryable=error.may_pass, refused=error.refused) from error
         except ProxyRefused as error:
             raise _Missed(
                 FailureKind.HTTP_ERROR,
@@ -338,15 +413,28 @@ class Client:
         """The time on the clock of the attempts: seconds since 1970 in UTC that never jump."""
         return self._epoch + time.monotonic()
 
-    async def models(self) -> list[str]:
-        """The ids that /v1/models lists; empty where there is no such route (a disaggregated orchestrator).
+    async def models(self) -> list[str] | Failure:
+        """The ids that /v1/models lists; empty for a 200 that lists none. A Failure has any other status, 404 where
+        there is no such route (a disaggregated orchestrator)."""
+        reply = await self.exchange("GET", self._path + "/models")
+        if isinstance(reply, Failure):
+            return reply
+        if reply.error is not None:
+            missed = self._error(reply.error)
+            return Failure(kind=missed.kind, message=str(missed), status=reply.status)
+        if reply.status != 200:
+            message = f"HTTP {reply.status}: {wire.describe(reply.content, self.masked)}"
+            return Failure(kind=FailureKind.HTTP_ERROR, message=message, status=reply.status)
+        return [self.masked(name, 8) for name in wire.model_ids(reply.content)]
 
-        Raises EndpointError when nothing answers at all.
-        """
-        try:
-            return [self.masked(name, 8) for name in wire.model_ids(await self._get(self._path + "/models"))]
-        except _Missed as error:
-            raise EndpointError(f"{self.endpoint.base_url} does not answer: {error}", hint=UNREACHABLE_HINT) from error
+    @property
+    def sends_key(self) -> bool:
+        """Return whether something that looks like a key goes with every request."""
+        return any(name.lower() == "authorization" or "key" in name.lower() for name in self._headers)
+
+    async def other_scheme(self) -> str:
+        """Return a hint where the server speaks https instead of http, or the reverse; else an empty text."""
+        return "" if self._pool.proxy is not None else await other_scheme(self.endpoint.base_url)
 
     async def context_tokens(self) -> int | None:
         """How many tokens a prompt and its answer may have together, where /v1/models says so (vLLM and others do)."""

@@ -1,46 +1,101 @@
-"""Is anybody still listening? Asked when a connection is refused, and answered within seconds."""
+"""Is anybody still listening? Asked when a connection is refused or lost; while nobody does, senders wait here."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 from serve_eval.errors import EndpointError
 
-GONE_S = 4.0
-"""A server that refuses connections for so long is gone, or starts anew and will not have the same state."""
 PROBE_S = 0.5
+"""Seconds between two tries of an address where no server listens, and the limit of each."""
+SETTLE_S = 0.1
+"""A server that ends may end its connections before it ends to listen."""
 
 
 class Door:
-    """`refused` notes a refused connection; `watch` then tries the address until somebody answers or GONE_S are
-    over."""
+    """Lets requests out while somebody listens at the endpoint.
 
-    def __init__(self) -> None:
-        self._refused = asyncio.Event()
-        self._address: tuple[str, int] | None = None
+    An outage begins when no server listens, and is over once somebody does; without an answer in between, the next one
+    goes on with its time. One that lasts longer than `timeout_s` in all ends the run, with 0 at once. `told` gets a
+    line when an outage begins and when it is over. Nobody waits at a door that is not watched.
+    """
 
-    def refused(self, host: str, port: int) -> None:
-        """Notes that a connection to this address was refused."""
-        self._address = host, port
-        self._refused.set()
+    def __init__(self, timeout_s: float, told: Callable[[str], None] = lambda line: None) -> None:
+        self._timeout_s, self.told = timeout_s, told
+        self.closed, self._watched = False, False
+        self.spent_s = 0.0
+        """Seconds of outages since the last answer. Whoever gets an answer sets it to 0."""
+        self._doubt = asyncio.Event()
+        self._address = ("", 0)
+        self._verdict: asyncio.Future[bool] | None = None
+
+    async def outage(self, host: str, port: int) -> bool:
+        """Finds out whether a connection was refused or lost because no server listens at this address.
+
+        Returns True when somebody listens there again, False at once when somebody does all the time. Raises
+        EndpointError when nobody does for too long.
+        """
+        if not self._watched:
+            return False
+        if self._verdict is None:
+            self._verdict = asyncio.get_running_loop().create_future()
+            self._address = host, port
+            self._doubt.set()
+        return await asyncio.shield(self._verdict)  # one that is cancelled must not cancel what all wait for
 
     async def watch(self) -> None:
-        """Runs for ever. Raises EndpointError when an address refused every connection for GONE_S seconds."""
+        """Run until cancelled. Raises EndpointError when no server listens for the time that an outage has."""
+        self._watched = True
+        try:
+            while True:
+                await self._doubt.wait()
+                self._doubt.clear()
+                await asyncio.sleep(SETTLE_S)
+                outage = await self._was_there_an_outage()
+                if (verdict := self._heard()) is not None:
+                    verdict.set_result(outage)
+        except EndpointError as error:
+            if (verdict := self._heard()) is not None:
+                verdict.set_exception(error)
+                verdict.exception()  # it is told, also when nobody waits
+            raise
+        finally:
+            self._watched = self.closed = False
+            if (verdict := self._heard()) is not None:
+                verdict.set_result(False)
+
+    def _heard(self) -> asyncio.Future[bool] | None:
+        """What those wait for who wait now."""
+        verdict, self._verdict = self._verdict, None
+        return None if verdict is None or verdict.done() else verdict
+
+    async def _was_there_an_outage(self) -> bool:
+        host, port = self._address
+        if await _listens(host, port):
+            return False
         clock = asyncio.get_running_loop().time
+        began, left_s = clock(), self._timeout_s - self.spent_s
+        if left_s > 0:
+            self.told(f"no server listens at {host}:{port}: requests wait, for {left_s:.0f} s at most")
+        self.closed = True
         while True:
-            await self._refused.wait()
-            assert self._address is not None
-            host, port = self._address
-            deadline = clock() + GONE_S
-            while not await _listens(host, port):
-                if clock() > deadline:
-                    raise EndpointError(
-                        f"nobody listens at {host}:{port} any more: every connection was refused for {GONE_S:g} s",
-                        hint="Did the server end? Its log says why. Answers that were had are kept.",
-                    )
-                await asyncio.sleep(PROBE_S)
-            self._refused.clear()
+            if clock() >= began + left_s:
+                lasted = f": every connection was refused for {self._timeout_s:g} s" if self._timeout_s else ""
+                raise EndpointError(
+                    f"no server listens at {host}:{port} any more{lasted}",
+                    hint="Did the server end? Its log says why. Answers that were had are kept. --outage-timeout is "
+                    "how long a restart may take.",
+                )
+            await asyncio.sleep(min(PROBE_S, max(0.0, began + left_s - clock())))
+            if await _listens(host, port):
+                break
+        self.closed = False
+        lasted_s = clock() - began
+        self.spent_s += lasted_s
+        self.told(f"somebody listens at {host}:{port} again, after {lasted_s:.1f} s: requests go on")
+        return True
 
 
 async def _listens(host: str, port: int) -> bool:

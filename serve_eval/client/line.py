@@ -7,25 +7,35 @@ and a third more per event of a stream.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
+from collections.abc import Callable
 from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from serve_eval.client.reply import BadHttp, Disconnected, Reply
 
+FIRST_CHECK = 8
+"""Answers on a connection before its first check."""
 MAX_HEAD = 65536
 """Bytes that the head of an answer may have."""
 
-_WANTED = frozenset({b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after"})
+_REQUEST_ID = b"x-request-id"
+_WANTED = frozenset(
+    {b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after", _REQUEST_ID}
+)
+_GOODBYE = b"HTTP/1.1 408", b"HTTP/1.0 408"
+"""Sent unasked by some proxies before they close an idle connection; it answers nothing."""
 
 
 class Line(asyncio.Protocol):
     """`usable`: another request may be sent. A connection on which anything came that nobody asked for is closed, since
     it may be one answer behind. While it is open it stands in `lines`; when it is gone it stands in `idle` no more.
 
-    `last_id` and `last_text` are what its last answer was; see `Echoes`.
+    `last_id` and `last_text` are what its last answer was; see `Echoes`. It had `turns` answers, of which the first
+    `proven` were surely those to their requests, and was `sent` so many requests; it is to be checked when it has had
+    `due_at` answers. `out`: it is out of step, which `stray` was told. `closing`: the server announced its end.
+    `number` is its own.
     """
 
     __slots__ = (
@@ -36,15 +46,29 @@ class Line(asyncio.Protocol):
         "_lines",
         "_parser",
         "_reply",
+        "_stray",
         "_transport",
+        "closing",
+        "due_at",
         "last_id",
         "last_text",
+        "number",
+        "out",
+        "proven",
+        "sent",
+        "turns",
         "usable",
         "used_at",
     )
 
-    def __init__(self, lines: set[Line], idle: dict[Line, None]) -> None:
-        self._lines, self._idle = lines, idle
+    def __init__(
+        self,
+        lines: set[Line],
+        idle: dict[Line, None],
+        number: int = 0,
+        stray: Callable[[Line, str], None] = lambda line, why: None,
+    ) -> None:
+        self._lines, self._idle, self.number, self._stray = lines, idle, number, stray
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._reply: Reply | None = None
@@ -53,11 +77,19 @@ class Line(asyncio.Protocol):
         self._informational = False
         self.usable, self.used_at = True, 0.0
         self.last_id: str | None = None
-        self.last_text = 0
+        self.last_text = self.turns = self.proven = self.sent = 0
+        self.out = self.closing = False
+        self.due_at = FIRST_CHECK
+
+    @property
+    def unproven(self) -> bool:
+        """Return whether it gave answers that may be those to other requests; its first one cannot be."""
+        return self.turns > 1 and self.turns > self.proven
 
     def send(self, request: bytes, reply: Reply) -> None:
         """Writes a whole request; what comes back goes to `reply`."""
         self._reply = reply
+        self.sent += 1
         if self._transport is None or not self.usable:
             reply.fail(Disconnected("the connection was closed before the request was sent"))
         else:
@@ -84,10 +116,11 @@ class Line(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         reply = self._reply
         if reply is None:
+            if self.sent and self.usable and not data.startswith(_GOODBYE):
+                self._stray(self, "bytes came that nobody asked for")
             self.abort()
             return
-        if reply.heard_at != math.inf:
-            reply.heard_at = time.monotonic()
+        reply.read_at = time.monotonic()
         reply.received += len(data)
         reply.idle += len(data)
         try:
@@ -131,6 +164,7 @@ class Line(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._head, self._head_size, self._informational = {}, 0, False
         if self._reply is None or self._reply.whole:
+            self._stray(self, "a second message came behind a whole answer")
             self.usable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -157,6 +191,7 @@ class Line(asyncio.Protocol):
                 head.get(b"content-type", ""),
                 head.get(b"retry-after"),
                 head.get(b"content-encoding", "").strip().lower().removeprefix("identity"),
+                head.get(_REQUEST_ID),
             )
 
     def on_body(self, piece: bytes) -> None:
@@ -169,9 +204,11 @@ class Line(asyncio.Protocol):
         if reply is None or reply.whole or self._informational:
             return
         if not self._parser.should_keep_alive():
-            self.usable = False
+            self.usable, self.closing = False, True
         reply.finish()
 
     def _refuse(self, reply: Reply, why: str) -> None:
+        if reply.whole:
+            self._stray(self, "bytes came behind a whole answer")
         self.usable = False
         reply.fail(BadHttp(f"no HTTP answer: {why}"))

@@ -38,6 +38,7 @@ class _Entry(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
+    index: int | None = 0
     finish_reason: str | None = None
     logprobs: _Listed | None = None
     prompt_logprobs: list[dict[str, _Entry] | None] | None = None
@@ -54,6 +55,7 @@ _read = msgspec.json.Decoder(_Body).decode
 
 def decode(body: bytes, content_type: str, prompt: str) -> Said:
     """What a whole 2xx body says of a prompt. Raises InvalidResponse when it does not say all of it."""
+    body = body.removeprefix(wire.BOM)
     try:
         wire.refuse_error(wire.read_body(body), body)
         parsed = _read(body)
@@ -61,7 +63,7 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
         raise InvalidResponse(f"no log-probabilities ({content_type or 'no content type'})", body) from error
     if not parsed.choices:
         raise InvalidResponse("no choices in the answer", body)
-    choice, usage = parsed.choices[0], wire.usage(parsed.usage)
+    choice, usage = wire.first_choice(parsed.choices, body), wire.usage(parsed.usage)
     generated = choice.prompt_logprobs is None
     values, tokens, offsets = _entries(choice)
     expected = usage.prompt_tokens

@@ -41,7 +41,7 @@ SAMPLE, STALL = "sample", "stall"
 
 
 class Patience:
-    """Cancels the task of a wait that lasts longer than `sample_s`, or hears nothing for `stall_s`, in seconds.
+    """Cancels the task of a wait that lasts longer than `sample_s`, or hears no data for `stall_s`, in seconds.
 
     While `held`, silence cuts off nothing: somebody finds out whether the endpoint as a whole is silent.
     """
@@ -78,7 +78,7 @@ class Patience:
             self._hear(reply, now)
 
     def heard_at(self) -> float:
-        """When the endpoint sent a byte last (monotonic clock)."""
+        """Time of the last data from the endpoint (monotonic clock)."""
         now = time.monotonic()
         for wait in self._waits:
             if wait.reply is not None:
@@ -86,7 +86,7 @@ class Patience:
         return self._heard_at
 
     def silent_s(self) -> float:
-        """Seconds without a byte for any wait, as far as one was expected all the time; 0 when none is."""
+        """Seconds without data for any wait, as far as one was expected all the time; 0 when none is."""
         return time.monotonic() - max(self._began_at, self.heard_at()) if self._expecting else 0.0
 
     def heard(self) -> None:
@@ -94,7 +94,7 @@ class Patience:
         self._heard_at = time.monotonic()
 
     def _hear(self, reply: Reply, now: float) -> None:
-        if reply.received:
+        if reply.status:
             self._heard_at = max(self._heard_at, min(reply.heard_at, now))
 
     def end(self, wait: Wait) -> None:

@@ -13,6 +13,8 @@ from urllib.parse import quote, unquote, urlsplit
 import aiohappyeyeballs
 
 from serve_eval.client.line import Line
+from serve_eval.client.reply import Reply
+from serve_eval.client.steps import IDLE_S, Steps
 from serve_eval.client.tunnel import Tunnel
 from serve_eval.errors import PlanError
 
@@ -80,12 +82,19 @@ class Pool:
         self._connect_timeout_s = connect_timeout_s
         tls = self.target.tls or ca_bundle is not None or (self.proxy is not None and self.proxy.tls)
         self._ssl = _ssl_context(ca_bundle) if tls else None
-        self._addresses: Sequence[aiohappyeyeballs.AddrInfoType] = ()
+        self._addresses: Sequence[aiohappyeyeballs.AddrInfoType]
         self._resolved_at, self._turn = 0.0, 0
         self._lookup: asyncio.Task[None] | None = None
         self._closed, self._hasty = False, 0
         self._idle: dict[Line, None] = {}
+        self._opened = 0
         self.lines: set[Line] = set()
+        self.steps: Steps
+
+    @property
+    def first(self) -> Address:
+        """The address that connections are made to: the target, or the proxy before it."""
+        return self.proxy or self.target
 
     def head(self, method: str, path: str, headers: dict[str, str]) -> bytes:
         """The beginning of a request for a path of the target."""
@@ -103,13 +112,14 @@ class Pool:
 
     def idle(self) -> Line | None:
         """The connection that was used last of those that are free and good, if there is one."""
+        if not self.steps.keeps:
+            self._retire_all()
+            return None
         while self._idle:
             line, _ = self._idle.popitem()
             if time.monotonic() - line.used_at > KEEPALIVE_S:
-                line.abort()
-                for older in self._idle:
-                    older.abort()
-                self._idle.clear()
+                self.retire(line)
+                self._retire_all()
             elif line.usable:
                 return line
         return None
@@ -121,17 +131,67 @@ class Pool:
     def keep(self, line: Line, now: float, *, used: bool = False) -> None:
         """Takes back a connection whose reply was had whole, unless the server closes such behind its answers without
         saying so. `used`: the reply was not the first on it."""
+        line.turns += 1
         if used:
             self._hasty = 0
-        if line.usable and not self._closed and self._hasty < HASTY:
+        steps = self.steps
+        if line.usable and steps.keeps and not self._closed and self._hasty < HASTY:
             line.rest(now)
+            if steps.most and steps.due(line):
+                self.retire(line)
+            elif line.turns >= line.due_at:
+                steps.check(line, self._free)
+            else:
+                self._idle[line] = None
+            return
+        if line.closing:
+            steps.closed(line)
+        self.retire(line)
+
+    def retire(self, line: Line, unwanted: Reply | None = None) -> None:
+        """Gives a connection up, after a last check where its answers need one. What is still to come of an `unwanted`
+        reply is waited for."""
+        if line.usable and line.unproven and not self._closed and self.steps.listener is not None:
+            if unwanted is None:
+                line.rest(time.monotonic())
+            else:
+                unwanted.discard(asyncio.get_running_loop().create_future())
+            self.steps.check(line, Line.abort, unwanted)
+        else:
+            line.abort()
+
+    async def settle(self) -> None:
+        """Checks what is idle, and waits for all checks; connections in use stay unproven."""
+        self._check_idle(0.0)
+        await self.steps.settle()
+
+    async def watch(self) -> None:
+        """Run until cancelled. Checks connections that have become idle, before the server closes them."""
+        while True:
+            await asyncio.sleep(IDLE_S)
+            self._check_idle(IDLE_S)
+
+    def _check_idle(self, idle_s: float) -> None:
+        now = time.monotonic()
+        for line in [line for line in self._idle if line.unproven and now - line.used_at >= idle_s]:
+            del self._idle[line]
+            self.steps.check(line, self._free)
+
+    def _free(self, line: Line) -> None:
+        """A connection was checked and can be used again."""
+        if self.steps.keeps and not self._closed:
+            line.used_at = time.monotonic()
             self._idle[line] = None
         else:
             line.abort()
 
+    def _retire_all(self) -> None:
+        while self._idle:
+            self.retire(self._idle.popitem()[0])
+
     async def open(self) -> Line:
         """A new connection. Raises CannotConnect, TimeoutError, and what Tunnel.ask does."""
-        first = self.proxy or self.target
+        first = self.first
         if self._closed:
             raise CannotConnect(first, ConnectionAbortedError("the client was closed"), may_pass=False)
         try:
@@ -147,6 +207,7 @@ class Pool:
     async def close(self) -> None:
         """Ends all connections; what waits for one of them ends, and no new one is made."""
         self._closed = True
+        self.steps.close()
         for line in tuple(self.lines):
             line.abort()
         for _ in range(TURNS_TO_CLOSE):
@@ -197,7 +258,8 @@ class Pool:
         return line
 
     def _line(self) -> Line:
-        return Line(self.lines, self._idle)
+        self._opened += 1
+        return Line(self.lines, self._idle, self._opened, self.steps.stray)
 
     async def _resolve(self, address: Address) -> Sequence[aiohappyeyeballs.AddrInfoType]:
         """The addresses of a name, each connection's beginning with another; one look-up serves all who wait."""

@@ -51,9 +51,11 @@ def _length_ignored(client: Client, chat: bool, asked: int, given: int) -> Endpo
 
 async def refuse(client: Client, failure: Failure, *, chat: bool, extra: Mapping[str, object]) -> NoReturn:
     """Raises EndpointError for a short request that failed, with what to do about it."""
-    served = await client.models() if failure.kind is FailureKind.HTTP_ERROR else []
+    listed = await client.models() if failure.kind is FailureKind.HTTP_ERROR else []
+    served = [] if isinstance(listed, Failure) else listed
     address = client.endpoint.base_url + (CHAT_COMPLETIONS if chat else COMPLETIONS)
-    hint = _refused_field(failure, client, extra) or _hint(failure, client.endpoint.model, served, chat)
+    hint = await _misunderstood(client, failure)
+    hint = hint or _refused_field(failure, client, extra) or _hint(failure, client, served, chat)
     raise EndpointError(f"{address} does not answer a short request: {failure.message}", hint=hint)
 
 
@@ -64,8 +66,13 @@ def short(*, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) 
 
 
 async def discover_model(client: Client) -> str:
-    """The one model that the endpoint serves. Raises EndpointError when there is none to be seen, or several."""
-    served = await client.models()
+    """The one model that the endpoint serves. Raises EndpointError when there is none to be seen, or several, with the
+    status where its list is refused."""
+    served, address = await client.models(), f"{client.endpoint.base_url}/models"
+    if isinstance(served, Failure):
+        hint = await _misunderstood(client, served) or _unlisted(client, served)
+        told = "does not list the models" if served.kind is FailureKind.HTTP_ERROR else "does not answer"
+        raise EndpointError(f"{address} {told}: {served.message}", hint=hint)
     if len(served) == 1:
         return served[0]
     if served:
@@ -73,9 +80,39 @@ async def discover_model(client: Client) -> str:
             f"the endpoint serves {len(served)} models: {', '.join(served)}", hint="Choose one: --model."
         )
     raise EndpointError(
-        f"{client.endpoint.base_url}/models lists no model",
+        f"{address} lists no model",
         hint="A disaggregated orchestrator lists none: give the name with --model. Or is the path of the URL wrong?",
     )
+
+
+async def _misunderstood(client: Client, failure: Failure) -> str:
+    """Return a hint where one side speaks http and the other https; else an empty text."""
+    odd = failure.kind in (FailureKind.DISCONNECTED, FailureKind.INVALID_RESPONSE, FailureKind.TIMEOUT)
+    return await client.other_scheme() if odd or failure.status == 400 else ""
+
+
+def _unlisted(client: Client, failure: Failure) -> str:
+    """Return a hint for an endpoint that does not say which model it serves."""
+    match failure.status:
+        case 401 | 403:
+            return key_advice(client)
+        case 404 | 405:
+            return "A disaggregated orchestrator lists none: name it with --model. Or is the path of the URL wrong?"
+        case 429:
+            return "It limits requests: try again later, or name the model with --model."
+        case 503:
+            return "A server that still loads its model may answer so: try again later, or name the model with --model."
+        case None:
+            return _hint(failure, client, (), chat=False)
+        case _:
+            return "Name the model with --model; the server's log may say more."
+
+
+def key_advice(client: Client) -> str:
+    """Return a hint for a 401 or a 403."""
+    if client.sends_key:
+        return "It refuses the key that was sent: look into OPENAI_API_KEY, or the variable that --api-key-env names."
+    return "No key was sent: put it into OPENAI_API_KEY, or name another variable with --api-key-env."
 
 
 def _refused_field(failure: Failure, client: Client, extra: Iterable[str]) -> str:
@@ -101,7 +138,8 @@ def _refused_field(failure: Failure, client: Client, extra: Iterable[str]) -> st
     return ""
 
 
-def _hint(failure: Failure, model: str | None, served: Collection[str], chat: bool) -> str:
+def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool) -> str:
+    model = client.endpoint.model
     if failure.kind is FailureKind.DISCONNECTED:
         return UNREACHABLE_HINT
     if failure.kind is FailureKind.INVALID_RESPONSE:
@@ -109,7 +147,7 @@ def _hint(failure: Failure, model: str | None, served: Collection[str], chat: bo
     if failure.kind is FailureKind.TIMEOUT:
         return "The server accepts connections but does not answer; see its log."
     if failure.status in (401, 403):
-        return "Put the key into OPENAI_API_KEY, or name another variable with --api-key-env."
+        return key_advice(client)
     if served and model not in served:
         return f"The endpoint does not list the model {model!r}.{nearest(model or '', served)}"
     if failure.status == 404:

@@ -35,12 +35,16 @@ class Reply:
 
     `status` is 0 until the head has come. `content` holds the body, but that of an event stream is fed to `stream` as
     it comes, unless it is wanted `raw`. `received` counts bytes with their framing, of which `most` may come, and
-    `idle` those since the last of the body. `heard_at` is when the last byte came (monotonic clock; infinity: none is
-    expected any more). `whole`: the message ended, so that its connection can be used again.
+    `idle` those since the last of the body. `read_at` is when the last byte came, `heard_at` when the last data did
+    (monotonic clock; infinity: none is expected any more): the head, and of an event stream chunks with a choice, else
+    what is not blank. Comments, empty events and spaces keep a connection open and are no sign of an answer.
+    `whole`: the message ended, so that its connection can be used again. `request_id` is the header X-Request-ID that
+    came back.
     """
 
     __slots__ = (
         "_body",
+        "_heard_at",
         "_limit",
         "_raw",
         "_size",
@@ -49,10 +53,11 @@ class Reply:
         "content_type",
         "ended",
         "error",
-        "heard_at",
         "idle",
         "most",
+        "read_at",
         "received",
+        "request_id",
         "retry_after",
         "status",
         "stream",
@@ -61,12 +66,14 @@ class Reply:
     )
 
     def __init__(self, ended: asyncio.Future[None], *, limit: int, now: float, raw: bool = False) -> None:
-        self.ended, self._limit, self._raw, self.heard_at = ended, limit, raw, now
+        self.ended, self._limit, self._raw, self.read_at = ended, limit, raw, now
+        self._heard_at = now
         self.most = FRAMING * limit + MIN_FRAMING
         self.error: Exception | None = None
         self.status = self.received = self.idle = self._size = 0
         self.content_type = ""
         self.retry_after: str | None = None
+        self.request_id: str | None = None
         self.until_close = self.whole = False
         self.stream: StreamedAnswer | None = None
         self._body: bytes | bytearray = b""
@@ -77,9 +84,21 @@ class Reply:
     def content(self) -> bytes:
         return bytes(self._body)
 
-    def begin(self, status: int, content_type: str, retry_after: str | None, encoding: str) -> None:
+    @property
+    def heard_at(self) -> float:
+        return self._heard_at if self.stream is None else max(self._heard_at, self.stream.heard_at)
+
+    def begin(
+        self,
+        status: int,
+        content_type: str,
+        retry_after: str | None,
+        encoding: str,
+        request_id: str | None = None,
+    ) -> None:
         """The head has come."""
         self.status, self.content_type, self.retry_after = status, content_type, retry_after
+        self.request_id, self._heard_at = request_id, self.read_at
         if encoding:
             try:
                 self._unpack = _Unpacked(encoding)
@@ -104,6 +123,8 @@ class Reply:
         if self._size > self._limit:
             self.too_large()
         elif stream is None:
+            if not piece.isspace():
+                self._heard_at = self.read_at
             if not self._body:
                 self._body = piece
             elif isinstance(self._body, bytearray):
@@ -112,7 +133,7 @@ class Reply:
                 self._body = bytearray(self._body) + piece
         elif not stream.done:
             try:
-                stream.feed(piece, self.heard_at)
+                stream.feed(piece, self.read_at)
             except InvalidResponse as error:
                 self.fail(error)
 
@@ -128,8 +149,8 @@ class Reply:
         stream = self.stream
         if stream is None or not (stream.complete or stream.done) or self.ended.done():
             return
-        if stream.done and self.heard_at != math.inf:
-            self.heard_at = math.inf
+        if stream.done and self._heard_at != math.inf:
+            self._heard_at = math.inf
             self._settle_in(AFTER_DONE_S)
         elif self._timer is None:
             self._settle_in(AFTER_FINISH_S)
@@ -141,6 +162,12 @@ class Reply:
         if self._unpack is not None and not self._unpack.at_end and self._size and not complete:
             self.fail(InvalidResponse("the packed body is cut"))
         else:
+            self.settle()
+
+    def discard(self, ended: asyncio.Future[None]) -> None:
+        """Nobody wants the rest; `ended` is done when it has come."""
+        self.ended, self.stream, self._unpack, self._body = ended, None, None, b""
+        if self.whole:
             self.settle()
 
     def settle(self) -> None:

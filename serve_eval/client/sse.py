@@ -6,6 +6,9 @@ HTML, section "Server-sent events"), and a piece may end anywhere, also inside a
 
 from __future__ import annotations
 
+BOM = b"\xef\xbb\xbf"
+"""May stand before a stream."""
+
 
 class EventLines:
     """Feeds on bytes and gives the payloads of the `data:` lines that they complete."""
@@ -57,4 +60,6 @@ def _payload(line: bytes) -> bytes | None:
     """What a `data:` line holds, b"" for a blank line, None for any other."""
     if line[:5] == b"data:":
         return line[5:].strip()
+    if line[:3] == BOM:
+        return _payload(line[3:])
     return b"" if not line.strip() else None

@@ -17,13 +17,14 @@ class StreamedAnswer:
 
     `done`: [DONE] was read and nothing further counts. `complete`: a finish_reason was read, so that the answer is
     whole however the stream ends. `first_at` and `last_at` are the times of the first and the last token, None without
-    any.
+    any; `heard_at` that of the last chunk with a choice, a token or not, 0 without any.
     """
 
     def __init__(self) -> None:
         self.done = self.complete = False
         self.first_at: float | None = None
         self.last_at: float | None = None
+        self.heard_at = 0.0
         self._lines = EventLines()
         self._unfinished = b""  # data lines of one event whose JSON goes on in the next line
         self._lines_of_it = 0
@@ -37,6 +38,9 @@ class StreamedAnswer:
         self._usage: object = None
         self._chunks = 0
         self._id: str | None = None
+        self._last_id: object = None
+        self._ids: set[str] = set()
+        self._one_id = False
 
     def feed(self, data: bytes, now: float) -> None:
         """Raises InvalidResponse for what is no chunk of an answer, an error object above all."""
@@ -94,20 +98,41 @@ class StreamedAnswer:
             self._usage = parsed.usage
         if self._id is None:
             self._id = wire.answer_id(parsed.id)
-        for choice in parsed.choices or ():
+        if not parsed.choices:
+            return
+        self.heard_at = now
+        for choice in parsed.choices:
             if not choice.index:
                 self._chunks += 1
                 if choice.delta is not None:
-                    self._append(choice.delta, now)
-                elif choice.text:
-                    self._text.append(choice.text)
+                    told = self._append(choice.delta, now)
+                elif told := bool(choice.text):
+                    self._text.append(choice.text or "")
                     self._token(now)
+                if told and self.complete:  # to pass it over would score what two answers gave together before it
+                    raise InvalidResponse("the answer goes on behind its finish_reason")
+                if (told or choice.finish_reason) and not (self._one_id and parsed.id == self._last_id):
+                    self._see_id(parsed.id)
                 if choice.finish_reason:
                     self._finish, self.complete = choice.finish_reason, True
                     self._stop = wire.stop_string(choice.stop_reason)
                     self._tokens_per_step = wire.tokens_per_step(choice.avg_decoded_tokens_per_iter)
 
-    def _append(self, delta: Delta, now: float) -> None:
+    def _see_id(self, told: object) -> None:
+        """Pieces of one answer have one id, or each its own (trtllm-serve did so). Raises InvalidResponse for ids of
+        several answers."""
+        if not told:
+            return
+        name = told if isinstance(told, str) else repr(told)
+        if told == self._last_id and len(self._ids) == 1:
+            self._one_id = True
+        elif self._one_id or name in self._ids:
+            raise InvalidResponse("the pieces of several answers, as their ids tell, in one stream")
+        self._ids.add(name)
+        self._last_id = told
+
+    def _append(self, delta: Delta, now: float) -> bool:
+        """Return whether a piece has any content."""
         thought = delta.reasoning_content or delta.reasoning
         if delta.content:
             self._text.append(delta.content)
@@ -119,6 +144,8 @@ class StreamedAnswer:
             self._calls.add(delta.tool_calls)
         if delta.content or thought or delta.tool_calls:
             self._token(now)
+            return True
+        return bool(delta.refusal)
 
     def _token(self, now: float) -> None:
         self.last_at = now

@@ -7,8 +7,8 @@ without one is an `InvalidResponse`, never an empty text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -97,6 +97,8 @@ class Body(msgspec.Struct):
     object: Any = None
 
 
+BOM = b"\xef\xbb\xbf"
+"""Stands before the JSON of some servers."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
 read_body = msgspec.json.Decoder(Body).decode
@@ -143,20 +145,21 @@ def encode(
 def decode(body: bytes, content_type: str) -> Said:
     """What a whole 2xx body says. Raises InvalidResponse when it holds no answer."""
     try:
-        parsed = read_body(body)
+        parsed = read_body(body.removeprefix(BOM))
     except UNREADABLE as error:
         raise InvalidResponse(f"not an OpenAI answer ({content_type or 'no content type'})", body) from error
     refuse_error(parsed, body)
     if not parsed.choices:
         raise InvalidResponse("no choices in the answer", body)
-    choice = parsed.choices[0]
+    choice = first_choice(parsed.choices, body)
     message = choice.message
     text = choice.text if message is None else message.content
     calls = ToolCalls()
     if message is not None and message.tool_calls:
         calls.add(message.tool_calls)
-    if not choice.finish_reason and not text and not calls:
-        raise InvalidResponse("neither a text nor a finish_reason", body)
+    if not choice.finish_reason:
+        why = "no finish_reason, so that nothing tells whether the answer is whole"
+        raise InvalidResponse(why if text or calls else "neither a text nor a finish_reason", body)
     said = Said(
         id=answer_id(parsed.id),
         text=text or "",
@@ -169,6 +172,24 @@ def decode(body: bytes, content_type: str) -> Said:
     if message is not None:
         said.reasoning, said.refusal = message.reasoning_content or message.reasoning, message.refusal
     return said
+
+
+class _Indexed(Protocol):
+    @property
+    def index(self) -> int | None: ...
+
+
+_Kind = TypeVar("_Kind", bound=_Indexed)
+
+
+def first_choice(choices: Sequence[_Kind], body: bytes) -> _Kind:
+    """The choice with the index 0 or none, wherever it stands. Raises InvalidResponse unless there is one such."""
+    if len(choices) == 1 and not choices[0].index:
+        return choices[0]
+    found = [choice for choice in choices if not choice.index]
+    if len(found) != 1:
+        raise InvalidResponse(f"{len(found) or 'no'} choices with the index 0 in the answer", body)
+    return found[0]
 
 
 def refuse_error(parsed: Body, body: bytes) -> None:

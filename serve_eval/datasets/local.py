@@ -77,23 +77,37 @@ def find_folder(source: Source, roots: DataRoots, markers: Sequence[str]) -> Pat
             return folder
     if roots.allow_hub and source.hub is not None:
         return download(source.hub)
-    places = "".join(f"\n  {folder}" for folder in searched) or " nowhere: no dataset root is set"
+    looked = f"Looked for {_few(markers)} in:" + "".join(f"\n  {folder}" for folder in searched)
+    if not searched:
+        looked = f"Looked nowhere for {_few(markers)}: no dataset root is set"
     raise DatasetError(
-        f"the data set {source.name} was not found. Looked for {' or '.join(markers)} in:{places}", hint=advice(source)
+        f"the data set {source.name} was not found",
+        hint=f"{advice(source)}\n{looked}",
     )
 
 
 def advice(source: Source) -> str:
-    """How to get a data set."""
-    hub = (
-        f", or use --allow-hub to download {source.hub.repository} from the Hugging Face hub (needs serve-eval[hub])"
-        if source.hub
-        else ""
+    """Return the ways to get a data set, one per line and the shortest first."""
+    from serve_eval.datasets.known import KNOWN  # which is made of what this file defines
+
+    name = next((name for name, known in KNOWN.items() if known == source), None)
+    lines = []
+    if name is not None and (source.urls or source.hub):
+        lines.append(f"Fetch it: serve-eval datasets fetch {name} --to DIR, then add --dataset-root DIR.")
+    if source.hub:
+        lines.append(f"Or --allow-hub downloads {source.hub.repository} from the Hugging Face hub (extra: hub).")
+    lines.append(
+        f"{'Or put' if lines else 'Put'} a copy from {source.homepage} into <root>/{source.folders[-1]} and name the "
+        "root with --dataset-root, SERVE_EVAL_DATASET_ROOT or LLM_MODELS_ROOT."
     )
-    return (
-        f"Put a copy from {source.homepage} into <root>/{source.folders[-1]} and name the root with --dataset-root, "
-        f"SERVE_EVAL_DATASET_ROOT or LLM_MODELS_ROOT, or fetch it with `serve-eval datasets fetch`{hub}."
-    )
+    return "\n".join(lines)
+
+
+def _few(names: Sequence[str], most: int = 3) -> str:
+    """The first of some names of files, and how many more there are."""
+    if len(names) <= most + 1:
+        return " or ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +158,7 @@ def find_split(source: Source, folder: Path, split: str, subfolders: Iterable[st
         if found:
             return read_file(found[0])
     raise DatasetError(
-        f"{source.name} is incomplete: {folder} has no file for the split {split!r} (looked for {', '.join(markers)})",
+        f"{source.name} is incomplete: {folder} has no file for the split {split!r} (looked for {_few(markers)})",
         hint=advice(source),
     )
 

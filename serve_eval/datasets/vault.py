@@ -46,6 +46,12 @@ def folder_of(source: Source, root: Path) -> Path:
     return root / source.folders[-1]
 
 
+def where(source: Source, root: Path) -> Path:
+    """Where a set is below a root, by the names under which copies are kept; where none is, where it is put."""
+    places = (root / name for name in source.folders)
+    return next((place for place in places if place.is_dir()), folder_of(source, root))
+
+
 def get_url(url: str, target: Path) -> None:
     """Downloads one file. Raises DatasetError; HF_HUB_OFFLINE forbids it as it does the hub."""
     import httpx

@@ -19,6 +19,7 @@ from serve_eval.schema import (
     HOLDOUT,
     Attempt,
     Failure,
+    FailureKind,
     Outcome,
     Plan,
     Report,
@@ -99,6 +100,12 @@ class TaskEvidence:
     @property
     def missing(self) -> list[Asked]:
         return [one for one in self.asked if one.response is None]
+
+    @property
+    def unscored(self) -> int:
+        """Number of answers without a score: they count as missing too."""
+        failures = {} if self.report is None else self.report.result.failures
+        return sum(failures.get(kind, 0) for kind in (FailureKind.SCORER_ERROR, FailureKind.JUDGE_ERROR))
 
     @property
     def lost(self) -> list[Asked]:
@@ -182,7 +189,7 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
             secret = hidden[name]
             asked = [replace(one, shown=secret is not None and base_of(one.id) not in secret) for one in asked]
         one = TaskEvidence(
-            name=name, fingerprint=fingerprint, repeats=plan.repeats, asked=tuple(asked), report=told.get(name)
+            name=name, fingerprint=fingerprint, repeats=plan.times(name), asked=tuple(asked), report=told.get(name)
         )
         tasks.append(one)
     return Evidence(

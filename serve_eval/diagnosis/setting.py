@@ -12,6 +12,9 @@ from serve_eval.endpoint import RETRIES
 from serve_eval.preparation import DATASET, OTHER_DATA
 from serve_eval.schema import VerdictOutcome
 
+_MOST_ERRORS = 3
+"""Errors of a scorer that are told, the most frequent first."""
+
 
 def protocol(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """The reference was taken under another protocol, which was allowed."""
@@ -52,7 +55,7 @@ def too_few(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         return
     verdict, planned = task.report.verdict, task.report.result.planned
     more = [] if run.plan.limit is None else [f"without --limit {run.plan.limit}"]
-    more += [f"--repeats {2 * run.plan.repeats}", f"--set {task.name}.num_samples=N"]
+    more += [f"--repeats {2 * task.repeats}", f"--set {task.name}.num_samples=N"]
     told = f"nothing is missing, and {planned} samples leave it open"
     if verdict.paired is not None and verdict.paired.lower is not None:
         told += f": a drop of up to {max(0.0, -verdict.paired.lower):.2f} points is not excluded, and "
@@ -78,6 +81,20 @@ def missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         lost=len(task.lost),
         task=task.name,
     )
+
+
+def unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+    """The scorer raised or took too long: these answers are there, and count as missing."""
+    for error in () if task.report is None else task.report.result.scorer_errors[:_MOST_ERRORS]:
+        yield Finding(
+            rule="scorer_error",
+            told=f"{error.line}; once the scorer is mended, nothing has to be asked again",
+            change=(f"serve-eval run --resume {run.place}", "--scorer-timeout S"),
+            count=error.count,
+            of=len(task.asked),
+            lost=len(task.lost),
+            task=task.name,
+        )
 
 
 def unsupported(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:

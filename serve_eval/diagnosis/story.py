@@ -40,6 +40,7 @@ TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = 
     setting.unsupported,
     setting.too_few,
     setting.missing,
+    setting.unscored,
 )
 RUN_RULES: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
     unanswered.unfinished,
@@ -138,7 +139,7 @@ def _diagnosed(label: str, evidence: Evidence) -> DiagnosedRun:
             threshold=None if task.report is None else task.report.verdict.threshold,
             asked=len(task.asked),
             wrong=sum(one.bad for one in task.asked),
-            missing=len(task.missing),
+            missing=len(task.missing) + task.unscored,
         )
         for task in evidence.tasks
     )

@@ -36,6 +36,13 @@ from serve_eval.stats.availability import failure_rate_upper
 LATE_S = 0.1
 """Lateness of our own event loop from which on the measured times are not trusted without a word."""
 
+SHOWN_ERRORS = 3
+"""Different errors of a task's scorer that are shown."""
+MENDED = (
+    "when the scorer is mended: serve-eval run --resume RUN scores these answers, and asks nothing for them; "
+    "--scorer-timeout gives it more time"
+)
+
 _STYLES = {
     VerdictOutcome.PASS: "bold green",
     VerdictOutcome.FAIL: "bold red",
@@ -157,11 +164,20 @@ def _explain(task: TaskReport, console: Console) -> None:
         )
     if result.failures:
         kinds = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())
-        bound, lost = "", result.failed - result.failures.get(FailureKind.JUDGE_ERROR, 0)
+        unscored = sum(result.failures.get(kind, 0) for kind in (FailureKind.JUDGE_ERROR, FailureKind.SCORER_ERROR))
+        bound, lost = "", result.failed - unscored
         if lost and not result.spared:
             most = failure_rate_upper(lost, result.planned)
             bound = f"; at 95 % confidence at most {most:.2%} of such requests fail"
         say(console, f"{name}: failures: {kinds}{bound}")
+    for error in result.scorer_errors[:SHOWN_ERRORS]:
+        say(console, f"{name}: {FailureKind.SCORER_ERROR}: {error.line}")
+    if len(result.scorer_errors) > SHOWN_ERRORS:
+        say(console, f"{name}: {len(result.scorer_errors) - SHOWN_ERRORS} more of the scorer's errors: report.json")
+    if result.scorer_errors:
+        say(console, f"{name}: {MENDED}")
+    for line in result.hook_errors:
+        say(console, f"{name}: left out of the figures: {line}")
     say(console, f"{name}: {_traffic(task)}")
     if task.traffic.acceptance is not None:
         say(console, f"{name}: {_acceptance(task.traffic.acceptance, verdict.acceptance)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
@@ -12,12 +13,13 @@ NOTHING = object()
 """What is found where no JSON is: `null` is JSON."""
 
 
-def found_in(text: str, *, fenced: bool = True) -> Any:
-    """The JSON that a text is, or that the last of its fenced blocks with JSON holds; NOTHING where there is none."""
+def found_in(text: str, *, fenced: bool = True, parse_float: Callable[[str], float] | None = None) -> Any:
+    """The JSON that a text is, or that the last of its fenced blocks with JSON holds; NOTHING where there is none.
+    `parse_float` as of json.loads."""
     blocks = reversed([match.group(2) for match in FENCE.finditer(text)]) if fenced else ()
     for candidate in (text, *blocks):
         try:
-            return json.loads(candidate)
+            return json.loads(candidate, parse_float=parse_float)
         except (ValueError, RecursionError):
             continue
     return NOTHING

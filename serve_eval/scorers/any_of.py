@@ -49,6 +49,7 @@ def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
         answers=answers,
         problems=problems,
         requires=by.requires,
+        scoring=by.scoring,
         decisive={"scorer": name, "options": inner, "version": by.version},
     )
 

@@ -60,7 +60,7 @@ def scorer(*, time_limit_s: float = 10.0) -> Scorer:
         wrong = f"{told[ENTRY_POINT]} = None\n" if told.get(ENTRY_POINT) else ""
         return f"```python\n{told[SOLUTION]}\n```", f"```python\n{wrong}raise NotImplementedError\n```"
 
-    return Scorer(version=1, score=score, answers=answers, problems=_problems, program=to_run)
+    return Scorer(version=1, score=score, answers=answers, problems=_problems, program=to_run, scoring="inline")
 
 
 def _told(expected: object) -> Mapping[str, object]:

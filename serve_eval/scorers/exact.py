@@ -27,4 +27,4 @@ def scorer(*, ignore_case: bool = True, ignore_punctuation: bool = True) -> Scor
     def answers(expected: object) -> tuple[str, str]:
         return text_of(expected), f"not {text_of(expected)}"
 
-    return Scorer(version=1, score=score, answers=answers, problems=problems)
+    return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from decimal import Decimal
+from functools import lru_cache, partial
 from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError
@@ -16,6 +19,8 @@ from serve_eval.scorers._json import NOTHING, found_in, is_json, same
 EXACT, VALID, PARSED = "exact", "schema_valid", "parsed"
 SCHEMA, EQUALS = "schema", "equals"
 """What a case may say of the JSON: at least one of the two."""
+DIGITS = 4000
+"""Of a number in an answer that is worked with."""
 _LITERAL = ("const", "enum", "default", "examples")
 """Words of a schema under which values stand, and no schemas."""
 
@@ -26,10 +31,11 @@ def scorer(*, fenced: bool = True) -> Scorer:
 
     def score(expected: object, response: Response) -> Score:
         wanted: Any = value_of(expected)
-        found = found_in(response.text, fenced=fenced)
+        read = partial(found_in, response.text, fenced=fenced)
+        found = read()
         if found is NOTHING:
             return Score(value=0.0, outcome=Outcome.UNPARSED, parts={EXACT: 0.0, VALID: 0.0, PARSED: 0.0})
-        valid = SCHEMA not in wanted or _is_valid(json.dumps(wanted[SCHEMA]), found)
+        valid = SCHEMA not in wanted or is_valid(json.dumps(wanted[SCHEMA]), found, read)
         exact = EQUALS not in wanted or same(found, wanted[EQUALS])
         right = valid and exact
         parts = {EXACT: float(exact), VALID: float(valid), PARSED: 1.0}
@@ -62,7 +68,7 @@ def _problems(expected: object) -> list[str]:
         check_schema(json.dumps(wanted[SCHEMA]))
     except DatasetError as error:
         return [f"{where}.{SCHEMA} is {error}"]
-    if EQUALS in wanted and not _is_valid(json.dumps(wanted[SCHEMA]), wanted[EQUALS]):
+    if EQUALS in wanted and not _surely_valid(json.dumps(wanted[SCHEMA]), wanted[EQUALS]):
         return [f"{where}.{EQUALS} is not allowed by {where}.{SCHEMA}: no answer could be right"]
     return []
 
@@ -75,11 +81,21 @@ def _example(wanted: Mapping[str, Any]) -> Any:
         found = fitting(wanted[SCHEMA])
     except (ArithmeticError, RecursionError, TypeError, ValueError):
         return NOTHING
-    return found if is_json(found) and _is_valid(json.dumps(wanted[SCHEMA]), found) else NOTHING
+    return found if is_json(found) and _surely_valid(json.dumps(wanted[SCHEMA]), found) else NOTHING
 
 
-def _is_valid(schema: str, found: Any) -> bool:
-    """Whether a value is valid; one that is too deep or too large to be looked at is not."""
+def is_valid(schema: str, found: Any, read_again: Callable[..., Any]) -> bool:
+    """Whether a value is valid under a schema. Where a number of it is too large for a float, and for the validator,
+    `read_again` reads the value once more with another `parse_float`. Raises RecursionError for a value that is too
+    deep to be looked at."""
+    validator = _validator(schema)
+    try:
+        return bool(validator.is_valid(found))
+    except (OverflowError, ValueError):
+        return bool(validator.is_valid(read_again(parse_float=_number)))
+
+
+def _surely_valid(schema: str, found: Any) -> bool:
     try:
         return bool(_validator(schema).is_valid(found))
     except (ArithmeticError, RecursionError, ValueError):
@@ -89,10 +105,9 @@ def _is_valid(schema: str, found: Any) -> bool:
 @lru_cache(maxsize=256)
 def _validator(schema: str) -> Any:
     from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
+    from jsonschema.validators import extend, validator_for
     from jsonschema_specifications import REGISTRY
-    from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import DRAFT202012
+    from referencing.jsonschema import DRAFT202012, specification_with
 
     try:
         content = json.loads(schema)
@@ -103,27 +118,81 @@ def _validator(schema: str) -> Any:
         kind = validator_for(content)
         kind.check_schema(content)
         # A registry of its own: the default one would fetch what a schema refers to.
-        registry = REGISTRY.with_resource("", DRAFT202012.create_resource(content)).crawl()
-        for reference in _references(content):
-            registry.resolver("").lookup(reference)
-    except Unresolvable as error:
-        raise DatasetError(f"not a JSON schema: it refers to {error.ref}, which is not in it") from error
+        drafted = specification_with(content.get("$schema", ""), default=DRAFT202012)
+        resource = drafted.create_resource(content)
+        address = resource.id() or ""
+        with suppress(AttributeError):  # of referencing, which cannot read some schemas of draft 3
+            registry = REGISTRY.with_resource(address, resource).crawl()
+            _check_references(content, registry.resolver(address), drafted)
     except (ValueError, SchemaError) as error:
         raise DatasetError(f"not a JSON schema: {str(error).splitlines()[0]}") from error
-    return kind(content, registry=REGISTRY)
+    words = {"uniqueItems": _unique_items, "multipleOf": _multiple_of}
+    quick: Any = extend(kind, words)  # type: ignore[no-untyped-call]
+    return quick(content, registry=REGISTRY)
 
 
-def _references(schema: object) -> Iterator[str]:
-    """What a schema refers to at any place, but within what has an address of its own."""
+def _check_references(schema: object, resolver: Any, drafted: Any) -> None:
+    """Raises DatasetError for what a schema refers to at any place and does not hold."""
+    from referencing.exceptions import Unresolvable
+
+    inner: Iterable[object] = ()
     if isinstance(schema, dict):
-        if isinstance(schema.get("$ref"), str):
-            yield schema["$ref"]
-        for name, inner in schema.items():
-            if name not in _LITERAL and not (isinstance(inner, dict) and "$id" in inner):
-                yield from _references(inner)
+        for word in ("$ref", "$dynamicRef"):
+            if isinstance(schema.get(word), str):
+                try:
+                    resolver.lookup(schema[word])
+                except Unresolvable as error:
+                    raise DatasetError(f"not a JSON schema: it refers to {schema[word]}, which is not in it") from error
+        inner = [value for name, value in schema.items() if name not in _LITERAL]
     elif isinstance(schema, list):
-        for inner in schema:
-            yield from _references(inner)
+        inner = schema
+    for one in inner:
+        within = resolver
+        if isinstance(one, dict) and isinstance(one.get("$id", one.get("id")), str) and drafted.id_of(one):
+            within = resolver.in_subresource(drafted.create_resource(one))
+        _check_references(one, within, drafted)
+
+
+def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """Validate as jsonschema does, in time that grows with the length of the list and not with its square."""
+    from jsonschema.exceptions import ValidationError
+
+    if wanted and validator.is_type(instance, "array") and len({_key(item) for item in instance}) < len(instance):
+        yield ValidationError("it has equal items")
+
+
+def _key(value: Any) -> Any:
+    """Return a hashable key, equal for equal JSON values alone: 1 and 1.0 are equal, 1 and true are not."""
+    if isinstance(value, dict):
+        return dict, frozenset((name, _key(inner)) for name, inner in value.items())
+    if isinstance(value, list):
+        return list, tuple(map(_key, value))
+    return (bool, value) if isinstance(value, bool) else value
+
+
+def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """What jsonschema says, and where it overflows what is true of the numbers as they are written."""
+    from fractions import Fraction
+
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
+
+    try:
+        yield from Draft202012Validator.VALIDATORS["multipleOf"](validator, step, instance, schema)
+    except OverflowError:
+        if (Fraction(str(instance)) / Fraction(str(step))).denominator != 1:
+            yield ValidationError("it is no multiple")
+
+
+def _number(text: str) -> float | int:
+    """A number of JSON; one that is too large for a float by all its digits. Raises OverflowError beyond DIGITS."""
+    value = float(text)
+    if not math.isinf(value):
+        return value
+    exact = Decimal(text)
+    if exact.adjusted() >= DIGITS:
+        raise OverflowError(f"a number of more than {DIGITS} digits")
+    return int(exact)
 
 
 def check_schema(schema: str) -> None:
@@ -141,7 +210,7 @@ def exact_match(text: str, target: str, schema: str) -> Score:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return Score(value=0.0, outcome=Outcome.UNPARSED, parts={EXACT: 0.0, VALID: 0.0, PARSED: 0.0})
-    valid = bool(_validator(schema).is_valid(found))
+    valid = is_valid(schema, found, partial(json.loads, text))
     exact = valid and bool(found == json.loads(target))
     parts = {EXACT: float(exact), VALID: float(valid), PARSED: 1.0}
     return Score(value=float(exact), outcome=Outcome.CORRECT if exact else Outcome.WRONG, answer=text, parts=parts)

@@ -84,6 +84,7 @@ def scorer(
         answers=answers,
         problems=wrong,
         questions=questions,
+        scoring="inline",
         decisive=msgspec.json.decode(msgspec.json.encode(decisive)),  # as a reference file gives it back
     )
 

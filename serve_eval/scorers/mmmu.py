@@ -17,9 +17,11 @@ _STATED = re.compile(r"(?i)\banswer\b(?:\s+is\b)?[*_\s:]*(?:\\boxed\{)?\(?(?-i:(
 _MARKS = ("could be ", "so ", "is ", "thus ", "therefore ", "final ", "answer ", "result ")
 _NUMBERS = (
     re.compile(r"-?\b\d{1,3}(?:,\d{3})+\b"),
-    re.compile(r"-?\d+(?:\.\d+)?e[+-]?\d+"),
-    re.compile(r"-?(?:\d+\.\d+|\.\d+|\d+\b)(?!e[+-]?\d+)(?![,\d])"),
+    re.compile(r"(?:-|(?<!\d))\d+(?:\.\d+)?e[+-]?\d+"),
+    re.compile(r"(?:(?:-|(?<!\d))(?:\d+\.\d+|\d+\b)|-?\.\d+)(?!e[+-]?\d+)(?![,\d])"),
 )
+"""The original's, but that a run of digits is tried from its first one only, which finds the same and is not quadratic.
+"""
 
 
 def choice(text: str, target: str, options: Sequence[str]) -> Score:

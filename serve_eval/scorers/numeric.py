@@ -61,7 +61,7 @@ def scorer(*, absolute: float = 0.0, relative: float = 0.0, take: Literal["last"
         wrong = target - 2 * max(absolute, relative * abs(target)) - max(1.0, abs(target))
         return f"{target!r}", f"{wrong!r}"
 
-    return Scorer(version=1, score=score, answers=answers, problems=problems)
+    return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
 
 
 def numbers_in(text: str) -> list[float]:

@@ -13,8 +13,9 @@ from serve_eval.scorers._json import found_in
 from serve_eval.scorers._words import plain
 
 PRECISION, RECALL = "precision", "recall"
-_MARKED = re.compile(r"^\s*(?:[-*+\u2022]|\(?\d{1,4}[.)])\s+(\S.*)$", re.MULTILINE)
-_BETWEEN = re.compile(r"[,;]\s+(?:and\s+)?|[,;]|\s+and\s+(?=\S+\W*$)")
+# Both read any text in time that grows with its length alone: each run of white space is tried from its start only.
+_MARKED = re.compile(r"^[^\S\n]*+(?:[-*+\u2022]|\(?\d{1,4}[.)])\s++(\S.*)$", re.MULTILINE)
+_BETWEEN = re.compile(r"[,;]\s+(?:and\s+)?|[,;]|(?<!\s)\s++and\s++(?=\S++\W*+$)")
 
 
 def scorer(*, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ignore_case: bool = True) -> Scorer:
@@ -54,7 +55,7 @@ def scorer(*, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ign
         right = json.dumps([str(item) for item in items_of(expected)])
         return right, scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")))
 
-    return Scorer(version=1, score=score, answers=answers, problems=problems)
+    return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
 
 
 def items_in(text: str) -> list[object]:

@@ -35,7 +35,7 @@ def scorer(*, ignore_case: bool = True, whole_words: bool = False) -> Scorer:
         right = ", ".join(_synonyms(str(entry))[0] for entry in items_of(expected, WORDS))
         return right, scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")))
 
-    return Scorer(version=1, score=score, answers=answers, problems=problems)
+    return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
 
 
 def _synonyms(entry: str) -> list[str]:

@@ -39,4 +39,4 @@ def scorer(*, yes: tuple[str, ...] = ("yes", "true"), no: tuple[str, ...] = ("no
         right, wrong = (yes, no) if meant(expected) else (no, yes)
         return right[0], wrong[0]
 
-    return Scorer(version=1, score=score, answers=answers, problems=problems)
+    return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")

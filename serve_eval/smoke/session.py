@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from serve_eval.client.client import Client
+from serve_eval.client.preflight import key_advice
 from serve_eval.client.reply import TooLarge
 from serve_eval.client.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError
@@ -167,14 +168,11 @@ def answered(answer: Answer) -> Answer:
     return answer
 
 
-def unauthorized(answer: Answer) -> EndpointError | None:
+def unauthorized(session: Session, answer: Answer) -> EndpointError | None:
     """What to do about a key that is missing or wrong."""
     if answer.status not in (401, 403):
         return None
-    return EndpointError(
-        f"{answer.sent.url}: {answer.told}",
-        hint="Put the key into OPENAI_API_KEY, or name another variable with --api-key-env.",
-    )
+    return EndpointError(f"{answer.sent.url}: {answer.told}", hint=key_advice(session.client))
 
 
 def _most_tokens(body: Mapping[str, Any]) -> int:

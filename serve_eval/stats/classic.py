@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import NormalDist
 
 from serve_eval.errors import ServeEvalError
 
@@ -38,9 +39,8 @@ def _quantiles(sigma: float, alpha: float, beta: float) -> tuple[float, float]:
             raise ServeEvalError(f"{name} must lie strictly between 0 and 1, not {value}")
     if not (math.isfinite(sigma) and sigma >= 0.0):
         raise ServeEvalError(f"sigma must be a finite number of points, 0 or more, not {sigma}")
-    from scipy.special import ndtri
-
-    return float(ndtri(alpha)), float(ndtri(beta))
+    normal = NormalDist()
+    return normal.inv_cdf(alpha), normal.inv_cdf(beta)
 
 
 def classic_test(

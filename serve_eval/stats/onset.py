@@ -24,6 +24,11 @@ LEAST = 20
 """Below so many requests there is nothing to compare."""
 FIRST = 50
 """So many requests say what a usual score and a usual length are, where there are more than two."""
+SHORTEST_BLOCK, LONGEST_BLOCK, BLOCK_SHARE = 256, 16_384, 64
+"""The chart is searched in blocks of one BLOCK_SHARE-th of the requests before them. The share of bad ones before a
+window hardly changes within one, so that one bound holds for all of it, and no step keeps the interpreter for long."""
+ROUNDING = 1e-6
+"""More than the error of a ratio of ten million requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +62,49 @@ def onset(bad: NDArray[numpy.bool_], alpha: float, planned: int | None = None) -
     """
     if len(bad) < LEAST:
         return None
-    import numpy
-
-    over = numpy.flatnonzero(chart(bad) > limit(planned or len(bad), alpha))
-    if not over.size:
+    noticed = passes(bad, limit(planned or len(bad), alpha))
+    if noticed is None:
         return None
-    noticed = int(over[0])
     split = _likeliest_split(bad[:noticed])
     return Onset(since=split + 1, noticed=noticed, before=float(bad[:split].mean()), after=float(bad[split:].mean()))
+
+
+def passes(bad: NDArray[numpy.bool_], over: float, since: int = 0) -> int | None:
+    """Find the first request, counted from 1, after which `chart` lies above `over`; None where there is none.
+
+    The first `since` ones are known not to be it. It draws no chart: the ratio of two shares rises with the bad ones in
+    the window and with the good ones before it, and falls with the bad ones before it. The most of the former and the
+    fewest of the latter bound all ratios of a window in a block of ends, and only where the bound lies above `over` are
+    these ratios computed.
+    """
+    import numpy
+
+    counts = numpy.concatenate([[0], numpy.cumsum(bad)])
+    start, n = since + 1, len(bad)
+    while start <= n:
+        end = min(n, start + min(max(start // BLOCK_SHARE, SHORTEST_BLOCK), LONGEST_BLOCK) - 1)
+        if (found := _passes_within(counts, start, end, over)) is not None:
+            return found
+        start = end + 1
+    return None
+
+
+def _passes_within(counts: NDArray[numpy.int64], start: int, end: int, over: float) -> int | None:
+    """The first of the numbers of requests from `start` to `end` at which the ratio of any window lies above `over`."""
+    import numpy
+
+    windows = numpy.array(_windows(end), dtype=numpy.int64)
+    firsts = numpy.maximum(windows + 1, start)  # a window has a request before it
+    pairs = zip(windows.tolist(), firsts.tolist(), strict=True)
+    most = [int((counts[first : end + 1] - counts[first - w : end + 1 - w]).max()) for w, first in pairs]
+    bounds = _gain(counts[firsts - windows], end - windows, numpy.array(most, dtype=numpy.int64), windows)
+    found = end + 1
+    for i in numpy.flatnonzero(bounds > over - ROUNDING).tolist():
+        ends = numpy.arange(firsts[i], min(end + 1, found))
+        above = numpy.flatnonzero(_ratio(counts, ends - windows[i], ends) > over)
+        if above.size:
+            found = int(ends[above[0]])
+    return found if found <= end else None
 
 
 def chart(bad: NDArray[numpy.bool_]) -> NDArray[numpy.float64]:
@@ -92,20 +132,34 @@ def latest(bad: NDArray[numpy.bool_]) -> float:
     return float(_ratio(counts, n - windows, numpy.full(len(windows), n)).max())
 
 
-def worse_than_usual(values: NDArray[numpy.float64], worst: float | None, first: int = FIRST) -> NDArray[numpy.bool_]:
-    """Find the values that are worse than usual, by the median of the `first` ones.
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The usual value of a run, by the median of its first ones; `bad` says whether it is a bad one itself."""
 
-    Lower is worse, and `worst` is the lowest value there is (None: there is none). Of right and wrong answers the wrong
-    ones are bad, whichever are more frequent.
-    """
+    value: float
+    bad: bool
+
+    def worse(self, values: NDArray[numpy.float64]) -> NDArray[numpy.bool_]:
+        """Find the values that are worse than usual."""
+        bad: NDArray[numpy.bool_] = values <= self.value if self.bad else values < self.value
+        return bad
+
+
+def usual(values: NDArray[numpy.float64], worst: float | None, first: int = FIRST) -> Usual:
+    """Settle what is usual by the `first` values. Lower is worse, and `worst` is the lowest value there is (None: there
+    is none). Of right and wrong answers the wrong ones are bad, whichever are more frequent."""
     import numpy
 
     start = values[:first]
-    usual = numpy.median(start)  # of right and wrong answers either one: the wrong ones are bad then too
-    not_lowest = worst is None or bool(usual > worst)
-    below = not_lowest if (start == usual).all() else bool((start < usual).any())  # it may be the lowest there is
-    bad: NDArray[numpy.bool_] = values < usual if below else values <= usual
-    return bad
+    median = float(numpy.median(start))  # of right and wrong answers either one: the wrong ones are bad then too
+    not_lowest = worst is None or median > worst
+    below = not_lowest if (start == median).all() else bool((start < median).any())  # it may be the lowest there is
+    return Usual(median, bad=not below)
+
+
+def worse_than_usual(values: NDArray[numpy.float64], worst: float | None, first: int = FIRST) -> NDArray[numpy.bool_]:
+    """Find the values that are worse than usual, see `usual`."""
+    return usual(values, worst, first).worse(values)
 
 
 def _likeliest_split(bad: NDArray[numpy.bool_]) -> int:
@@ -130,10 +184,16 @@ def _ratio(
     """ln of the likelihood of two shares, up to `splits` and from there to `ends`, over that of one; 0 where the second
     is not the larger."""
 
-    before, later, both = counts[splits], counts[ends] - counts[splits], counts[ends]
-    widths = ends - splits
-    gain = _likelihood(before, splits) + _likelihood(later, widths) - _likelihood(both, ends)
-    gain[later * splits <= before * widths] = 0.0
+    before = counts[splits]
+    return _gain(before, splits, counts[ends] - before, ends - splits)
+
+
+def _gain(
+    before: NDArray[numpy.int64], of: NDArray[numpy.int64], later: NDArray[numpy.int64], width: NDArray[numpy.int64]
+) -> NDArray[numpy.float64]:
+    """The same by counts: so many bad ones `before` and `later`, among `of` and `width`."""
+    gain = _likelihood(before, of) + _likelihood(later, width) - _likelihood(before + later, of + width)
+    gain[later * of <= before * width] = 0.0
     return gain
 
 

@@ -73,15 +73,17 @@ def kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | 
     living = [task for task in report.tasks if lives(task.spec.name)]
     if rerun == "all" or (living and rerun in ("changed", "version")):
         return None
-    if not same or any(task.result.failed for task in report.tasks) or not _as_they_were(run.plan, living):
+    if not same or any(task.result.failed for task in report.tasks) or not _as_they_were(run.plan, report, living):
         return None
     return report
 
 
-def _as_they_were(plan: Plan, living: Sequence[TaskReport]) -> bool:
-    """Whether the cases of a plan are those of its report."""
+def _as_they_were(plan: Plan, report: Report, living: Sequence[TaskReport]) -> bool:
+    """Return whether the cases of a plan are those of its report, and asked as often."""
     specs = {spec.name: spec for spec in plan.tasks if lives(spec.name)}
-    if set(specs) != {task.spec.name for task in living}:
+    if set(specs) != {task.spec.name for task in living} or any(
+        plan.times(task.result.task) != report.plan.times(task.result.task) for task in living
+    ):
         return False
     if not living:
         return True
@@ -108,8 +110,10 @@ def _check_same(path: Path, old: Suite, new: Suite) -> None:
 def _asked(plan: Plan, *, address: bool = False) -> Any:
     """What a plan asks, as JSON values: without how fast, how reached and where the data lies."""
     content = msgspec.json.decode(msgspec.json.encode(plan))
-    for field in {*FREE_FIELDS} - {"early_stop", "repeats"}:  # a finished run of a suite is not gone on with
+    kept = {"early_stop", "repeats", "repeats_of"}  # a finished run of a suite is not gone on with
+    for field in {*FREE_FIELDS} - kept:
         del content[field]
+    content["repeats_of"] = {name: times for name, times in content["repeats_of"].items() if not lives(name)}
     content["tasks"] = [task for task in content["tasks"] if not lives(task["name"])]  # see `_as_they_were`
     if not address and plan.launcher.name == "external":
         content["launcher"]["options"].pop("base_url", None)

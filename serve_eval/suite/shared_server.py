@@ -144,7 +144,7 @@ class SharedServer:
 
 
 async def _gone(base_url: str) -> bool:
-    """Whether nobody listens any more where a server was."""
+    """Return whether no server listens any more where a server was."""
     parts = urlsplit(base_url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

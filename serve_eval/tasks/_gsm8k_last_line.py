@@ -76,6 +76,7 @@ def last_line_task(name: str) -> Callable[..., Task]:
             load=load,
             score=score,
             answers=right_and_wrong,
+            scoring="inline",
         )
 
     return task

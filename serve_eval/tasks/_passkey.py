@@ -90,6 +90,7 @@ def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callabl
             answers=_answers,
             breakdown=by_depth,
             context_tokens=max_input,
+            scoring="inline",
         )
 
     return task

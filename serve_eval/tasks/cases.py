@@ -125,6 +125,7 @@ def task(
         breakdown=_breakdown(found.module.common.get("fields", ())),
         requires=frozenset(needs),
         failure_mode=mode,
+        scoring="inline" if all(chosen.scoring == "inline" for chosen in scorers.values()) else "apart",
     )
 
 

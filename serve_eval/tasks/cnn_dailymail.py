@@ -62,6 +62,7 @@ def task(
         load=load,
         score=score,
         answers=right_and_wrong,
+        scoring="apart",
     )
 
 

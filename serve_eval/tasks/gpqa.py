@@ -93,6 +93,7 @@ def task(
         load=load,
         score=_score,
         answers=_answers,
+        scoring="inline",
     )
 
 

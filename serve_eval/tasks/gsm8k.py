@@ -66,9 +66,10 @@ def task(
     def score(sample: Sample, response: Response) -> Score:
         target = normalise(sample.target)
         strict, flexible = extract_strict(response.text), extract_flexible(response.text)
+        right = float(strict is not None and normalise(strict) == target)
         parts = {
-            STRICT: float(strict is not None and normalise(strict) == target),
-            FLEXIBLE: float(flexible is not None and normalise(flexible) == target),
+            STRICT: right,
+            FLEXIBLE: right if flexible == strict else float(flexible is not None and normalise(flexible) == target),
         }
         if filter == "mean":
             value, answer = (parts[STRICT] + parts[FLEXIBLE]) / 2, flexible if strict is None else strict
@@ -100,4 +101,5 @@ def task(
         load=load,
         score=score,
         answers=right_and_wrong,
+        scoring="inline",
     )

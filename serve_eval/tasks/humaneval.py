@@ -119,6 +119,7 @@ def task(
         score=score,
         answers=answers,
         program=to_run if runs else None,
+        scoring="inline",
     )
 
 

@@ -99,6 +99,7 @@ def task(
         score=_score,
         answers=lambda sample: (sample.target, "null"),
         requires=frozenset() if response_format == "none" else frozenset({Need.GUIDED_DECODING}),
+        scoring="apart",
     )
 
 

@@ -13,7 +13,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from serve_eval import origins
 from serve_eval.errors import PlanError, ServeEvalError
@@ -124,7 +124,6 @@ def task(
 
     def score(sample: Sample, response: Response) -> Score:
         items, filtered = measured(documents(), sample.metadata[DOCUMENT], said(response))
-        documents().items[sample.id] = items
         if key not in items:
             raise ServeEvalError(f"lm_eval:{name}: document {sample.id} has no {called(key)}", hint=choose(name, items))
         value = _value(chosen, items[key])
@@ -141,7 +140,10 @@ def task(
         left = filtered[key[1]][0]
         found = isinstance(left, str) and left != NOTHING_FOUND
         answer = left if found else _likeliest(sample, response) if sample.choices else None
-        return Score(value=value, outcome=_outcome(value, left, in_percent=in_percent), answer=answer)
+        return Score(value=value, outcome=_outcome(value, left, in_percent=in_percent), answer=answer, kept=items)
+
+    def remember(sample: Sample, score: Score) -> None:
+        documents().items[sample.id] = cast(Mapping[Key, Any], score.kept)
 
     def secondary(scored: Scored) -> Mapping[str, float]:
         return _others(documents(), measures, key, scored)
@@ -178,6 +180,7 @@ def task(
         requires=frozenset({Need.LIKELIEST_TOKENS}) if _needs_likeliest(kind, config, measures) else frozenset(),
         judges_empty=True,
         unsafe=bool(settled.unsafe_code),
+        remember=remember,
     )
 
 

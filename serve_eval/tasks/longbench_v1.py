@@ -120,6 +120,7 @@ def task(
         answers=lambda sample: (msgspec.json.decode(sample.target, type=list[str])[0], WRONG),
         breakdown=_breakdown,
         aggregation=mean_of_means(f"mean of {len(groups)} groups", _group, _set),
+        scoring="apart",
     )
 
 

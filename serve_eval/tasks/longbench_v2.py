@@ -97,6 +97,7 @@ def task(
         answers=_answers,
         breakdown=_breakdown,
         context_tokens=min(most) // CHARS_PER_TOKEN + MAX_TOKENS if most else None,
+        scoring="inline",
     )
 
 

@@ -112,6 +112,7 @@ def task(
         answers=_answers,
         breakdown=_breakdown,
         prompt_logprobs=likelihood,
+        scoring="inline",
     )
 
 

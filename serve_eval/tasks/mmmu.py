@@ -116,6 +116,7 @@ def task(
         score=_score,
         answers=_answers,
         breakdown=_breakdown,
+        scoring="inline",
     )
 
 

@@ -43,6 +43,7 @@ def task(*, num_samples: int = 55, lines: int = 300, random_seed: int = 0) -> Ta
         score=score,
         answers=_answers,
         breakdown=by_depth,
+        scoring="inline",
     )
 
 

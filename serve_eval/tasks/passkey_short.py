@@ -52,6 +52,7 @@ def task(
         score=score,
         answers=_answers,
         breakdown=by_depth,
+        scoring="inline",
     )
 
 

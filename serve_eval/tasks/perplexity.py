@@ -82,6 +82,7 @@ def task(
         secondary=all_tokens,
         prompt_logprobs=True,
         context_tokens=max_input_tokens + 1,
+        scoring="inline",
     )
 
 

@@ -94,6 +94,7 @@ def task(
         answers=_answers,
         breakdown=_by_steps,
         prompt_logprobs=likelihood,
+        scoring="inline",
     )
 
 

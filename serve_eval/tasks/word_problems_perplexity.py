@@ -38,4 +38,5 @@ def task(*, num_samples: int = 200, random_seed: int = 0) -> Task:
         answers=answers,
         secondary=all_tokens,
         prompt_logprobs=True,
+        scoring="inline",
     )

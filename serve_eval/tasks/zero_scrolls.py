@@ -67,4 +67,5 @@ def task(
         load=load,
         score=score,
         answers=right_and_wrong,
+        scoring="apart",
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from serve_eval.canary import judging
+from serve_eval.canary import judging, pool, story
 from serve_eval.canary.judging import ACCURACY, CHECK, DOWN, FAILING, FAILURES, LEARNT, MISSES, USABLE, Rules
 from serve_eval.canary.record import Alarm, Seen, State
+from serve_eval.schema import Response, Sample, Score, Usage
 
 PROMPTS, MOST = 40, 10
 RULES = Rules(passes=3, tolerance=0.01, max_error_rate=0.05)
@@ -244,3 +246,34 @@ def test_what_is_asked_follows_from_seed_and_round_alone() -> None:
         _play(state, value, 3)
         asked.append(judging.questions_of(state, RULES, MOST))
     assert asked[0] == asked[1]
+
+
+def test_answers_that_the_scorer_cannot_judge_are_no_failed_requests_and_no_wrong_answers() -> None:
+    state = _learnt(_half_right)
+    for _ in range(60):
+        asked = judging.questions_of(state, RULES, MOST)
+        seen = Seen(
+            round=state.rounds + 1,
+            started_at="2026-01-01T00:00:00+00:00",
+            seconds=1.0,
+            asked=asked,
+            values=[None] * len(asked),
+            usable="0" * len(asked),
+            prompt_tokens=[20] * len(asked),
+            failures={},
+            unscored=len(asked),
+        )
+        assert judging.judge(state, seen, RULES) == []
+
+
+def test_a_scorer_that_raises_is_noted_of_a_round() -> None:
+    def score(sample: Sample, response: Response) -> Score:
+        raise KeyError(response.text)
+
+    asked = pool.generated(20, chat=False)
+    asked = replace(asked, task=replace(asked.task, score=score))
+    seen = Seen(round=1, started_at="", seconds=1.0, asked=[0], values=[], usable="", prompt_tokens=[], failures={})
+    response = Response(text="7", finish_reason="stop", usage=Usage(prompt_tokens=9, completion_tokens=2))
+    asyncio.run(story._note(seen, _state(), asked, 0, response, None))
+    assert (seen.values, seen.usable, seen.unscored, seen.came, seen.tokens) == ([None], "0", 1, 1, 11)
+    assert seen.first_unscored.startswith(f"{asked.samples[0].id}: KeyError: '7' (")

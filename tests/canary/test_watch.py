@@ -363,3 +363,32 @@ def _replayed(folder: Path, job: Watch, rounds: int) -> Any:
         judging.judge(fresh, seen, job.rules)
     fresh.prompt_tokens = state.prompt_tokens
     return record.plain(fresh)
+
+
+def test_a_watch_that_ends_in_its_baseline_says_that_nothing_was_judged(tmp_path: Path) -> None:
+    """However it ends; and how many rounds are wanting, at the pace of those that were."""
+    lines: list[str] = []
+
+    async def once(url: str, **more: Any) -> str:
+        lines.clear()
+        await watch(_job(url, tokens=3000, **more), tmp_path, environ={}, told=lines.append)
+        return lines[-1]
+
+    async def main(url: str) -> tuple[str, int, str, str]:
+        first = await once(url)
+        had = sum(map(len, _state(tmp_path)["answers"]))
+        going = asyncio.create_task(once(url, every_s=60.0, rounds=None))
+        while len(_rounds(tmp_path)) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        going.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await going
+        return first, had, lines[-1], await once(url, rounds=20)
+
+    first, had, cancelled, learnt = _with(Endpoint().app(), main)
+    told = "Accuracy was not judged: the baseline is at"
+    assert 0 < had < 120
+    assert first.startswith(f"{told} {100 * had // 120}% ({had} answers), and a fall is bet on once it is complete")
+    assert f"some {-(-(120 - had) // had)} rounds from here" in first
+    assert cancelled.startswith(told)
+    assert told not in learnt

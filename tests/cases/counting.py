@@ -1,4 +1,4 @@
-"""An endpoint that counts what it is asked: every chat prompt that begins with "Question"."""
+"""An endpoint that counts what it is asked: every chat prompt that begins with "Question", and every other text."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Counting:
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
+        self.continued = 0
         self.refused: set[str] = set()
         self.version = "1.0"
         self.url = ""
@@ -40,6 +41,11 @@ class Counting:
         choice = {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
         return web.json_response({"id": "x", "object": "chat.completion", "model": "m", "choices": [choice]})
 
+    async def completions(self, request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        self.continued += body["max_tokens"] > 2  # the others are asked before a run
+        return web.json_response({"choices": [{"index": 0, "text": " 1", "finish_reason": "stop"}]})
+
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
 
@@ -53,6 +59,7 @@ def counting() -> Iterator[Counting]:
     endpoint, loop, up = Counting(), asyncio.new_event_loop(), threading.Event()
     app = web.Application()
     app.router.add_post("/v1/chat/completions", endpoint.chat)
+    app.router.add_post("/v1/completions", endpoint.completions)
     app.router.add_get("/v1/models", endpoint.models)
     app.router.add_get("/version", endpoint.told_version)
     runner = web.AppRunner(app, access_log=None)

@@ -12,6 +12,8 @@ from serve_eval.errors import PlanError
 from tests.cases.counting import counting
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 fernet = pytest.importorskip("cryptography.fernet", reason="the extra holdout is not installed")
 KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="
 OTHER = "A" * 43 + "="

@@ -44,8 +44,9 @@ def test_every_module_is_a_task_asked_as_often_as_the_file_says(cases: Path) -> 
         ("cases:one", {"path": str(cases)}),
         ("cases:two", {"path": str(cases)}),
     ]
-    assert found.plan.repeats == 3
-    assert _resolve(cases=["cases.yaml"], repeats=1).plan.repeats == 1
+    assert (found.plan.repeats, found.plan.repeats_of) == (1, {"cases:one": 3, "cases:two": 3})
+    always = _resolve(cases=["cases.yaml"], repeats=1).plan
+    assert (always.repeats, always.repeats_of) == (1, {})
     again = plan.resolve(to_file(found.plan), {}, {})
     assert again.plan == found.plan
 
@@ -80,18 +81,49 @@ def test_options_are_set_by_name(cases: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "message"),
-    [(2, 3, "iterations: one run asks everything equally often, and the files say 2 at"), (None, 4, None)],
+    ("first", "second", "given", "times"),
+    [
+        (2, 3, {}, {"gsm8k": 1, "cases:one": 2, "cases:two": 3}),
+        (None, 4, {}, {"gsm8k": 1, "cases:one": 1, "cases:two": 4}),
+        # What a plan says of a task comes before its case file, and a number for all of them before both.
+        (2, 3, {"repeats": {"gsm8k": 5, "cases:two": 1}}, {"gsm8k": 5, "cases:one": 2, "cases:two": 1}),
+        (2, 3, {"repeats": 4}, {"gsm8k": 4, "cases:one": 4, "cases:two": 4}),
+        (2, 3, {"tasks": ["cases:one"]}, {"cases:one": 2}),
+    ],
 )
-def test_files_agree_on_iterations_or_a_flag_decides(
-    cases: Path, first: int | None, second: int, message: str | None
+def test_iterations_are_those_of_a_task_and_of_no_other(
+    cases: Path, first: int | None, second: int, given: dict[str, Any], times: dict[str, int]
 ) -> None:
     _write(cases, first, second)
-    if message is None:
-        assert _resolve(cases=["cases.yaml"]).plan.repeats == second
-        return
-    with pytest.raises(PlanError, match=message):
-        _resolve(cases=["cases.yaml"])
+    tasks = ["gsm8k", "cases:one", "cases:two"]
+    found = _resolve({"cases": "cases.yaml", "tasks": tasks, **given}).plan
+    assert {task.name: found.times(task.name) for task in found.tasks} == times
+    again = plan.resolve(to_file(found), {}, {}).plan
+    assert again == found
+    assert {task.name: again.times(task.name) for task in again.tasks} == times
+    flag = plan.resolve(to_file(found), {"repeats": 7}, {}).plan
+    assert {flag.times(task.name) for task in flag.tasks} == {7}
+
+
+def test_a_file_of_its_own_is_not_asked_as_often_as_another_says(cases: Path) -> None:
+    _write(cases.with_name("own.yaml"), None, None)
+    tasks = [{"cases:one": {"path": str(cases.with_name("own.yaml"))}}, "cases:two"]
+    found = _resolve({"cases": "cases.yaml", "tasks": tasks}).plan
+    assert (found.times("cases:one"), found.times("cases:two")) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("repeats", "problem"),
+    [
+        ({"gsm8k": 0}, "repeats.gsm8k: must be 1 or more"),
+        ({"gsm8": 2}, "repeats.gsm8: is not a task of this run. Did you mean 'gsm8k'?"),
+        (0, "repeats: must be 1 or more"),
+    ],
+)
+def test_repeats_that_cannot_be_meant_are_told(repeats: Any, problem: str) -> None:
+    with pytest.raises(PlanError) as error:
+        _resolve({"tasks": ["gsm8k"], "repeats": repeats})
+    assert error.value.problems == [problem]
 
 
 def test_a_module_of_which_nothing_can_be_asked_is_told_and_runs_once_its_options_say_how(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_more_modules_in_the_files_are_added_to_a_run_and_judging_again_counts_t
     more = {"case": "x", "input": {"prompt": "Question x: what is y?"}, "expected": "y"}
     cases.file.write_text(json.dumps({**json.loads(cases.file.read_text()), "others": [more]}))
     report = _run(cases, endpoint, out)
-    assert endpoint.taken() == {"Question x: what is y?": ROUNDS}
+    assert endpoint.taken() == {"Question x: what is y?": 1}  # its module says nothing of iterations
     assert [task.result.task for task in report.tasks] == ["cases:numbers", "cases:others"]
     assert [task.result.value for task in judge_again(saved_plan(out), out).tasks] == [100.0, 100.0]
 

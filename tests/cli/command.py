@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from unittest import mock
 
-from serve_eval.cli import main
+from serve_eval.cli.app import main
 
 OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM", "INTEG")
 """How the variables begin that would change what a command does."""

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 
 @pytest.fixture(scope="module")
 def red(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -15,6 +15,8 @@ import pytest
 from serve_eval.stats.false_alarms import false_alarm_chance
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 N = 400
 FIRST = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 

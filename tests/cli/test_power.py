@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

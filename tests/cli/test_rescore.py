@@ -12,6 +12,8 @@ import pytest
 
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 ODD = 7
 """Right answers without `####`: half right by the mean of both filters, unreadable by strict-match."""
 
@@ -143,7 +145,7 @@ def test_a_run_without_an_answer_has_nothing_to_score(run: Path) -> None:
         file.unlink()
     done = serve_eval("rescore", run)
     assert done.returncode == 5, done.stderr
-    assert "0 of 60 samples have an answer" in done.stdout
+    assert "0 of 60 samples have a score" in done.stdout
 
 
 @pytest.mark.parametrize("place", ["out/inside", "full", "nothing"])

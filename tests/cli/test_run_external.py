@@ -150,3 +150,39 @@ def test_a_run_goes_on_at_a_new_address_and_stays_there(tmp_path: Path, data_roo
     assert _task(tmp_path / "out")["result"]["scored"] == 60
     assert f"the answers come from 2 addresses: {', '.join(sorted([old, plain]))}" in done.stdout
     assert json.loads((tmp_path / "out/plan.json").read_text())["plan"]["launcher"]["options"]["base_url"] == plain
+
+
+def test_the_default_folder_is_called_after_the_model_that_the_endpoint_lists(
+    plain: str, data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--dataset-root", data_root, "--tasks", "gsm8k", "--set", "gsm8k.num_samples=60", "--no-reference"]
+    done = serve_eval("run", "--base-url", plain, *flags)
+    assert done.returncode == 3, done.stderr
+    [folder] = (tmp_path / "outputs").iterdir()
+    assert folder.name.endswith("_simulated")
+    assert f"run folder outputs/{folder.name}" in done.stderr
+    assert json.loads((folder / "plan.json").read_text())["plan"]["model"] == "simulated"
+
+
+def test_without_a_model_nothing_is_made_where_the_endpoint_does_not_answer(
+    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = serve_eval("run", "--base-url", "127.0.0.1:9", "--tasks", "gsm8k", "--dataset-root", data_root)
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: http://127.0.0.1:9/v1/models does not answer: cannot connect")
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_reference_is_used_where_none_is_wanted_though_one_ships(
+    plain: str, data_root: Path, tmp_path: Path
+) -> None:
+    """Also by `verdict`, which judges the same answers again."""
+    flags = ["--model", "meta-llama/Llama-3.1-8B-Instruct", "--allow-mismatch", "dataset", "--base-url", plain]
+    with _simulator(tmp_path, data_root, "--any-model") as url:
+        flags[-1] = url
+        done = _run(data_root, tmp_path / "out", *flags)
+    assert done.returncode == 3, done.stderr
+    assert "none is used, as --no-reference says" in " ".join(done.stdout.split())
+    assert serve_eval("verdict", tmp_path / "out").returncode == 3

@@ -14,6 +14,8 @@ import pytest
 
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 RENAMED = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
 ONLY_ONE = "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) is supported."
 
@@ -134,3 +136,29 @@ def test_limits_that_cannot_be_meant_are_refused_before_anything_starts(
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_names_of_every_time_that_an_option_was_given_count(data_root: Path, tmp_path: Path, command: str) -> None:
+    """The last one alone would leave tasks out without a word; what is no task is named from each."""
+    address = {"run": ["--base-url", "127.0.0.1:9"], "compare": ["127.0.0.1:9", "127.0.0.1:8"]}[command]
+    given = ["--tasks", "gsm8l,mmlu", "--tasks", "humanevil", "-t", "gsm8k"]
+    done = serve_eval(command, *address, "--model", "m", "--dataset-root", data_root, *given, "-o", tmp_path / "o")
+    assert done.returncode == 2
+    assert "Did you mean 'gsm8k'?" in done.stderr
+    assert "Did you mean 'humaneval'?" in done.stderr
+
+
+def test_lines_of_the_variable_count_as_times(data_root: Path) -> None:
+    flags = ["--model", "m", "--dataset-root", data_root, "--no-reference", "--dry-run", "--json"]
+    done = serve_eval("run", "--base-url", "127.0.0.1:9", *flags, SERVE_EVAL_TASKS="gsm8k,\nmmlu\n")
+    assert done.returncode == 0, done.stderr
+    assert [task["task"] for task in json.loads(done.stdout)["tasks"]] == ["gsm8k", "mmlu"]
+
+
+def test_a_watch_of_two_tasks_is_refused_and_so_is_a_check_that_no_time_knows(data_root: Path) -> None:
+    flags = ["--model", "m", "--dataset-root", data_root, "--tasks", "gsm8k", "--tasks", "mmlu"]
+    assert "a watch asks one task, not 2" in serve_eval("watch", "127.0.0.1:9", *flags).stderr
+    done = serve_eval("smoke", "127.0.0.1:9", "--require", "chta", "--require", "tools", "--dry-run")
+    assert done.returncode == 2
+    assert "chta" in done.stderr

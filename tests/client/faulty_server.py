@@ -76,12 +76,14 @@ Script = Sequence[Act] | Callable[[Received], Act]
 class FaultyServer:
     """Listens as an async context manager; with `listening=False` it refuses connections until `listen` is called.
 
-    `greeting` is sent on every new connection, before anything was asked.
+    `greeting` is sent on every new connection, before anything was asked. `received` are the requests but for those by
+    which a client checks a connection: `checks`, which get a list of models.
     """
 
     def __init__(self, script: Script, *, listening: bool = True, greeting: bytes = b"") -> None:
         self._script, self._listening, self._greeting = script, listening, greeting
         self.received: list[Received] = []
+        self.checks: list[Received] = []
         self.connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: set[asyncio.StreamWriter] = set()
@@ -89,7 +91,8 @@ class FaultyServer:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", 0))
-        self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
+        self._address = self._socket.getsockname()
+        self.base_url = f"http://127.0.0.1:{self._address[1]}/v1"
 
     async def __aenter__(self) -> Self:
         if self._listening:
@@ -97,8 +100,16 @@ class FaultyServer:
         return self
 
     async def listen(self) -> None:
-        """Starts to accept connections."""
+        """Starts to accept connections, perhaps once more."""
+        if self._socket.fileno() < 0:
+            self._socket = socket.create_server(self._address)
         self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=2**20, backlog=1024)
+
+    def stop_listening(self) -> None:
+        """Refuses connections from now on. Those that are open stay."""
+        if self._server is not None:
+            self._server.close()
+        self._socket.close()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -133,6 +144,10 @@ class FaultyServer:
         try:
             writer.write(self._greeting)
             while not writer.is_closing() and (request := await self._read(reader, connection)) is not None:
+                if request.method == "GET" and "x-request-id" in request.headers:
+                    self.checks.append(request)
+                    writer.write(http(b'{"object": "list", "data": []}'))
+                    continue
                 self.received.append(request)
                 await self._act(request)(Turn(request, writer))
         except OSError:
@@ -544,8 +559,21 @@ async def trickles(turn: Turn) -> None:
     """A body of one byte per 20 ms: never silent, never done."""
     await turn.write(http(b"", length=1_000_000))
     while True:
-        await turn.write(b" ")
+        await turn.write(b"x")
         await asyncio.sleep(0.02)
+
+
+def keeps_open(*sent: bytes) -> Act:
+    """What is sent in turn, the last of it every 20 ms: a connection that is never silent, and no data."""
+
+    async def act(turn: Turn) -> None:
+        for piece in sent:
+            await turn.write(piece)
+        while True:
+            await asyncio.sleep(0.02)
+            await turn.write(sent[-1])
+
+    return act
 
 
 # ------------------------------------------------------------------------------------------ acts that are not HTTP

@@ -161,3 +161,9 @@ def test_without_tools_the_same_answer_is_a_text(tmp_path: Path, tools: Any, con
 def test_a_call_without_thoughts_ended_was_not_stopped_in_reasoning() -> None:
     response = Response(text="", finish_reason="stop", reasoning="hm", tool_calls=(PARIS,))
     assert not response.stopped_in_reasoning
+
+
+def test_a_piece_that_is_no_call_hides_none_behind_it() -> None:
+    calls = ToolCalls()
+    calls.add(["no call", {"function": "none"}, _call(), {"id": "call_2"}, _call(arguments=LYON.arguments)])
+    assert calls.whole() == (PARIS, LYON)

@@ -318,12 +318,23 @@ def test_as_many_requests_are_in_flight_as_are_sent(answers: Path) -> None:
     assert stats.max_concurrent == 200
 
 
+def test_the_most_requests_in_flight_at_once_are_counted(answers: Path) -> None:
+    async def some(client: Client) -> list[int]:
+        counted = []
+        for count in (1, 3, 2, 5):
+            await asyncio.gather(*(client.send(_request()) for _ in range(count)))
+            counted.append(client.max_in_flight)
+        return counted
+
+    assert _simulate(SimulatorConfig(answers=answers), some)[0] == [1, 3, 3, 5]
+
+
 def test_the_one_model_is_discovered(answers: Path) -> None:
     assert _simulate(SimulatorConfig(answers=answers, model="my/model"), discover_model)[0] == "my/model"
 
 
 def test_an_orchestrator_without_a_model_list_asks_for_the_name(answers: Path) -> None:
-    with pytest.raises(EndpointError, match="lists no model") as caught:
+    with pytest.raises(EndpointError, match="does not list the models: HTTP 404") as caught:
         _simulate(SimulatorConfig(answers=answers, no_models=True), discover_model)
     assert "--model" in caught.value.hint
 
@@ -371,3 +382,18 @@ def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str,
     with pytest.raises(EndpointError) as caught:
         asyncio.run(main())
     assert hint in caught.value.hint
+
+
+def test_what_an_endpoint_tells_of_itself_is_kept_without_the_key() -> None:
+    async def tell(request: web.Request) -> web.Response:
+        if request.path == "/version":
+            return web.json_response({"version": f"1.2 {KEY}"})
+        models = [{"id": f"model of {KEY}", "owned_by": "llamacpp"}, {"id": "other", "owned_by": "llamacpp"}]
+        return web.json_response({"data": models})
+
+    async def main() -> dict[str, object]:
+        async with serve(_answering(tell)) as url, Client(Endpoint(base_url=url), QUICK, api_key=KEY) as client:
+            return await client.describe()
+
+    told = {"models": ["model of ***", "other"], "server": "llama-server", "version": "1.2 ***"}
+    assert asyncio.run(main()) == told

@@ -31,6 +31,7 @@ from serve_eval.schema import (
 )
 from tests.client import faulty_server as act
 from tests.client.faulty_server import Act, FaultyServer, Received, Script
+from tests.client.kept import kept
 
 T = TypeVar("T")
 STREAM = [False, True] if "stream" in Limits.__dataclass_fields__ else [False]
@@ -128,7 +129,7 @@ def _with(script: Script, limits: Limits, body: Callable[[Client, FaultyServer],
     """On the event loop that runs use."""
 
     async def main() -> T:
-        async with FaultyServer(script) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
+        async with FaultyServer(script) as server, kept(Client(Endpoint(base_url=server.base_url), limits)) as client:
             return await body(client, server)
 
     return uvloop.run(main())
@@ -278,7 +279,7 @@ def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch
             return 0.05
 
         monkeypatch.setattr(retry, "pause_s", pause)
-        async with server, Client(Endpoint(base_url=server.base_url), _limits(False)) as client:
+        async with server, kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client:
             return await client.send(_request()), server
 
     result, server = asyncio.run(main())
@@ -292,7 +293,8 @@ def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch
 def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(greeting: bytes, loop: str) -> None:
     async def main() -> tuple[Response | Failure, FaultyServer]:
         server = FaultyServer([act.hangs_up], greeting=greeting)
-        async with server, Client(Endpoint(base_url=server.base_url), _limits(False, sample_timeout_s=2.0)) as client:
+        limits = _limits(False, sample_timeout_s=2.0)
+        async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
             return await client.send(_request()), server
 
     result, server = pytest.importorskip(loop).run(main())
@@ -305,7 +307,7 @@ def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(greet
 def test_a_server_that_refuses_connections_sees_nothing() -> None:
     async def main() -> tuple[Response | Failure, FaultyServer]:
         server = FaultyServer([act.sound], listening=False)
-        async with server, Client(Endpoint(base_url=server.base_url), _limits(False)) as client:
+        async with server, kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client:
             return await client.send(_request()), server
 
     result, server = asyncio.run(main())
@@ -347,6 +349,34 @@ def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told() 
     (result,), received = _send([busy], _limits(False, sample_timeout_s=0.3))
     assert isinstance(result, Failure)
     assert (result.kind, result.status, _seen(result), len(received)) == (HTTP, 429, [(HTTP, 429)], 1)
+
+
+@pytest.mark.parametrize(
+    ("stream", "sent", "status"),
+    [
+        (True, [act.STREAM_HEAD, act.chunked(b": ping\n\n")], 200),
+        (True, [act.STREAM_HEAD, act.chunked(b":\n")], 200),
+        (True, [act.STREAM_HEAD, act.chunked(b"event: ping\nid: 1\nretry: 5\n\n")], 200),
+        (True, [act.STREAM_HEAD, act.chunked(b"data:\n\n")], 200),
+        (True, [act.STREAM_HEAD, act.chunked(b'data: {"choices": []}\n\n')], 200),
+        (
+            True,
+            [act.STREAM_HEAD, act.chunked(b'data: {"choices": [{"delta": {"content": "A"}}]}\n\n'), b"1\r\n:\r\n"],
+            200,
+        ),
+        (False, [act.http(b"", length=1_000_000), b" "], 200),
+        (False, [b"HTTP/1.1 102 Processing\r\n\r\n"], None),
+        (False, [b"HTTP/1.1 200 OK\r\n", b"X-Wait: yes\r\n"], None),
+    ],
+)
+def test_what_keeps_a_connection_open_and_is_no_data_is_silence(
+    stream: bool, sent: list[bytes], status: int | None
+) -> None:
+    limits = _limits(stream, stall_timeout_s=0.3, sample_timeout_s=30.0, max_attempts=2)
+    (result,), _ = _send([act.keeps_open(*sent)], limits)
+    assert isinstance(result, Failure)
+    assert (result.kind, result.status, _seen(result)) == (TIMEOUT, status, [(TIMEOUT, status)] * 2)
+    assert result.message == "no data for 0.3 s"
 
 
 @pytest.mark.parametrize("stream", STREAM)
@@ -405,6 +435,32 @@ def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault: A
     assert (first.text, second.text) == (_right(1), _right(2))
     assert (_seen(first), _seen(second)) == ([(None, 200)], [(GONE, None), (None, 200)])
     assert received[2].connection != received[1].connection
+
+
+def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_up() -> None:
+    """Three attempts are made on new connections, and two end with connections that were kept."""
+    seen: list[int] = []
+
+    async def busy_and_closing(turn: act.Turn) -> None:
+        if turn.request.question == "question 0":
+            await asyncio.sleep(0.05)
+            await act.sound(turn)
+            return
+        seen.append(turn.request.connection)
+        if turn.request.connection <= 2:
+            await turn.finish()
+        else:
+            await (act.sound if turn.request.connection == 5 else act.refuses("503 Busy", "busy"))(turn)
+
+    async def body(client: Client, server: FaultyServer) -> Response | Failure:
+        await asyncio.gather(*(client.send(_request(0)) for _ in range(2)))
+        return await client.send(_request(1))
+
+    result = _with([busy_and_closing], _limits(False, max_attempts=3), body)
+    assert isinstance(result, Response)
+    assert sorted(seen[::2]) == [1, 2, 5]
+    assert seen[1::2] == [3, 4]
+    assert _seen(result) == [(GONE, None), (HTTP, 503), (GONE, None), (HTTP, 503), (None, 200)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -516,7 +572,7 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
     async def main() -> Response | Failure:
         async with await asyncio.start_server(deaf, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-            async with Client(Endpoint(base_url=url), _limits(False, max_attempts=1)) as client:
+            async with kept(Client(Endpoint(base_url=url), _limits(False, max_attempts=1))) as client:
                 big = Request(sample_id="1", prompt="x" * 20_000_000, sampling=SamplingParams(max_tokens=2))
                 result = await client.send(big)
                 over.set()
@@ -531,7 +587,7 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
 def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
     async def main() -> list[Response | Failure]:
         async with FaultyServer([act.silent]) as server:
-            async with Client(Endpoint(base_url=server.base_url), _limits(False)) as client:
+            async with kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client:
                 sends = [asyncio.create_task(client.send(_request(number))) for number in range(3)]
                 await asyncio.sleep(0.5)
                 assert len(server.received) == 3
@@ -603,7 +659,7 @@ def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream
     samples = 200
     told: dict[str, tuple[FailureKind | None, int | None]] = {}
     rng = random.Random(seed)
-    sound = [*SOUND.values(), act.twice_at_once]
+    sound = list(SOUND.values())
     faults = [fault for name, fault in FAULTS.items() if name not in ("no byte", "no byte of the body")]
 
     def script(request: Received) -> Act:

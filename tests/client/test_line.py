@@ -264,3 +264,30 @@ def test_a_request_on_a_connection_that_is_gone_is_not_sent() -> None:
         return reply
 
     assert isinstance(asyncio.run(main()).error, Disconnected)
+
+
+@pytest.mark.parametrize("end", ["", "Connection: close\r\n"])
+@pytest.mark.parametrize("more", [b"garbage", HEAD + b"Content-Length: 0\r\n\r\n"])
+def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step(end: str, more: bytes) -> None:
+    strays: list[Line] = []
+
+    async def main() -> tuple[Line, Reply]:
+        line, wire = Line(set(), {}, 1, lambda line, why: strays.append(line)), Wire()
+        wire.line = line
+        line.connection_made(cast("asyncio.Transport", wire))
+        reply = Reply(asyncio.get_running_loop().create_future(), limit=10_000, now=0.0)
+        line.send(b"GET / HTTP/1.1\r\n\r\n", reply)
+        line.data_received(HEAD + end.encode() + _sized(BODY) + more)
+        return line, reply
+
+    line, reply = asyncio.run(main())
+    assert (reply.error, reply.whole, line.usable) == (None, True, False)
+    assert strays[:1] == [line]
+
+
+@pytest.mark.parametrize(("more", "refused"), [(0, False), (1, True)])
+def test_what_belongs_to_no_body_may_be_as_long_as_a_head(more: int, refused: bool) -> None:
+    start = HEAD + CHUNKED + b"1;"
+    pieces = [start + b"x" * (MAX_HEAD - len(start) + more), b"x", b"\r\na\r\n0\r\n\r\n"]
+    _, reply = _receive(*pieces, limit=10**6)
+    assert isinstance(reply.error, BadHttp) is refused

@@ -112,6 +112,11 @@ def _echo(tokens: list[str], values: list[float | None], offsets: list[int] | No
         ),
         # a prompt that lost its beginning to truncate_prompt_tokens
         (_body(2, **_echo([" b", " c"], [None, -2.0], [0, 2])), PromptLogprobs(values=(-2.0,), offsets=(3,))),
+        # a token before the text is counted and not listed, and the first that is listed begins with a space
+        (
+            _body(4, **_echo([" a", " b", " c", " d"], [None, -1.0, -2.0, -9.0])),
+            PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3)),
+        ),
         # a server that gives the first token one too
         (
             _body(3, **_echo(["a", " b", " c"], [-3.0, -1.0, -2.0])),
@@ -154,6 +159,8 @@ def _echo(tokens: list[str], values: list[float | None], offsets: list[int] | No
 )
 def test_bodies_of_servers(body: bytes, kept: PromptLogprobs) -> None:
     assert decode(body, JSON, "a b c").prompt_logprobs == kept
+    named = json.dumps({**json.loads(body), "id": "cmpl-1"}).encode()
+    assert (decode(body, JSON, "a b c").id, decode(named, JSON, "a b c").id) == (None, "cmpl-1")
 
 
 @pytest.mark.parametrize(
@@ -223,3 +230,12 @@ def test_the_tokens_per_step_of_speculative_decoding_are_kept(told: object, kept
         assert answer.said().tokens_per_step == kept
     else:
         assert wire.decode(body, JSON).tokens_per_step == kept
+
+
+def test_a_byte_order_mark_and_another_order_of_choices_change_no_log_probability() -> None:
+    listed = {"tokens": ["a", "b"], "token_logprobs": [None, -1.5], "text_offset": [0, 1]}
+    choices = [{"index": 1, "logprobs": None}, {"index": 0, "logprobs": listed}]
+    body = json.dumps({"choices": choices, "usage": {"prompt_tokens": 2, "completion_tokens": 0}}).encode()
+    told = decode(b"\xef\xbb\xbf" + body, "application/json", "ab").prompt_logprobs
+    assert told is not None
+    assert told.values == (-1.5,)

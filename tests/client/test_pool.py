@@ -22,6 +22,8 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer
+from tests.client.kept import kept
+from tests.clock import until
 
 T = TypeVar("T")
 ANSWER = b'{"id": "%d", "choices": [{"text": "A", "finish_reason": "stop"}]}'
@@ -111,7 +113,7 @@ def _through(
         ):
             url = f"https://localhost:{server}/v1"
             way = f"{'https' if tls_proxy else 'http'}://{credentials}localhost:{between}"
-            async with Client(Endpoint(base_url=url), LIMITS, proxy=way, ca_bundle=str(certificate)) as client:
+            async with kept(Client(Endpoint(base_url=url), LIMITS, proxy=way, ca_bundle=str(certificate))) as client:
                 return [await client.send(REQUEST), await client.send(REQUEST)]
 
     results: list[Response | Failure] = pytest.importorskip(loop).run(main())
@@ -181,7 +183,7 @@ def _run(body: Callable[[Client, FaultyServer], Awaitable[T]], base_path: str = 
     async def main() -> T:
         async with FaultyServer([act.sound]) as server:
             url = server.base_url.removesuffix("/v1") + base_path
-            async with Client(Endpoint(base_url=url), LIMITS, **client) as c:  # type: ignore[arg-type]
+            async with kept(Client(Endpoint(base_url=url), LIMITS, **client)) as c:  # type: ignore[arg-type]
                 return await body(c, server)
 
     return asyncio.run(main())
@@ -241,7 +243,7 @@ def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(monkey
 
 def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
     async def main() -> Response | Failure:
-        async with Client(Endpoint(base_url=f"http://{'x' * 70}.example/v1"), Limits()) as client:
+        async with kept(Client(Endpoint(base_url=f"http://{'x' * 70}.example/v1"), Limits())) as client:
             return await client.send(REQUEST)
 
     result = asyncio.run(main())
@@ -274,7 +276,7 @@ def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
         async with _serving(echo) as server:
             way = f"http://me:pa55word@127.0.0.1:{server}"
             endpoint = Endpoint(base_url="http://model.invalid/v1")
-            async with Client(endpoint, LIMITS, proxy=way, api_key="sk-0123456789") as client:
+            async with kept(Client(endpoint, LIMITS, proxy=way, api_key="sk-0123456789")) as client:
                 return await client.send(REQUEST)
 
     result = asyncio.run(main())
@@ -293,7 +295,7 @@ def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(str
     async def ask(act_: act.Act, key: str) -> Response | Failure:
         async with FaultyServer([act_]) as server:
             limits = replace(LIMITS, stream=stream)
-            async with Client(Endpoint(base_url=server.base_url), limits, api_key=key) as client:
+            async with kept(Client(Endpoint(base_url=server.base_url), limits, api_key=key)) as client:
                 return await client.send(REQUEST)
 
     refusal = f'{{"error": {{"message": "bad key {escaped}"}}}}'.encode()
@@ -322,7 +324,7 @@ def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(monkeypatc
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
         limits = replace(LIMITS, connect_timeout_s=1.0)
-        async with Client(Endpoint(base_url="http://model.invalid/v1"), limits) as client:
+        async with kept(Client(Endpoint(base_url="http://model.invalid/v1"), limits)) as client:
             return await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
 
     results = asyncio.run(main())
@@ -341,7 +343,7 @@ def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.Mo
                 return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
 
             monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
-            async with Client(Endpoint(base_url="http://model.invalid/v1"), LIMITS) as client:
+            async with kept(Client(Endpoint(base_url="http://model.invalid/v1"), LIMITS)) as client:
                 await asyncio.gather(*(client.send(REQUEST) for _ in range(10)))
             return [one.connections, other.connections]
 
@@ -366,7 +368,7 @@ def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(certificate: Path
                 more["proxy"] = f"http://localhost:{between}"
             url = f"http{'' if kind == 'plain' else 's'}://localhost:{server}/v1"
             for turns in range(40):
-                async with Client(Endpoint(base_url=url), LIMITS, **more) as client:  # type: ignore[arg-type]
+                async with kept(Client(Endpoint(base_url=url), LIMITS, **more)) as client:  # type: ignore[arg-type]
                     task = asyncio.create_task(client.send(REQUEST))
                     for _ in range(turns):
                         await asyncio.sleep(0)
@@ -388,9 +390,34 @@ def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
     async def main() -> Response | Failure:
         async with _serving(mute) as server:
             limits = replace(LIMITS, connect_timeout_s=0.3)
-            async with Client(Endpoint(base_url=f"https://localhost:{server}/v1"), limits) as client:
+            async with kept(Client(Endpoint(base_url=f"https://localhost:{server}/v1"), limits)) as client:
                 return await client.send(REQUEST)
 
     result = asyncio.run(main())
     assert isinstance(result, Failure)
     assert (result.kind, result.message) == (FailureKind.TIMEOUT, "no connection within 0.3 s")
+
+
+def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_it_had() -> None:
+    async def body(client: Client, server: FaultyServer) -> list[tuple[int, int]]:
+        both = await asyncio.gather(client.send(REQUEST), client.send(REQUEST))
+        results = [*both, *[await client.send(REQUEST) for _ in range(2)]]
+        return [(attempt.connection, attempt.turn) for result in results for attempt in result.attempts]
+
+    *first, third, fourth = _run(body)
+    assert first == [(0, 0), (0, 0)]
+    assert (third[0], third[1:], fourth) == (third[0], (2,), (third[0], 3))
+    assert third[0] in (1, 2)
+
+
+def test_a_connection_that_is_idle_is_checked_before_its_server_may_close_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "IDLE_S", 0.05)
+
+    async def body(client: Client, server: FaultyServer) -> list[int]:
+        for _ in range(3):
+            assert isinstance(await client.send(REQUEST), Response)
+        async with asyncio.timeout(20):
+            await until(lambda: bool(server.checks))
+        return [check.connection for check in server.checks]
+
+    assert _run(body) == [1]

@@ -21,6 +21,7 @@ def _read(pieces: list[bytes]) -> list[bytes]:
         (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
         (b"data: a\r\n\r\ndata: b\r\n\r\n", [b"a", b"b"]),
         (b"data: a\r\rdata: b\r\r", [b"a", b"b"]),
+        (b"data: a\rdata: b\n\n", [b"a", b"b"]),
         (b"data:a\n\n", [b"a"]),
         (b"data: a \n\n", [b"a"]),  # trtllm-serve writes a space behind the role chunk
         (b"data: a\ndata: b\n\n", [b"a", b"b"]),

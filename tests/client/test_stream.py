@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -80,6 +81,16 @@ def test_one_chunk_over_several_data_lines_is_one_chunk() -> None:
 def test_of_several_answers_the_first_counts() -> None:
     other = {"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
     assert _said(_bytes(other, _chat("yes", "stop"), other)).text == "yes"
+
+
+@pytest.mark.parametrize("odd", [[1], {"a": 1}, 7, True])
+def test_an_id_of_an_odd_kind_tells_streams_apart_and_raises_nothing(odd: object) -> None:
+    pieces = [{**_chat("a", "stop" if last else None), "id": odd} for last in (False, True)]
+    assert _said(_bytes(*pieces)).text == "aa"
+    unended = _bytes(pieces[0]) + f"data: {json.dumps(pieces[1])}".encode()
+    assert _said(unended).text == "aa"
+    with pytest.raises(InvalidResponse, match="several answers"):
+        _said(_bytes(pieces[0], pieces[0], {**pieces[1], "id": "another"}))
 
 
 def test_a_bare_done_is_a_lost_answer() -> None:
@@ -162,3 +173,78 @@ def test_any_json_gives_an_answer_or_an_invalid_response(value: object) -> None:
         _said(_bytes({"choices": [value]}, "[DONE]"))
     with contextlib.suppress(InvalidResponse):
         _said(_bytes(value, "[DONE]"))
+
+
+@pytest.mark.parametrize(
+    ("line", "heard"),
+    [
+        (b": ping\n\n", False),
+        (b"event: ping\nid: 7\nretry: 5\n\n", False),
+        (b"data:\n\n", False),
+        (b'data: {"choices": [], "usage": {"completion_tokens": 3}}\n\n', False),
+        (b'data: {"choices": [{"index": 0, "text": "A"}]}\n\n', True),
+        # An engine sends these for tokens that a parser of tool calls or of thoughts holds back.
+        (b'data: {"choices": [{"index": 0, "delta": {}}]}\n\n', True),
+        (b'data: {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}\n\n', True),
+        (b'data: {"choices": [{"index": 0, "text": ""}]}\n\n', True),
+        (b'data: {"choices": [{"index": 0,', False),
+    ],
+)
+def test_only_chunks_with_a_choice_are_a_sign_of_an_answer(line: bytes, heard: bool) -> None:
+    stream = StreamedAnswer()
+    stream.feed(b'data: {"choices": [{"index": 0, "text": "A"}]}\n\n', 1.0)
+    stream.feed(line, 2.0)
+    assert stream.heard_at == (2.0 if heard else 1.0)
+
+
+def _named(told: str, text: str | None, finish: str | None = None) -> dict[str, Any]:
+    return {"id": told, **_text(text or "", finish)}
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [2], [3], [9], [1, 2, 3, 4]])
+def test_a_byte_order_mark_before_a_stream_loses_nothing(cuts: list[int]) -> None:
+    stream = b"\xef\xbb\xbf" + _bytes(_text("8"), _text("0", "stop"), "[DONE]")
+    edges = [0, *cuts, len(stream)]
+    assert _said(*(stream[a:b] for a, b in pairwise(edges))).text == "80"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [_named("a", "1"), _named("b", "x"), _named("a", "2"), _named("b", "y"), _named("a", None, "stop")],
+        [_named("a", "1"), _named("a", "2"), _named("b", "x"), _named("b", "y", "stop")],
+        [_named("a", "1"), _named("b", "x"), _named("b", "y", "stop")],
+        [_named("a", "1"), _named("a", "2"), _named("b", None, "stop")],
+        [_named("a", "1"), _named("b", "2"), _named("c", "3"), _named("a", "4", "stop")],
+    ],
+    ids=["in turn", "one behind the other", "one piece of the first", "the end of another", "one comes again"],
+)
+def test_pieces_of_two_answers_are_never_glued(events: list[dict[str, Any]]) -> None:
+    with pytest.raises(InvalidResponse, match="several answers"):
+        _said(_bytes(*events))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [_named("a", "1"), _named("a", "2"), _named("a", None, "stop"), {"id": "b", **USAGE}],
+        [_named("a", "1"), _named("b", "2"), _named("c", None, "stop")],
+        [{"id": "r", **ROLE}, _named("a", "1"), _named("a", "2", "stop")],
+        [_named("a", "1"), _text("2"), _named("a", None, "stop")],
+        [_named("", "1"), _named("", "2"), _named("", None, "stop")],
+    ],
+    ids=["one id", "each its own", "the role's own", "some have none", "empty ones"],
+)
+def test_pieces_of_one_answer_have_one_id_or_each_its_own(events: list[dict[str, Any]]) -> None:
+    assert _said(_bytes(*events)).text == "12"
+
+
+@pytest.mark.parametrize("more", [_text("8"), _chat("8"), _chat(reasoning="hm"), _chat(tool_calls=[{"index": 0}])])
+def test_what_goes_on_behind_its_finish_reason_is_no_answer(more: dict[str, Any]) -> None:
+    with pytest.raises(InvalidResponse, match="behind its finish_reason"):
+        _said(_bytes(_text("7", "stop"), more))
+
+
+def test_behind_the_finish_reason_the_usage_and_empty_pieces_may_come() -> None:
+    said = _said(_bytes(_chat("7", "stop"), _chat(""), _chat(finish="stop"), USAGE, "[DONE]"))
+    assert (said.text, said.usage.completion_tokens) == ("7", 3)

@@ -106,6 +106,17 @@ def test_an_odd_usage_never_costs_the_answer(usage: object) -> None:
     assert answer.usage.completion_tokens in (0, 2)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "completion", "kept"),
+    [(7, 2, (7, 2)), (7, 2.5, (7, 2)), (7, "2", (7, 0)), (7, None, (7, 0)), ("7", 2, (0, 2)), (7, -2, (7, 0))],
+)
+def test_a_count_of_tokens_that_is_no_number_spoils_not_the_other(
+    prompt: object, completion: object, kept: tuple[int, int]
+) -> None:
+    usage = wire.usage({"prompt_tokens": prompt, "completion_tokens": completion})
+    assert (usage.prompt_tokens, usage.completion_tokens) == kept
+
+
 def test_an_empty_text_with_a_finish_reason_is_an_answer() -> None:
     assert wire.decode(b'{"choices": [{"text": "", "finish_reason": "stop"}]}', JSON).text == ""
     assert wire.decode(b'{"choices": [{"message": {"content": null}, "finish_reason": "stop"}]}', JSON).text == ""
@@ -162,10 +173,6 @@ def test_every_shape_of_error_body_gives_its_message(body: bytes, message: str) 
     assert wire.describe(body) == message
 
 
-def test_an_empty_finish_reason_is_none_at_all() -> None:
-    assert wire.decode(b'{"choices": [{"text": "7", "finish_reason": ""}]}', JSON).finish_reason is None
-
-
 def test_a_deeply_nested_error_is_text() -> None:
     assert wire.describe(b"[" * 100_000) == "[" * wire.MAX_MESSAGE
     assert wire.model_ids(b'{"data": ' + b"[" * 100_000) == []
@@ -211,8 +218,42 @@ def test_an_orchestrator_counts_what_it_asked_again() -> None:
 # TYPE ctx_retry_requests_total counter
 ctx_retry_requests_total 0.0
 gen_retry_requests_total{pid="7"} 3.0
+encode_retry_requests_total 2.0
 # TYPE ctx_retry_requests_created gauge
 ctx_retry_requests_created 1.7e+09
 """
-    assert wire.hidden_retries(body) == {"context": 0, "generation": 3}
+    assert wire.hidden_retries(body) == {"context": 0, "generation": 3, "encode": 2}
     assert wire.hidden_retries(b"<html>no</html>\xff") == {}
+
+
+def _decoded(*choices: dict[str, object], before: bytes = b"") -> wire.Said:
+    return wire.decode(before + json.dumps({"choices": choices}).encode(), JSON)
+
+
+def test_a_byte_order_mark_before_an_answer_is_passed_over() -> None:
+    assert _decoded({"text": "80", "finish_reason": "stop"}, before=b"\xef\xbb\xbf").text == "80"
+
+
+def test_the_choice_with_the_index_0_counts_wherever_it_stands() -> None:
+    other, first = ({"index": i, "text": t, "finish_reason": "stop"} for i, t in ((1, "8"), (0, "7")))
+    assert _decoded(other, first).text == "7"
+    assert _decoded({**first, "index": None}).text == "7"
+
+
+@pytest.mark.parametrize(
+    ("indices", "many"), [([1], "no"), ([1, 2], "no"), ([0, 0], "2"), ([0, None], "2"), ([0, 1, 0, 0], "3")]
+)
+def test_without_one_choice_of_the_index_0_there_is_no_answer(indices: list[int | None], many: str) -> None:
+    with pytest.raises(wire.InvalidResponse, match=f"^{many} choices with the index 0 in the answer"):
+        _decoded(*({"index": index, "text": "7", "finish_reason": "stop"} for index in indices))
+
+
+@pytest.mark.parametrize("more", [{"finish_reason": None}, {}, {"finish_reason": ""}])
+@pytest.mark.parametrize(
+    "said",
+    [{"text": "7"}, {"message": {"content": "7"}}, {"message": {"tool_calls": [{"function": {"name": "f"}}]}}],
+    ids=["text", "message", "call"],
+)
+def test_a_whole_answer_without_a_finish_reason_is_none(said: dict[str, object], more: dict[str, object]) -> None:
+    with pytest.raises(wire.InvalidResponse, match="no finish_reason"):
+        _decoded({**said, **more})

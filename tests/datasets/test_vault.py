@@ -219,3 +219,22 @@ def test_the_command_lists_fetches_verifies_and_says_where(
     assert isinstance(failed.exception, DatasetError)
     assert failed.exception.exit_code == 2
     assert "unknown data set 'toi'" in str(run.invoke(app, ["path", "toi"]).exception)
+
+
+def test_the_path_of_a_set_is_printed_and_said_to_be_missing_where_it_is(tmp_path: Path) -> None:
+    run = CliRunner()
+
+    def path(*arguments: str) -> tuple[int, str, str]:
+        done = run.invoke(app, ["path", *arguments, "--root", str(tmp_path / "my root")])
+        return done.exit_code, done.stdout, done.stderr
+
+    def missing(name: str) -> str:
+        return f"nothing is there yet; to fill it: serve-eval datasets fetch {name} --to '{tmp_path}/my root'\n"
+
+    assert path() == (2, f"{tmp_path}/my root\n", missing("NAME"))
+    assert path("gsm8k") == (2, f"{tmp_path}/my root/gsm8k\n", missing("gsm8k"))
+    (tmp_path / "my root/openai/gsm8k").mkdir(parents=True)  # a copy as the hub calls it
+    assert path() == (0, f"{tmp_path}/my root\n", "")
+    assert path("gsm8k") == (0, f"{tmp_path}/my root/openai/gsm8k\n", "")
+    (tmp_path / "my root/gpqa").touch()
+    assert path("gpqa")[0] == 2

@@ -15,6 +15,8 @@ from serve_eval import folders, origins
 from serve_eval.schema import Outcome, Response, Scorer
 from tests.cli.command import in_a_process, serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 PACKAGE = Path(__file__).with_name("example_package")
 MODEL = "calculator"
 

@@ -17,6 +17,8 @@ from serve_eval.trust import trusted
 from tests.cli.command import serve_eval
 from tests.extension.conftest import forget, write_task
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 ASK = ("run", "--launcher", "simulated", "--set", "launcher.accuracy=1.0", "--model", "m", "--tasks", "towns")
 HINT = "If you trust it: --include-path "
 

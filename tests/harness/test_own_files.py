@@ -114,8 +114,10 @@ def test_an_odd_file_is_told_as_what_it_is(tmp_path: Path, text: str, said: str)
 
 def test_a_document_without_a_figure_is_no_wrong_answer(tmp_path: Path) -> None:
     text = ASKS + "process_results: !function code.none_of_the_second\n" + ACCURACY
-    with pytest.raises(ServeEvalError, match=r"acc,none of document 1 is None, which is no number"):
-        _run(_plan("lacking", _write(tmp_path / "d", "lacking", text)), tmp_path / "out")
+    result = _run(_plan("lacking", _write(tmp_path / "d", "lacking", text)), tmp_path / "out").tasks[0].result
+    assert result.failures == {"scorer_error": 1}
+    [error] = result.scorer_errors
+    assert "acc,none of document 1 is None, which is no number" in error.told
 
 
 def test_two_folders_that_have_a_task_of_one_name_are_an_error(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from tests.cli.command import environment, serve_eval
 from tests.judging.conftest import JudgeServer, fair, unsure
 from tests.judging.test_judging import QUICK
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 N = 6
 
 

@@ -19,6 +19,7 @@ from serve_eval.cli._dry_run import show
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation import evaluate, judge_again
 from serve_eval.judgements import Judgements
+from serve_eval.proofs import Proofs, Step, of_judgements
 from serve_eval.registration import register
 from serve_eval.report.terminal import render
 from serve_eval.rescoring import rescore
@@ -30,7 +31,7 @@ TASK = "capitals_judged"
 FILE = Path(f"judgements/{TASK}.jsonl")
 QUICK = Limits(concurrency=4, max_attempts=1, connect_timeout_s=10.0, stall_timeout_s=20.0, sample_timeout_s=40.0)
 
-pytestmark = pytest.mark.usefixtures("judged_task")
+pytestmark = pytest.mark.usefixtures("judged_task", "simulated_here")
 
 
 def _plan(judges: Sequence[dict[str, Any]], *, count: int = N, **options: Any) -> Plan:
@@ -85,6 +86,19 @@ def test_answers_are_judged_once_and_the_report_says_by_whom(tmp_path: Path) -> 
     assert {tuple(record["id"].split(" ")[1:4]) for record in _records(out)} == {("judge-1", "correctness", "1")}
     scores = [json.loads(line) for line in (out / f"scores/{TASK}.jsonl").read_text().splitlines()]
     assert {score["answer"] for score in scores} == {"correctness 1", "correctness 0"}
+
+
+def test_a_judge_out_of_step_is_told_of_in_the_report(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    async def story(plan: Plan) -> None:
+        await evaluate(plan, out, environ={})
+        Proofs(of_judgements(out / FILE)).note(Step("a session", 1, out="for the test"))
+        for report in (await evaluate(plan, out, environ={}), judge_again(plan, out)):
+            (line,) = [line for line in report.warnings if "nobody had asked for" in line]
+            assert line.startswith(f"1 connection of the judges of {TASK} gave")
+
+    _with([JudgeServer()], story)
 
 
 def test_what_was_judged_before_a_kill_stays_and_the_rest_is_asked(tmp_path: Path) -> None:
@@ -220,9 +234,12 @@ def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_p
 
         judge.says = says
         plan = _plan([{"base_url": url, "model": "judge-1", "concurrency": 1}], count=count)
-        with pytest.raises(EndpointError, match=r"judge judge-1: the endpoint stopped answering") as stopped:
-            await evaluate(plan, out, environ={})
+        plan = replace(plan, limits=replace(plan.limits, outage_timeout_s=0.5))
+        told: list[str] = []
+        with pytest.raises(EndpointError, match=r"judge judge-1: no server listens at .* for 0\.5 s") as stopped:
+            await evaluate(plan, out, environ={}, told=told.append)
         assert "are kept" in stopped.value.hint
+        assert any("no server listens" in line for line in told)
         await asyncio.gather(*ended)
 
     asyncio.run(main())

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from launchers.simulated import _mixture, probability
-from serve_eval.errors import LaunchError
+from serve_eval.errors import LaunchError, PlanError
 
 IDS = [str(i) for i in range(2000)]
 
@@ -84,5 +84,5 @@ def test_accuracies_may_be_given_per_task() -> None:
 def test_impossible_wishes_are_refused_with_their_numbers(
     accuracy: float | dict[str, float], flip_rate: float | None, said: str
 ) -> None:
-    with pytest.raises(LaunchError, match=said):
+    with pytest.raises(PlanError, match=said):
         probability(accuracy, flip_rate, 0)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import stat
@@ -21,7 +22,7 @@ from launchers import _process, simulated
 from launchers._process import server_process
 from launchers._simulator import _IN_PROCESS_ONLY, SimulatorConfig, _parse
 from serve_eval import folders
-from serve_eval.errors import LaunchError
+from serve_eval.errors import EndpointError, LaunchError, PlanError
 from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.processes import gone, wait_until_gone
@@ -120,23 +121,37 @@ def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchCon
     async def story(endpoint: Endpoint) -> None:
         raise AssertionError("it did not die")
 
+    broken = replace(context, write_answer_file=lambda path, probability: path.write_text("no JSON"))
     for _ in range(2):  # a second try quotes its own lines only
         with pytest.raises(LaunchError) as caught:
-            launch_and(context, story, damage=1.5)
-        assert "exit code 2 before it was ready" in str(caught.value)
-        assert str(caught.value).count("damage is 1.5, which is not between 0 and 1") == 1
+            launch_and(broken, story)
+        assert "exit code 1 before it was ready" in str(caught.value)
+        assert str(caught.value).count("JSON is malformed") == 1
         assert "simulated.log" in caught.value.hint
 
 
-def test_a_server_that_crashes_later_is_no_error_on_leaving(context: LaunchContext) -> None:
+def test_a_server_that_ends_while_it_is_used_ends_the_block_with_the_cause(context: LaunchContext) -> None:
     async def story(endpoint: Endpoint) -> None:
         for q in QUESTIONS[:3]:
             await answer(endpoint, q)
         with pytest.raises(aiohttp.ClientConnectionError):
             await answer(endpoint, QUESTIONS[3])
+        await asyncio.Event().wait()
 
-    launch_and(context, story, crash_after=3)
-    assert "crashing after 3 requests, as told" in (context.log_dir / "simulated.log").read_text()
+    with pytest.raises(LaunchError, match=r"(?s)ended with exit code 1\n.*crashing after 3 requests, as told"):
+        launch_and(context, story, crash_after=3)
+
+
+def test_the_end_of_a_server_is_the_cause_of_what_it_did_to_a_request(context: LaunchContext) -> None:
+    async def story(endpoint: Endpoint) -> None:
+        for q in QUESTIONS[:3]:
+            await answer(endpoint, q)
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await answer(endpoint, QUESTIONS[3])
+        raise EndpointError("no server listens any more")
+
+    with pytest.raises(LaunchError, match="crashing after 3 requests, as told"):
+        launch_and(context, story, crash_after=3)
 
 
 def test_without_answers_there_is_nothing_to_simulate(context: LaunchContext) -> None:
@@ -209,6 +224,25 @@ def test_options_of_a_plan_are_checked() -> None:
     given = {"accuracy": {"mmlu": 0.6}, "flip_rate": 0.05, "failure_kind": "429", "latency_s": 1}
     assert folders.check_options(simulated.launch, given, "launcher") == given
     assert "simulated" in folders.summary("launchers", "simulated")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"failure_rate": 2.0}, "launcher.simulated.failure_rate is 2.0, which is not between 0 and 1"),
+        ({"damage": -0.1}, "launcher.simulated.damage is -0.1, which is not between 0 and 1"),
+        ({"latency_s": -1.0}, "launcher.simulated.latency_s is -1.0, which is negative"),
+        ({"crash_after": -1}, "launcher.simulated.crash_after is -1, which is negative"),
+        ({"accuracy": 1.5}, "an accuracy of 1.5 is not between 0 and 1"),
+        ({"accuracy": 0.99, "flip_rate": 0.2}, "the accuracy lies between 0.3 and 0.7"),
+    ],
+)
+def test_sizes_out_of_range_are_refused_before_anything_starts(
+    context: LaunchContext, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(PlanError, match=re.escape(said)):
+        simulated.commands(context, **options)
+    assert not context.log_dir.exists()
 
 
 # --------------------------------------------------------------------------------------------- any server process

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serve_eval.schema import Outcome
+from serve_eval.scorers import mmmu
 from serve_eval.scorers.mmmu import STATED, choice, given_letter, short_answer
 
 OPTIONS = ["a red cat", "blue", "$12$", "none of them"]
@@ -61,3 +66,19 @@ def test_the_stated_letter_stands_beside_it() -> None:
 )
 def test_short_answers(text: str, accepted: list[str], right: bool) -> None:
     assert (short_answer(text, accepted).value == 1.0) == right
+
+
+PLAINER = (
+    re.compile(r"-?\d+(?:\.\d+)?e[+-]?\d+"),
+    re.compile(r"-?(?:\d+\.\d+|\.\d+|\d+\b)(?!e[+-]?\d+)(?![,\d])"),
+)
+"""The original's patterns, which try every digit of a long run again."""
+
+
+@given(st.lists(st.sampled_from(["-", "1", "23", ".", "e", "+", ",", "x", " "]), max_size=14).map("".join))
+def test_the_numbers_are_those_of_the_original(text: str) -> None:
+    assert [pattern.findall(text) for pattern in mmmu._NUMBERS[1:]] == [pattern.findall(text) for pattern in PLAINER]
+
+
+def test_a_long_run_of_digits_is_read_in_time_that_grows_with_its_length() -> None:
+    assert short_answer("x" + "1" * 300_000 + "y", ["7"]).value == 0.0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serve_eval import folders
 from serve_eval.errors import PlanError, SandboxError
@@ -16,6 +19,7 @@ from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Outcome, Response, Score, ToolCall
 from serve_eval.scorers import any_of, exact
+from serve_eval.scorers import set as set_scorer
 from serve_eval.scorers._instance import fitting
 from serve_eval.scorers._matching import matching
 from serve_eval.scorers._stated import stated
@@ -278,11 +282,18 @@ def test_json_is_valid_and_equal(expected: Any, text: str, value: float) -> None
     assert _score("json_schema", expected, text).value == value
 
 
-def test_json_that_would_break_a_validator_is_only_wrong() -> None:
+def test_json_that_a_validator_cannot_look_at_is_not_called_invalid() -> None:
     deep = {"$ref": "#/$defs/x", "$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}}}}
-    assert _score("json_schema", {"schema": deep}, "[" * 500 + "]" * 500).value in (0.0, 1.0)
+    with pytest.raises(RecursionError):
+        _score("json_schema", {"schema": deep}, "[" * 500 + "]" * 500)
     assert _score("json_schema", {"schema": deep}, "[" * 100_000).outcome is Outcome.UNPARSED
-    assert _score("json_schema", {"schema": {"multipleOf": 0.1}}, "1e999").value == 0.0
+
+
+@pytest.mark.parametrize(("step", "value"), [(0.1, 1.0), (0.5, 1.0), (0.3, 0.0)])
+def test_a_number_that_no_float_holds_is_a_multiple_of_what_it_is(step: float, value: float) -> None:
+    assert _score("json_schema", {"schema": {"multipleOf": step}}, "1e999").value == value
+    with pytest.raises(OverflowError, match="4000 digits"):
+        _score("json_schema", {"schema": {"multipleOf": step}}, "1e99999")
 
 
 @pytest.mark.parametrize(
@@ -396,3 +407,34 @@ def test_code_is_run_in_the_sandbox_with_its_checks(sandbox: Sandbox, expected: 
 def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match=name):
         made(name, options)
+
+
+LONG = 300_000
+"""Characters of which a pattern that is tried from each of them again is not read within hours."""
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("\n" * LONG, 0),
+        (" " * LONG + "x", 1),
+        ("- a\n" + "\t" * LONG, 1),
+        ("\n" * LONG + "- a\n1. b", 2),
+        ("a, b and " + "!" * LONG + " x", 2),
+        ("x and " * (LONG // 6), 1),
+    ],
+)
+def test_the_items_of_any_text_are_found_in_time_that_grows_with_its_length(text: str, items: int) -> None:
+    assert len(items_in(text)) == items
+
+
+_MARKED = re.compile(r"^\s*(?:[-*+\u2022]|\(?\d{1,4}[.)])\s+(\S.*)$", re.MULTILINE)
+_BETWEEN = re.compile(r"[,;]\s+(?:and\s+)?|[,;]|\s+and\s+(?=\S+\W*$)")
+"""The patterns as they are read best, and which take long."""
+PIECES = st.sampled_from(["-", "*", "1", "2.", "(3)", " ", "\n", "\t", "a", "b c", ",", ";", " and ", "and", "!"])
+
+
+@given(st.lists(PIECES, max_size=12).map("".join))
+def test_the_patterns_of_items_find_what_plainer_ones_find(text: str) -> None:
+    assert set_scorer._MARKED.findall(text) == _MARKED.findall(text)
+    assert set_scorer._BETWEEN.split(text) == _BETWEEN.split(text)

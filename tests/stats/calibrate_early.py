@@ -132,7 +132,7 @@ def looked(test: EarlyVerdict, reference: FloatArray, candidate: FloatArray, *, 
     scores = candidate.tolist()
     tally = SimpleNamespace(task=SimpleNamespace(metric=Metric()), score=scores.__getitem__)
     before = reference.tolist() if pairs else None
-    prefix = Prefix(cast(Tally, tally), test, range(len(scores)), seed=0, higher_is_better=True, before=before)
+    prefix = Prefix(cast(Tally, tally), lambda: test, range(len(scores)), seed=0, higher_is_better=True, before=before)
     prefix.look()
     return prefix
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.onset import LEAST, chart, limit, onset
+from serve_eval.stats import onset as module
+from serve_eval.stats.onset import LEAST, chart, limit, onset, passes
 
 
 def _falling(seed: int, before: float, after: float) -> numpy.typing.NDArray[numpy.bool_]:
@@ -64,6 +67,64 @@ def test_the_chart_is_the_largest_likelihood_ratio_over_its_windows(bad: list[bo
             if late.mean() > early.mean():
                 ratios.append(likelihood(early) + likelihood(late) - likelihood(row[:end]))
         assert drawn[end] == pytest.approx(max(ratios), abs=1e-9)
+
+
+def _first_above(bad: numpy.typing.NDArray[numpy.bool_], over: float) -> int | None:
+    """By the whole chart: what `passes` finds without drawing it."""
+    above = numpy.flatnonzero(chart(bad) > over)
+    return int(above[0]) if above.size else None
+
+
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 3000),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.floats(0.5, 14),
+    st.integers(4, 512),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_passes_a_limit_is_found_without_drawing_the_chart(
+    seed: int, n: int, share: float, rise: float, over: float, block: int
+) -> None:
+    random = numpy.random.default_rng(seed)
+    bad = random.random(n) < share
+    bad[n // 2 :] |= random.random(n - n // 2) < rise
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SHORTEST_BLOCK", block)
+        expected = _first_above(bad, over)
+        assert passes(bad, over) == expected
+        if expected is not None:
+            assert passes(bad, over, expected - 1) == expected
+            assert passes(bad[: expected - 1], over) is None
+
+
+def test_a_limit_that_the_chart_reaches_exactly_is_not_passed() -> None:
+    bad = numpy.array([False] * 60 + [True] * 30)
+    for at in range(61, 91):
+        assert passes(bad[:at], float(chart(bad)[:at].max())) == _first_above(bad[:at], float(chart(bad)[:at].max()))
+    top = float(chart(bad).max())
+    assert passes(bad, top) is None
+    assert passes(bad, numpy.nextafter(top, 0.0)) == int(chart(bad).argmax())
+
+
+def test_only_windows_that_may_pass_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a healthy run hardly any, whatever its length: else the cost of a long one is that of its whole chart."""
+    computed = 0
+
+    def counted(*given: Any) -> Any:
+        nonlocal computed
+        computed += len(given[2])
+        return ratio(*given)
+
+    ratio = module._ratio
+    monkeypatch.setattr(module, "_ratio", counted)
+    n = 40_000
+    bad = numpy.random.default_rng(2).random(n) < 0.1
+    assert onset(bad, 0.008) is None
+    assert computed < n
+    chart(bad)
+    assert computed > 20 * n
 
 
 def test_the_limit_rises_with_the_length_of_the_run_and_the_certainty() -> None:

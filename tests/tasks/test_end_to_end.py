@@ -12,6 +12,8 @@ from serve_eval.evaluation import evaluate
 from serve_eval.schema import Plan, Spec
 from tests.tasks.made_data import NAMES, spec_of
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 
 @pytest.mark.parametrize(("accuracy", "value"), [(1.0, 100.0), (0.0, 0.0)])
 def test_an_endpoint_that_is_always_right_has_full_marks_and_one_that_never_is_none(

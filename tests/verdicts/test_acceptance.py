@@ -28,6 +28,8 @@ from serve_eval.schema import (
 from serve_eval.traffic import TrafficCounter
 from serve_eval.verdicts._acceptance import RULE, judge
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 ENTRY = AcceptanceLength(ref_al=2.0, min_al=1.9)
 
 

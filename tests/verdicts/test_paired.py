@@ -12,6 +12,7 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import AccuracySpec, Hypothesis, Metric, Reference, TaskResult, VerdictOutcome
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.verdicts import anchors, classic, noninferiority, paired
+from serve_eval.verdicts._paired import compare
 
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)
 
@@ -63,6 +64,22 @@ def test_the_paired_rule_follows_its_finding(n: int, down: int, up: int, outcome
     assert verdict.paired.difference == pytest.approx(100 * (up - down) / n)
     assert bool(verdict.reasons) == (outcome is VerdictOutcome.INCONCLUSIVE)
     assert any("small_drop" in warning for warning in verdict.warnings) == (finding == "SMALL_DROP")
+
+
+def test_the_share_that_flipped_is_that_of_both_ways() -> None:
+    result, pairs, hypothesis, reference = _case(4096, 90, 50)
+    told = paired.judge(result, reference, hypothesis, pairs).paired
+    assert told is not None
+    assert told.flip_rate == (90 + 50) / 4096
+    graded = pair([[1.0, 0.5] * 20], [[1.0, 0.0] * 20], lo=0.0, hi=1.0, higher_is_better=True)
+    assert compare(graded, result, margin=1.0, alpha=0.05, max_missing=0.02).flip_rate is None
+
+
+def test_the_degrees_of_freedom_of_a_t_test_are_kept() -> None:
+    result, pairs, _, _ = _case(40, 3, 1)
+    told = compare(pairs, result, margin=1.0, alpha=0.05, max_missing=0.02, method="paired_t")
+    assert (told.method, told.df) == ("paired_t", 39)
+    assert compare(pairs, result, margin=1.0, alpha=0.05, max_missing=0.02).df is None
 
 
 def test_a_regression_that_the_classic_rule_lets_pass_is_seen_beside_it() -> None:

@@ -41,8 +41,9 @@ async def _is_here(s: Session) -> bool:
     """Whether the API is below the base path: models are listed, or a request for one token finds a route."""
     models = s.known.models = await s.get(f"{s.base_path}/models")
     if not models.status:
-        raise EndpointError(f"{s.base_url} cannot be reached: {models.problem}", hint=UNREACHABLE_HINT)
-    if refused := unauthorized(models):
+        hint = await s.client.other_scheme() or UNREACHABLE_HINT
+        raise EndpointError(f"{s.base_url} cannot be reached: {models.problem}", hint=hint)
+    if refused := unauthorized(s, models):
         raise refused
     if models.status == 503:
         raise EndpointError(f"{s.base_url} is not ready: {models.told}", hint="A server may still load its model.")
@@ -51,7 +52,7 @@ async def _is_here(s: Session) -> bool:
         return True
     for chat in (True, False):
         found = await s.post(s.body("Hello", chat=chat, max_tokens=1))
-        if refused := unauthorized(found):
+        if refused := unauthorized(s, found):
             raise refused
         page = "html" in found.content_type.lower()
         if found.status and found.status not in NOT_THERE and not page:

@@ -1,0 +1,232 @@
+"""The nursery of serve_eval.apart, and the workers that are forked of it.
+
+None of them outlives the process that started the nursery, however that ends: the nursery waits for the end of its
+socket and then kills its workers with what they started; while it makes the functions the kernel sends SIGIO at that
+moment, whose default is the end; and a worker dies with the nursery. A worker gets no SIGIO: it would also come when
+the other end reads an answer, and end the next call.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import sysconfig
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from serve_eval.errors import ServeEvalError
+
+if TYPE_CHECKING:
+    import ctypes
+
+COMMAND = struct.Struct("!cq")
+NUMBER = struct.Struct("!q")
+FORK, END = b"F", b"E"
+"""Commands: fork a worker that reads from the descriptor beside it, and end the one with that process id."""
+MESSAGE_CHARACTERS = 400
+_DIE_WITH_PARENT, _ADOPT_ORPHANS = 1, 36
+"""PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of Linux."""
+
+
+def main() -> None:
+    """Makes the functions, then forks workers until the socket ends."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # and not SIG_IGN, which programs that a scorer starts would inherit
+    makers, memory = pickle.load(sys.stdin.buffer)  # noqa: S301  (of the process that started this one)
+    _no_input()
+    functions: dict[str, Callable[..., Any]] = {}
+    problems: dict[str, dict[str, object]] = {}
+    with _ends_with(control.fileno()):
+        if memory is not None:
+            _bound_memory(memory)
+        for name, (make, args) in makers.items():
+            try:
+                functions[name] = make(*args)
+            except BaseException as error:
+                problems[name] = told(error)
+    gc.collect()
+    gc.freeze()  # what was made stays shared with the workers
+    said = pickle.dumps(problems)
+    control.sendall(NUMBER.pack(len(said)) + said)
+    _wait(control, functions)
+
+
+def _wait(control: socket.socket, functions: Mapping[str, Callable[..., Any]]) -> None:
+    workers: set[int] = set()
+    libc = _libc()
+    if libc is not None:
+        libc.prctl(_ADOPT_ORPHANS, 1)  # what a worker that has ended leaves behind is found among our children
+    try:
+        while True:
+            select.select([control], [], [])
+            command, descriptors, _, _ = socket.recv_fds(control, COMMAND.size, 1)
+            if len(command) < COMMAND.size:
+                return
+            kind, number = COMMAND.unpack(command)
+            if kind == FORK:
+                control.sendall(NUMBER.pack(_fork(control, descriptors[0], functions, libc, workers)))
+            else:
+                control.sendall(NUMBER.pack(_end(number)))
+                workers.discard(number)
+    except OSError:
+        return  # the other end is gone
+    finally:
+        for pid in workers:
+            _end(pid)
+        for pid in _started_by(os.getpid()):
+            _kill(pid)
+
+
+def _end(pid: int) -> int:
+    """Kills a worker with what it started, and reaps it: until then its id is no other process's."""
+    for child in _started_by(pid):  # also those with a session of their own
+        _kill(child)
+    with suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+    _kill(pid)
+    return os.waitpid(pid, 0)[1]
+
+
+def _kill(pid: int) -> None:
+    with suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _started_by(pid: int) -> list[int]:
+    """The processes that a process started and those that they started, as far as Linux tells."""
+    found = [pid]
+    for one in found:
+        for children in Path(f"/proc/{one}/task").glob("*/children"):
+            with suppress(OSError):
+                found += map(int, children.read_text().split())
+    return found[1:]
+
+
+def _fork(
+    control: socket.socket,
+    descriptor: int,
+    functions: Mapping[str, Callable[..., Any]],
+    libc: ctypes.CDLL | None,
+    workers: set[int],
+) -> int:
+    nursery = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads that a package of others started
+        pid = os.fork()
+    if pid:
+        os.close(descriptor)
+        workers.add(pid)
+        return pid
+    try:
+        control.close()
+        if libc is not None:
+            libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() == nursery:
+            _work(descriptor, functions)
+    finally:
+        os._exit(0)
+
+
+def _work(descriptor: int, functions: Mapping[str, Callable[..., Any]]) -> NoReturn:
+    """Calls what is asked for until nobody asks any more."""
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    with suppress(OSError):  # where memory runs out, better this process than the run
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    from multiprocessing.connection import Connection
+
+    connection, worker = Connection(descriptor), os.getpid()
+    while True:
+        try:
+            name, args = pickle.loads(connection.recv_bytes())  # noqa: S301  (of the process that started these)
+        except EOFError:
+            os._exit(0)
+        try:
+            said = pickle.dumps((True, functions[name](*args)), protocol=5)
+        except BaseException as error:
+            said = pickle.dumps((False, told(error)))
+        if os.getpid() != worker:  # a function forked and came back twice: one of them answers
+            os._exit(0)
+        connection.send_bytes(said)
+
+
+@contextmanager
+def _ends_with(descriptor: int) -> Iterator[None]:
+    """Lets the kernel end this process when the other end of a socket is closed meanwhile, also within C code."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
+    if select.select([descriptor], [], [], 0)[0]:  # it was closed before
+        os._exit(0)
+    try:
+        yield
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+
+
+def _libc() -> ctypes.CDLL | None:
+    import ctypes
+
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _no_input() -> None:
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+
+
+def _bound_memory(size: int) -> None:
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    with suppress(ValueError, OSError):  # some systems know no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (size, most))
+
+
+def told(error: BaseException) -> dict[str, Any]:
+    """Describe an exception by its type, its message, and the line that it came from."""
+    kind = type(error).__name__
+    try:
+        message = escaped(str(error))
+    except Exception:
+        message = "(its message cannot be read)"
+    if len(message) > MESSAGE_CHARACTERS:
+        message = f"{message[:MESSAGE_CHARACTERS]}..."
+    line = _line_of(error)
+    said = f"{kind}: {message}" if message else kind
+    if isinstance(error, ServeEvalError):
+        return {"told": message, "hint": error.hint, "raised": kind}
+    return {
+        "told": f"{said} ({line})" if line else said,
+        "hint": "",
+        "raised": kind,
+    }
+
+
+def escaped(text: str) -> str:
+    """A text in which what cannot be written as UTF-8, half of a surrogate pair, is escaped."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _line_of(error: BaseException) -> str:
+    """FILE:LINE of the deepest call that is no package's and not Python's own, else of the deepest one."""
+    others = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    lines = [one for one in lines if one[0] != __file__]
+    own = [one for one in lines if not one[0].startswith(("<", *others))]
+    file, line = (own or lines or [("", 0)])[-1]
+    return f"{file}:{line}" if file else ""

@@ -1,0 +1,97 @@
+"""What a command imports, by the modules that are there at its end: time says little on a machine that others use."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+
+from aiohttp import web
+
+from launchers._openai_server import serve_app
+from tests.cli.command import environment, in_a_process
+
+PRELUDE = """
+import sys
+from serve_eval.cli import main
+try:
+    main()
+finally:
+    print("imported:", *sys.modules, file=sys.stderr)
+"""
+HEAVY = {"scipy", "aiohttp", "openai", "lm_eval", "datasets", "torch", "jinja2", "jsonschema", "pyarrow", "tokenizers"}
+"""What a run with the default verdict does without."""
+
+
+def _imported(told: str) -> set[str]:
+    [line] = re.findall(r"^imported: (.*)$", told, re.MULTILINE)
+    return set(line.split())
+
+
+async def _run(*arguments: str) -> tuple[int | None, set[str], str]:
+    """The exit code of a command, what it imported and what it said."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PRELUDE,
+        *arguments,
+        env=environment(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return process.returncode, _imported(err.decode()), out.decode() + err.decode()
+
+
+def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
+    code, modules, told = asyncio.run(_run("--help"))
+    assert code == 0
+    assert "Evaluate an endpoint" in told
+    assert not modules & (HEAVY | {"numpy", "msgspec", "yaml", "pydantic", "asyncio"})
+    ours = {name for name in modules if name.startswith("serve_eval")}
+    assert ours == {
+        "serve_eval",
+        "serve_eval.cli",
+        "serve_eval.cli.app",
+        "serve_eval.cli._interrupts",
+        "serve_eval.cli._streams",
+        "serve_eval.errors",
+    }
+
+
+def test_a_command_imports_no_other() -> None:
+    code, modules, _ = asyncio.run(_run("power", "--help"))
+    assert code == 0
+    assert {name for name in modules if name.startswith("serve_eval.cli.") and "._" not in name} == {
+        "serve_eval.cli.app",
+        "serve_eval.cli.power",
+    }
+
+
+def test_a_run_with_the_default_verdict_does_without_what_is_heavy(data_root: Path, tmp_path: Path) -> None:
+    async def complete(request: web.Request) -> web.Response:
+        asked = (await request.json())["max_tokens"]
+        counts = {"prompt_tokens": 9, "completion_tokens": min(asked, 9), "total_tokens": 18}
+        choice = {"index": 0, "text": "#### 42", "finish_reason": "stop"}
+        return web.json_response({"id": None, "choices": [choice], "usage": counts})
+
+    async def go() -> tuple[int | None, set[str], str]:
+        app = web.Application()
+        app.router.add_post("/v1/completions", complete)
+        async with serve_app(app) as url:
+            given = {"base-url": url, "model": "meta-llama/Llama-3.1-8B-Instruct", "tasks": "gsm8k", "limit": "20"}
+            given["allow-mismatch"] = "dataset"
+            flags = [f"--{name}={value}" for name, value in given.items()]
+            return await _run("run", *flags, f"--dataset-root={data_root}", f"--output-dir={tmp_path / 'run'}")
+
+    code, modules, told = asyncio.run(go())
+    assert code in (0, 1), told
+    assert not modules & HEAVY
+    assert "numpy" in modules  # the alarm's; the set above would say nothing if it held every name
+
+
+def test_without_a_command_the_commands_are_listed() -> None:
+    said = in_a_process()
+    assert said.returncode == 2
+    assert "Evaluate an endpoint" in said.stderr

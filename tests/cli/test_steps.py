@@ -1,0 +1,123 @@
+"""A server that answers twice, against the command line: the numbers are those of one that does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval import proofs
+from serve_eval.evaluation import judge_again
+from serve_eval.journal import read
+from serve_eval.prompt_hash import uniform
+from serve_eval.proofs import Proofs, Step
+from serve_eval.run_folder import saved_plan
+from serve_eval.schema import DataRoots
+from serve_eval.tasks.word_problems import task
+from tests.cli.command import environment, serve_eval
+from tests.client.doubling_server import Doubling, DoublingServer, doubling
+
+TWICE = Doubling(every=40, delay_s=(0.001, 0.02), slow_s=0.002)
+
+
+def _texts(count: int) -> dict[str, str]:
+    """What is said to each prompt: four of five right, always the same."""
+    made = task()
+    samples = made.load(DataRoots(roots=()), count).samples
+    return {str(s.prompt): made.answers(s)[uniform(s.id) >= 0.8] for s in samples}
+
+
+def _flags(server: DoublingServer, count: int, out: Path, *more: str) -> list[str]:
+    flags = ["run", "--base-url", server.base_url, "--model", "m", "--tasks", "word_problems", "--no-reference"]
+    return [*flags, "--set", f"word_problems.num_samples={count}", "-o", str(out), *more]
+
+
+def _result(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return found
+
+
+def _same(out: Path, sound: Path, texts: dict[str, str]) -> None:
+    """Every sample has its own answer, and everything that was made of them is as of a sound server."""
+    asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), len(texts)).samples}
+    records = read(out / "samples/word_problems.jsonl")
+    assert {r.id: r.response.text for r in records if r.response is not None} == asked
+    for report in (out, sound):
+        assert _result(report)["tasks"][0]["result"]["scored"] == len(texts)
+    assert _result(out)["tasks"][0]["result"] == _result(sound)["tasks"][0]["result"]
+    lines = [sorted((run / "scores/word_problems.jsonl").read_bytes().splitlines()) for run in (out, sound)]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(5000, marks=pytest.mark.slow)])
+def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path: Path) -> None:
+    texts = _texts(count)
+    with doubling(Doubling(every=10**9), texts) as server:
+        assert serve_eval(*_flags(server, count, tmp_path / "sound")).returncode == 3
+        assert server.asked.total() < count + 20
+    with doubling(TWICE, texts) as server:
+        done = serve_eval(*_flags(server, count, tmp_path / "twice"))
+    assert done.returncode == 3, done.stderr
+    _same(tmp_path / "twice", tmp_path / "sound", texts)
+    (warning,) = [line for line in _result(tmp_path / "twice")["warnings"] if "nobody had asked for" in line]
+    assert "withdrawn and asked again" in warning
+    assert "a connection of its own" in done.stderr
+
+
+def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_path: Path) -> None:
+    count, out = 600, tmp_path / "out"
+    texts = _texts(count)
+    with doubling(Doubling(every=10**9), texts) as server:
+        assert serve_eval(*_flags(server, count, tmp_path / "sound")).returncode == 3
+    journal = out / "samples/word_problems.jsonl"
+    with doubling(Doubling(every=15, behind_next=True, slow_s=0.02), texts) as server:
+        command = [sys.executable, "-m", "serve_eval", *_flags(server, count, out, "--concurrency", "24")]
+        with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and (not journal.exists() or journal.read_bytes().count(b"\n") < 100):
+                time.sleep(0.01)
+            process.kill()
+        before = journal.read_bytes().count(b"\n")
+        assert 100 <= before < count
+        done = serve_eval(*_flags(server, count, out, "--concurrency", "24"))
+    assert done.returncode == 3, done.stderr
+    _same(out, tmp_path / "sound", texts)
+
+
+def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path: Path) -> None:
+    """The short requests before a run meet a copy too, each on a connection of its own."""
+    texts = _texts(100)
+    with doubling(Doubling(), texts) as server:
+        done = serve_eval(*_flags(server, 100, tmp_path / "out"))
+    assert done.returncode == 3, done.stderr
+    assert _result(tmp_path / "out")["tasks"][0]["result"]["scored"] == 100
+    assert "a connection of its own" in done.stderr
+    assert len([line for line in _result(tmp_path / "out")["warnings"] if "nobody had asked for" in line]) == 1
+
+
+def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
+    texts, out = _texts(100), tmp_path / "out"
+    with doubling(Doubling(every=20, delay_s=(0.001, 0.005), slow_s=0.002), texts) as server:
+        assert serve_eval(*_flags(server, 100, out)).returncode == 3
+    report = judge_again(saved_plan(out), out)
+    (warning,) = [line for line in report.warnings if "nobody had asked for" in line]
+    assert warning in _result(out)["warnings"]
+
+
+def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Path) -> None:
+    """A connection that the server closed proved nothing; evidence comes later, as from another machine's session."""
+    texts, out = _texts(60), tmp_path / "out"
+    with doubling(Doubling(every=10**9, most=6, announced=False), texts) as server:
+        assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
+        file = out / proofs.FILE
+        asked = server.asked.total()
+        Proofs(file).note(Step("a later session", 1, out="for the test"))
+        assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
+        assert server.asked.total() > asked + 20
+    assert _result(out)["tasks"][0]["result"]["scored"] == 60
+    assert len([line for line in _result(out)["warnings"] if "nobody had asked for" in line]) == 1

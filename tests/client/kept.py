@@ -1,0 +1,29 @@
+"""A client whose connections are kept, as a run keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from serve_eval.client.client import Client
+
+
+class Heard:
+    """What a client says of its connections."""
+
+    def __init__(self) -> None:
+        self.in_step: dict[int, int] = {}
+        self.out: dict[int, str] = {}
+
+    def proven(self, connection: int, turns: int) -> None:
+        self.in_step[connection] = turns
+
+    def out_of_step(self, connection: int, why: str) -> None:
+        self.out[connection] = why
+
+
+@asynccontextmanager
+async def kept(client: Client, heard: Heard | None = None) -> AsyncIterator[Client]:
+    """An open client that uses connections again."""
+    async with client, client.keeping(heard or Heard()):
+        yield client

@@ -1,0 +1,209 @@
+"""What is said of an endpoint that cannot be asked: the status, the scheme, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.client import scheme
+from serve_eval.client.client import Client
+from serve_eval.client.preflight import check, discover_model
+from serve_eval.errors import EndpointError
+from serve_eval.schema import Endpoint, Limits, SamplingParams
+
+ONCE = Limits(max_attempts=1, connect_timeout_s=10.0, stall_timeout_s=10.0, sample_timeout_s=20.0)
+
+
+async def _check(client: Client, *, chat: bool = False) -> None:
+    await check(client, chat=chat, sampling=SamplingParams(max_tokens=2), extra={})
+
+
+def _refused(
+    answer: bytes,
+    *,
+    asks: Callable[[Client], Awaitable[object]] = discover_model,
+    scheme: str = "http",
+    certificate: Path | None = None,
+    key: str | None = None,
+    closes: bool = False,
+    asked: list[bytes] | None = None,
+    **limits: Any,
+) -> tuple[str, str, str]:
+    """What is said of a server that gives this answer to everything: the message, the hint, and its base URL. `asked`
+    gets the first lines of what it was asked."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not closes:
+            said = await reader.read(65536)
+            if asked is not None:
+                asked.append(said.partition(b"\r\n")[0])
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+    async def main() -> tuple[str, str, str]:
+        context = None
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+        server = await asyncio.start_server(serve, "localhost", 0, ssl=context)
+        url = f"{scheme}://localhost:{server.sockets[0].getsockname()[1]}/v1"
+        async with server, Client(Endpoint(base_url=url, model="m"), replace(ONCE, **limits), api_key=key) as client:
+            with pytest.raises(EndpointError) as caught:
+                await asks(client)
+        return str(caught.value), caught.value.hint, url
+
+    return asyncio.run(main())
+
+
+def _http(status: str, body: bytes = b'{"error": {"message": "so it is"}}') -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    )
+    return head.encode() + b"\r\n" + body
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [
+        (
+            "401 Unauthorized",
+            "No key was sent: put it into OPENAI_API_KEY, or name another variable with --api-key-env.",
+        ),
+        ("403 Forbidden", "No key was sent: put it into OPENAI_API_KEY, or name another variable with --api-key-env."),
+        ("404 Not Found", "A disaggregated orchestrator lists none: name it with --model."),
+        ("405 Method Not Allowed", "A disaggregated orchestrator lists none: name it with --model."),
+        ("429 Too Many Requests", "It limits requests: try again later, or name the model with --model."),
+        ("500 Internal Server Error", "Name the model with --model; the server's log may say more."),
+        ("503 Service Unavailable", "A server that still loads its model may answer so"),
+        ("307 Temporary Redirect", "Name the model with --model"),
+    ],
+)
+def test_a_status_of_the_list_of_models_is_said_with_what_to_do(status: str, hint: str) -> None:
+    message, told, url = _refused(_http(status))
+    assert message == f"{url}/models does not list the models: HTTP {status[:3]}: so it is"
+    assert told.startswith(hint)
+
+
+@pytest.mark.parametrize("asks", [discover_model, _check])
+def test_a_key_that_is_refused_is_told_from_one_that_is_missing(asks: Callable[[Client], Awaitable[object]]) -> None:
+    for key, hint in (
+        (None, "No key was sent: put it into OPENAI_API_KEY"),
+        ("sk-1", "It refuses the key that was sent"),
+    ):
+        message, told, _ = _refused(_http("401 Unauthorized"), asks=asks, key=key)
+        assert "HTTP 401: so it is" in message
+        assert told.startswith(hint)
+        assert "--api-key-env" in told
+        assert "sk-1" not in message + told
+
+
+def test_a_list_that_is_empty_is_no_refusal() -> None:
+    message, hint, url = _refused(_http("200 OK", b'{"data": []}'))
+    assert message == f"{url}/models lists no model"
+    assert "--model" in hint
+
+
+@pytest.mark.parametrize("asks", [discover_model, _check])
+def test_https_at_an_http_port_says_so(asks: Callable[[Client], Awaitable[object]]) -> None:
+    _, hint, url = _refused(_http("400 Bad Request"), asks=asks, scheme="https")
+    assert hint == f"The server speaks plain HTTP, no TLS: write http{url.removeprefix('https')}"
+
+
+@pytest.mark.parametrize("asks", [discover_model, _check])
+def test_http_at_an_https_port_says_so(certificate: Path, asks: Callable[[Client], Awaitable[object]]) -> None:
+    _, hint, url = _refused(_http("200 OK"), asks=asks, certificate=certificate)
+    assert hint == f"The server speaks TLS, no plain HTTP: write https{url.removeprefix('http')}"
+
+
+def test_an_untrusted_certificate_is_no_wrong_scheme(certificate: Path) -> None:
+    """A server behind TLS may answer plain HTTP with a 400 that says so, as nginx does."""
+    message, hint, _ = _refused(_http("400 Bad Request"), scheme="https", certificate=certificate)
+    assert "certificate" in message
+    assert "plain HTTP" not in hint
+
+
+def test_a_port_that_closes_every_connection_speaks_neither() -> None:
+    for way in ("http", "https"):
+        _, hint, _ = _refused(b"", scheme=way, closes=True)
+        assert hint.startswith("Is the server up")
+
+
+@pytest.mark.parametrize(
+    ("url", "tls", "plain", "said"),
+    [
+        ("https://h:1/v1", True, True, ""),  # TLS, and a 400 in plain HTTP for those who miss it, as nginx does
+        ("https://h:1/v1", False, True, "write http://h:1/v1"),
+        ("https://h:1/v1", False, False, ""),
+        ("http://h:1/v1", True, True, "write https://h:1/v1"),
+        ("http://h:1/v1", False, True, ""),
+    ],
+)
+def test_which_scheme_is_right(monkeypatch: pytest.MonkeyPatch, url: str, tls: bool, plain: bool, said: str) -> None:
+    async def speaks(host: str, port: int, context: ssl.SSLContext | None) -> bytes | None:
+        return (b"" if tls else None) if context is not None else b"HTTP/" if plain else None
+
+    monkeypatch.setattr(scheme, "_said", speaks)
+    told = asyncio.run(scheme.other_scheme(url))
+    assert told.endswith(said)
+    assert bool(told) is bool(said)
+
+
+@pytest.mark.parametrize(("chat", "route"), [(False, "completions"), (True, "chat/completions")])
+def test_the_route_that_was_asked_is_named(chat: bool, route: str) -> None:
+    asked: list[bytes] = []
+    message, hint, url = _refused(_http("404 Not Found"), asks=partial(_check, chat=chat), asked=asked)
+    assert message == f"{url}/{route} does not answer a short request: HTTP 404: so it is"
+    assert hint.startswith(f"No such route for {'chat' if chat else 'text'} requests")
+    assert asked == [f"POST /v1/{route} HTTP/1.1".encode(), b"GET /v1/models HTTP/1.1"]
+
+
+def test_a_server_that_gives_no_answer_is_not_asked_for_its_models() -> None:
+    asked: list[bytes] = []
+    _, hint, _ = _refused(_http("200 OK", b"[]"), asks=_check, asked=asked)
+    assert hint.startswith("Is this the port of an OpenAI-compatible server?")
+    assert [line for line in asked if b"HTTP" in line] == [b"POST /v1/completions HTTP/1.1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "stream", "hint"),
+    [
+        (b"max_completion_tokens is not known", False, "The server wants the length under the other name: "),
+        (b"Stream is not supported", True, "The server refuses to stream: --no-stream."),
+        (b"Stream is not supported", False, "The server's log may say more."),
+        (b"the upstream is gone", True, "The server's log may say more."),
+    ],
+)
+def test_what_a_refusal_names_is_what_to_do_without(said: bytes, stream: bool, hint: str) -> None:
+    answer = _http("400 Bad Request", b'{"error": "%b"}' % said)
+    _, told, _ = _refused(answer, asks=_check, stream=stream)
+    assert told.startswith(hint)
+
+
+def test_a_list_of_models_that_breaks_off_is_said() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    message, hint, url = _refused(head)
+    assert message == f"{url}/models does not answer: the connection ended within the answer"
+    assert hint
+
+
+def test_a_server_that_is_silent_when_asked_for_its_scheme_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheme, "PROBE_S", 0.1)
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def main() -> str:
+        async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await asyncio.wait_for(scheme.other_scheme(f"https://127.0.0.1:{port}/v1"), 10)
+
+    assert asyncio.run(main()) == ""

@@ -1,0 +1,68 @@
+"""Nothing of a launch is left, whoever started it and however far from us."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from launchers import _fleet
+from launchers._trtllm_command import Place, Server
+from serve_eval.errors import LaunchError
+from tests.launchers.processes import gone
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers are launched on Linux only")
+
+AWAY = (
+    "import os, pathlib, subprocess, sys, time\n"
+    "away = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
+    "part = pathlib.Path(sys.argv[1] + '.part'); part.write_text(str(away.pid)); part.rename(sys.argv[1])\n"
+    "time.sleep(60)\n"
+)
+"""A server with a process in a session of its own, which no signal to the server's group reaches."""
+
+
+async def _launched(folder: Path, told: list[str], *, kill_supervisor: bool) -> int:
+    """The number of the process that got away, after the launch has ended."""
+    note = folder / "pid"
+    python = (sys.executable, "-c", AWAY, str(note))
+    server = Server(name="one", argv=python, probe=python, place=Place(host="127.0.0.1", port=0), here=False)
+    with suppress(LaunchError):
+        async with _fleet.fleet([server], log_dir=folder / "logs", told=told.append, stop_timeout_s=2.0) as running:
+            deadline = time.monotonic() + 30
+            while not note.exists():
+                assert time.monotonic() < deadline, "the server did not start"
+                await asyncio.sleep(0.02)
+            assert not gone(int(note.read_text()))
+            if kill_supervisor:
+                os.kill(running[0].process.pid, signal.SIGKILL)
+                await asyncio.sleep(30)  # until the launch notices
+    return int(note.read_text())
+
+
+@pytest.mark.parametrize("kill_supervisor", [False, True])
+def test_a_process_that_left_the_group_of_its_server_is_killed(tmp_path: Path, kill_supervisor: bool) -> None:
+    told: list[str] = []
+    away = asyncio.run(_launched(tmp_path, told, kill_supervisor=kill_supervisor))
+    assert gone(away)
+    assert not [line for line in told if "warning" in line]
+
+
+def test_what_stays_all_the_same_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1  # a number that no process has
+    monkeypatch.setattr(_fleet, "_marked", lambda mark: [nobody])
+    monkeypatch.setattr(_fleet, "LEFT_S", 0.0)
+    told: list[str] = []
+    asyncio.run(_fleet._check_gone("a mark", told.append))
+    assert told == [f"warning: processes of the servers are left: {nobody}"]
+
+
+def test_processes_are_known_by_the_whole_mark() -> None:
+    assert _fleet._marked("nobody has this mark") == []
+    assert os.getpid() not in _fleet._marked("")

@@ -1,0 +1,288 @@
+"""A server process from its start to its end, with commands that end in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launchers import _process
+from launchers._process import KILL_S, LOG_LINES, STOP_S, ServerProcess, server_process, supervised
+from serve_eval.errors import LaunchError
+from tests.launchers.processes import gone
+
+PYTHON = [sys.executable, "-c"]
+SLEEPS = [*PYTHON, "import time; time.sleep(60)"]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers are launched on Linux only")
+
+
+async def never() -> None:
+    """A probe of a server that is never ready."""
+
+
+async def until_ended(server: ServerProcess) -> None:
+    """Raises TimeoutError after a while."""
+    async with asyncio.timeout(20):
+        while server.exit_code() is None:  # noqa: ASYNC110 - nothing tells of the end of a process
+            await asyncio.sleep(0.01)
+
+
+def ended(script: str, log: Path, timeout_s: float = 20.0) -> LaunchError:
+    """The error of a server that was waited for."""
+
+    async def run() -> None:
+        async with server_process([*PYTHON, script], log_file=log) as server:
+            await server.until(never, timeout_s=timeout_s)
+
+    with pytest.raises(LaunchError) as caught:
+        asyncio.run(run())
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("raise SystemExit(0)", "the server ended with exit code 0 before it was ready"),
+        ("raise SystemExit(7)", "the server ended with exit code 7 before it was ready"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "the server ended with signal 15 before"),
+    ],
+)
+def test_the_end_of_a_server_is_told_with_its_log(tmp_path: Path, script: str, told: str) -> None:
+    script = f"print('\\n'.join(str(i) for i in range(40)), flush=True)\n{script}"
+    error = ended(script, tmp_path / "logs/one.log")
+    lines = str(error).split("\n  ")
+    assert lines[0].startswith(told)
+    assert lines[1:] == [str(i) for i in range(40 - LOG_LINES, 40)]
+    assert error.hint == f"Its log is {tmp_path / 'logs/one.log'}."
+    assert (tmp_path / "logs").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "logs/one.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_server_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
+    error = ended("import time; time.sleep(60)", tmp_path / "log", timeout_s=0.1)
+    assert str(error) == "the server is not ready after 0.1 s"
+
+
+class Clock:
+    """An event loop's clock that each sleep moves on, with the pauses that were made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.pauses = 100.0, list[float]()
+        monkeypatch.setattr(_process.asyncio, "sleep", self._sleep)
+        monkeypatch.setattr(_process.asyncio, "get_running_loop", lambda: self)
+
+    def time(self) -> float:
+        return self.now
+
+    async def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+class Process:
+    """A process that ends by the signals that it is told to heed, or by itself when it was polled often enough."""
+
+    def __init__(self, heeds: tuple[signal.Signals, ...] = (), polls: int | None = None) -> None:
+        self.pid, self.returncode, self.stdin = 4242, None, None
+        self.heeds, self.polls, self.sent = heeds, polls, list[int]()
+
+    def poll(self) -> int | None:
+        if self.polls is not None:
+            self.polls -= 1
+            if self.polls <= 0:
+                self.returncode = 0
+        for number in self.sent:
+            if number in self.heeds:
+                self.returncode = -number
+        return self.returncode
+
+    def killpg(self, pid: int, number: int) -> None:
+        assert pid == self.pid
+        self.sent.append(int(number))
+
+
+def server(monkeypatch: pytest.MonkeyPatch, process: Any, supervised_s: float | None = None) -> ServerProcess:
+    monkeypatch.setattr(_process.os, "killpg", process.killpg)
+    return ServerProcess(process, Path("/nowhere"), 0, supervised_s)
+
+
+@pytest.mark.parametrize("supervised_s", [None, 3.0])
+@pytest.mark.parametrize("heeds", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_is_asked_to_end_and_then_killed(
+    monkeypatch: pytest.MonkeyPatch, heeds: signal.Signals, supervised_s: float | None
+) -> None:
+    """One that has a supervisor has as long as that needs, and its supervisor is told twice before it is killed."""
+    clock, process = Clock(monkeypatch), Process((heeds,))
+    asyncio.run(server(monkeypatch, process, supervised_s).stop())
+    ended_by, last = process.sent[:-1], process.sent[-1]
+    assert last == signal.SIGKILL, "what is left of its group"
+    patience = STOP_S if supervised_s is None else supervised_s + 2 * KILL_S
+    if heeds is signal.SIGTERM:
+        assert ended_by == [signal.SIGTERM]
+        assert clock.now - 100.0 <= 0.02
+    elif supervised_s is None:
+        assert ended_by == [signal.SIGTERM, signal.SIGKILL]
+        assert clock.now - 100.0 == pytest.approx(patience, abs=0.05)
+    else:
+        assert ended_by == [signal.SIGTERM, signal.SIGTERM, signal.SIGKILL]
+        assert clock.now - 100.0 == pytest.approx(patience + 2 * KILL_S, abs=0.05)
+
+
+def test_one_that_nothing_ends_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, process = Clock(monkeypatch), Process()
+    asyncio.run(server(monkeypatch, process).stop())
+    assert process.sent == [signal.SIGTERM, signal.SIGKILL, signal.SIGKILL]
+    assert clock.now - 100.0 == pytest.approx(STOP_S + 4 * KILL_S, abs=0.1)
+    assert set(clock.pauses) == {0.02}
+
+
+def test_one_that_has_ended_is_signalled_once_for_its_group_and_never_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)
+    process = Process(polls=1)
+    one = server(monkeypatch, process)
+    assert one.exit_code() == 0
+    asyncio.run(one.stop())
+    assert (one.exit_code(), process.sent) == (0, [signal.SIGKILL])
+
+
+def test_the_probe_is_made_often_at_first_and_then_after_each_longest_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, answers = Clock(monkeypatch), [None] * 12 + ["ready"]
+
+    async def probe() -> str | None:
+        return answers.pop(0)
+
+    one = server(monkeypatch, Process())
+    assert asyncio.run(one.until(probe, timeout_s=60.0, longest_pause_s=0.4)) == "ready"
+    expected = [min(0.02 * 1.5**i, 0.4) for i in range(12)]
+    assert clock.pauses == pytest.approx(expected)
+    answers.extend([None] * 8 + ["ready"])
+    asyncio.run(one.until(probe, timeout_s=60.0))
+    assert clock.pauses[12:] == pytest.approx([min(0.02 * 1.5**i, 0.5) for i in range(8)])
+
+
+def test_a_server_has_as_long_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    with pytest.raises(LaunchError, match="not ready after 7 s"):
+        asyncio.run(server(monkeypatch, Process()).until(never, timeout_s=7.0))
+    assert 7.0 < clock.now - 100.0 <= 7.5
+
+
+def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with server_process(["/nowhere/server"], log_file=tmp_path / "log"):
+            pass
+
+    with pytest.raises(LaunchError, match=r"^/nowhere/server cannot be started: .*No such file"):
+        asyncio.run(run())
+
+
+def test_the_log_is_that_of_this_start_and_its_end_alone(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"of before\n")
+
+    async def run() -> tuple[str, str, str]:
+        async with server_process([*PYTHON, "print('a' * 30 + 'end', end='')"], log_file=log) as one:
+            await until_ended(one)
+            whole, end = one.log(), one.log(5)
+            log.unlink()
+            return whole, end, one.log()
+
+    assert asyncio.run(run()) == ("a" * 30 + "end", "aaend", "")
+
+
+def test_a_server_gets_the_environment_the_pipe_and_a_session_of_its_own(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "print(os.environ.get('ONE'), os.getsid(0) == os.getpid(), flush=True)\n"
+        "print('stdin ended' if not sys.stdin.read() else 'stdin spoke', flush=True)\n"
+    )
+
+    async def run() -> int:
+        async with server_process([*PYTHON, script], log_file=tmp_path / "log", env={"ONE": "1"}) as one:
+            while "True" not in one.log():  # noqa: ASYNC110 - the log of another process
+                await asyncio.sleep(0.01)
+            assert one._process.stdin is not None
+            one._process.stdin.close()
+            await until_ended(one)
+            return one.pid
+
+    assert gone(asyncio.run(run()))
+    assert (tmp_path / "log").read_text() == "1 True\nstdin ended\n"
+
+
+def test_the_line_of_a_supervisor() -> None:
+    line = supervised(["run", "-x"], grace_s=2.5, to_stop=["stop", "it"], at_end=["rm"])
+    assert line[:2] == [sys.executable, "-I"]
+    assert line[2].endswith("_supervisor.py")
+    assert line[3:] == ["2.5", "2", "stop", "it", "1", "rm", "run", "-x"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_last_command_runs_once_also_when_the_supervisor_was_killed(tmp_path: Path, killed: bool) -> None:
+    note = tmp_path / "note"
+    at_end = [*PYTHON, f"import os; open({str(note)!r}, 'a').write(os.environ['ONE'] + '.')"]
+
+    async def run() -> int:
+        environment = {**os.environ, "ONE": "1"}
+        started = server_process(SLEEPS, log_file=tmp_path / "log", env=environment, grace_s=1.0, at_end=at_end)
+        async with started as one:
+            await asyncio.sleep(0.3)
+            if killed:
+                os.kill(one.pid, signal.SIGKILL)
+        return one.pid
+
+    assert gone(asyncio.run(run()))
+    assert note.read_text() == "1."
+
+
+def test_a_last_command_that_fails_ends_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[Any, dict[str, Any]]] = []
+
+    def failing(command: Any, **options: Any) -> None:
+        ran.append((command, options))
+        raise subprocess.TimeoutExpired(command, 1.0)
+
+    async def run() -> None:
+        started = server_process(SLEEPS, log_file=tmp_path / "log", grace_s=1.0, at_end=["the last"])
+        async with started as one:
+            os.kill(one.pid, signal.SIGKILL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_process.subprocess, "run", failing)
+        asyncio.run(run())
+    options = {"stdin": subprocess.DEVNULL, "env": None, "timeout": _process.AT_END_S}
+    assert ran == [(["the last"], options)]
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "at_end", "supervised_s"),
+    [(None, [], None), (1.5, [], 1.5), (1.5, ["the last"], 1.5 + _process.AT_END_S)],
+)
+def test_a_supervisor_has_its_grace_and_the_time_of_the_last_command(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    grace_s: float | None,
+    at_end: list[str],
+    supervised_s: float | None,
+) -> None:
+    given: list[Any] = []
+
+    def start(*arguments: Any) -> None:
+        given.append(arguments[3])
+        raise LaunchError("no more is needed")
+
+    monkeypatch.setattr(_process, "_start", start)
+
+    async def run() -> None:
+        async with server_process(SLEEPS, log_file=tmp_path / "log", grace_s=grace_s, at_end=at_end):
+            pass
+
+    with pytest.raises(LaunchError, match="no more"):
+        asyncio.run(run())
+    assert given == [supervised_s]

@@ -1,0 +1,168 @@
+"""What the formulas give at their edges and with their less used options, each against its definition."""
+
+from __future__ import annotations
+
+import math
+
+import numpy
+import pytest
+from scipy.special import bdtr
+from scipy.stats import pearson3
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.calibration import acceptance_region
+from serve_eval.stats.drop import Method, drop_test
+from serve_eval.stats.early_paired import MarginWealth
+from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.stats.false_alarms import LIMIT, Scale, _chance, false_alarm_chance, limit_for
+from serve_eval.stats.instability import successive_dispersion
+from serve_eval.stats.judgement import judge
+from serve_eval.stats.min_p import _reached
+from serve_eval.stats.onset import worse_than_usual
+from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.permutation import TIE, PermutationTest, _drawn, _inverted, _on_grid
+from serve_eval.stats.planning import SAW_TEETH, _smallest, num_noninferior_for
+
+
+def test_an_acceptance_region_begins_behind_what_is_too_rare() -> None:
+    """P(0 of ten fair throws) is all that may lie below, to the last bit: 0 is outside."""
+    none = float(bdtr(0, 10, 0.5))
+    assert acceptance_region(10, 0.5, 2.0 * none)[0] == 1
+    assert acceptance_region(10, 0.5, 1.9 * none)[0] == 0
+
+
+def _pairs(reference: list[float], candidate: list[float], weights: list[float] | None = None) -> Pairs:
+    return pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True, weights=weights)
+
+
+def test_a_single_pair_has_a_mean_and_no_p() -> None:
+    test = drop_test(_pairs([1.0], [0.0]))
+    assert (test.mean, test.se, test.p, test.p_range) == (-1.0, None, None, None)
+
+
+@pytest.mark.parametrize("method", [Method.PERMUTATION, Method.SIGN_FLIP, Method.EXCHANGE])
+def test_weights_count_in_permutation_tests(method: Method) -> None:
+    """Three prompts of weight 4 fell and three of weight 1 rose: of the 64 signs three of the heavy ones and those of
+    the same sum are as low."""
+    reference, candidate = [1.0] * 3 + [0.0] * 3, [0.0] * 3 + [1.0] * 3
+    even = drop_test(_pairs(reference, candidate), method)
+    uneven = drop_test(_pairs(reference, candidate, [4.0] * 3 + [1.0] * 3), method)
+    assert even.p == pytest.approx(0.5)
+    # sums up to -9 of 4 (+-1 +-1 +-1) + (+-1 +-1 +-1): -15, -13 three times, -11 three times, -9 once
+    assert uneven.p_exact == pytest.approx((1 + 3 + 3 + 1) / 64)
+    assert uneven.p == pytest.approx((1 + 3 + 3 + 0.5) / 64)
+
+
+def test_a_margin_that_everything_keeps_is_not_bet_against() -> None:
+    assert MarginWealth(1.0, 0.1).bet(0.5) == 1.0
+
+
+def test_scores_lie_between_0_and_1_unless_told_otherwise() -> None:
+    early = EarlyClassic.mean_only(10, 0.5)
+    assert early.update([0.0, 1.0, 0.5]) is None
+    for value in (-0.01, 1.01):
+        with pytest.raises(ServeEvalError, match=r"lies outside 0\.\.1"):
+            EarlyClassic.mean_only(10, 0.5).update([value])
+
+
+def test_an_early_stop_says_what_to_give() -> None:
+    early = EarlyClassic.mean_only(1, 0.5)
+    with pytest.raises(ServeEvalError) as caught:
+        early.update_missing(0.5, 2.0)
+    assert caught.value.hint == "give the worst and the best value within 0..1"
+    early.update([0.5])
+    if early.decision is None:
+        with pytest.raises(ServeEvalError) as caught:
+            early.update([0.5])
+        assert caught.value.hint == "give each prompt once"
+
+
+@pytest.mark.parametrize("flips", [2.0, 40.0, math.inf])
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
+def test_the_chance_within_one_run_is_the_tail_of_the_skewed_variable(flips: float, ratio: float) -> None:
+    skewness = 0.0 if math.isinf(flips) else 1.0 / math.sqrt(ratio * flips)
+    expected = float(pearson3(skewness).sf((3.0 + 0.5) / math.sqrt(ratio)))
+    assert _chance(3.0, 1, 0.5, ratio, flips) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("runs", [5, 400])
+def test_a_limit_is_the_lowest_one_that_keeps_the_chance_of_so_many_runs(runs: int) -> None:
+    scale = Scale(df=20.0)
+    limit, target = limit_for(scale, runs=runs), false_alarm_chance(LIMIT, runs=runs)
+    assert limit > LIMIT
+    assert false_alarm_chance(limit, scale, runs=runs) <= target
+    assert false_alarm_chance(limit - 0.1, scale, runs=runs) > target
+
+
+def test_the_dispersion_of_neighbours_by_hand() -> None:
+    """The sums 1, 0, 2 differ by -1 and 2; the variances of the two columns are a third each."""
+    known = successive_dispersion([[1, 0], [0, 0], [1, 1]])
+    assert known is not None
+    assert known == (pytest.approx((1 + 4) / (2 * 2 * (2 / 3))), pytest.approx(2 * 4 / 5))
+
+
+def test_a_wrong_level_is_told_before_a_wrong_margin() -> None:
+    with pytest.raises(ServeEvalError, match="alpha"):
+        judge(_pairs([1.0] * 20, [1.0] * 20), margin=-1.0, alpha=2.0)
+
+
+@pytest.mark.parametrize("alike", range(1, 60, 7))
+@pytest.mark.parametrize("opposite", range(0, 60, 6))
+def test_a_chance_of_everything_is_one_and_no_more(alike: int, opposite: int) -> None:
+    chance = _reached({(1, 1): alike, (1, -1): opposite, (1, 0): 3}, [0, 0])
+    assert chance <= 1.0
+    assert chance == pytest.approx(1.0)
+
+
+def test_where_the_usual_value_is_the_worst_it_is_a_bad_one() -> None:
+    values = numpy.array([0.0, 0.0, 0.0, 1.0])
+    assert worse_than_usual(values, 0.0, first=3).tolist() == [True, True, True, False]
+    assert worse_than_usual(values, None, first=3).tolist() == [False] * 4
+    assert worse_than_usual(values, -1.0, first=3).tolist() == [False] * 4
+
+
+@pytest.mark.parametrize("largest", [1.0, 100.0])
+def test_a_gap_within_rounding_is_no_step(largest: float) -> None:
+    """A gap of TIE times the largest score at most is rounding; the step is then that of the rest."""
+    found = _on_grid(numpy.array([[0.0, TIE * largest, largest]]))
+    assert found is not None
+    assert found.tolist()[0][0] == 0
+    assert found.tolist()[0][2] >= 1
+
+
+def test_few_large_scores_are_not_inverted() -> None:
+    """Their sum is far from a bell: its characteristic function does not vanish where that of a bell would."""
+    random = numpy.random.default_rng(0)
+    units = random.random((2, 400)) * 1e-3
+    units[:, 0] = 0.0, 1.0
+    assert _inverted(units, 1) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_inverted_sum_is_that_of_a_bell(seed: int) -> None:
+    """Of 3000 alike prompts the sum is normal but for the fourth moment; .5 is at the mean by symmetry."""
+    random = numpy.random.default_rng(seed)
+    units = random.random((2, 3000))
+    centred = units - units.mean(axis=0)
+    z = float(centred[1].sum()) / math.sqrt(float((centred[1] ** 2).sum()))
+    found = _inverted(units, 1)
+    assert found is not None
+    assert found == pytest.approx(0.5 * math.erfc(-z / math.sqrt(2.0)), abs=2e-4)
+
+
+def test_drawn_permutations_that_all_tie_give_a_half() -> None:
+    units = numpy.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
+    assert _drawn(units, 1, 9, 0) == PermutationTest(1.0, 0.5)
+
+
+def test_a_planned_number_lies_behind_the_last_tooth() -> None:
+    wanted = _smallest(lambda n: 0.9 if n >= 10 and n != 12 else 0.1, 0.8, 10.0)
+    assert SAW_TEETH > 2
+    assert wanted == 13
+
+
+@pytest.mark.parametrize("level", ["alpha", "beta"])
+def test_a_level_out_of_range_is_told_by_its_name(level: str) -> None:
+    levels = {"alpha": 0.05, "beta": 0.1, level: 2.0}
+    with pytest.raises(ServeEvalError, match=rf"\b{level}\b"):
+        num_noninferior_for(0.05, 0.1, levels["alpha"], levels["beta"])

@@ -1,0 +1,176 @@
+"""What every task asks, as hashes over whole sets: `make golden-prompts` writes them again after a change on purpose.
+
+golden_prompts.json holds, of every task with every option that changes what it asks, the hash over its requests and the
+targets of its samples, over the data of made_data and over the real sets where they are beside the checkout. Of made
+data it holds the first request as well, so that a difference can be read; real sets are not ours to print.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from serve_eval.asking import request_of
+from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
+from serve_eval.errors import DatasetError
+from serve_eval.protocol import build_task
+from serve_eval.schema import DataRoots, Spec
+from serve_eval.tasks._mmlu_subjects import SUBJECTS
+from tests.tasks.made_data import NAMES, spec_of, write_all
+
+FILE = Path(__file__).with_name("golden_prompts.json")
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+CASES = Path(__file__).with_name("golden_cases.yaml")
+SHOWN = 1500
+"""Characters of the first request that are kept."""
+
+OPTIONS: dict[str, list[dict[str, object]]] = {
+    "aime": [{"year": 2026}, {"random_seed": 1}, {"suite_exact": True}],
+    "cases": [{"prompt": "Name the capital of ${country}."}, {"system_messages": ["You know capitals."]}],
+    "cnn_dailymail": [{"random_seed": 1}],
+    "gpqa": [
+        {"subset": "main", "num_samples": 12},
+        {"subset": "extended", "num_samples": 12},
+        {"random_seed": 1},
+        {"choice_seed": 1},
+    ],
+    "gsm8k": [
+        {"num_fewshot": 0},
+        {"apply_chat_template": True},
+        {"apply_chat_template": True, "fewshot_as_multiturn": True},
+        {"random_seed": 1},
+        {"apply_chat_template": True, "suite_exact": True},
+    ],
+    "gsm8k_inferencemax": [
+        {"num_fewshot": 2},
+        {"fewshot_as_multiturn": False},
+        {"apply_chat_template": False, "fewshot_as_multiturn": False},
+        {"random_seed": 1},
+        {"suite_exact": True},
+    ],
+    "gsm8k_inferencex": [
+        {"num_fewshot": 2},
+        {"fewshot_as_multiturn": False},
+        {"apply_chat_template": False, "fewshot_as_multiturn": False},
+        {"random_seed": 1},
+        {"suite_exact": True},
+    ],
+    "humaneval": [{"metric": "pass@1"}, {"metric": "pass@1", "apply_chat_template": True}, {"stop": ["\nclass"]}],
+    "json_mode_eval": [{"response_format": "json_schema"}, {"response_format": "none"}, {"random_seed": 1}],
+    "longbench_v1": [{"sets": ["trec", "lcc"]}, {"suite_exact": True}, {"random_seed": 1}],
+    "longbench_v2": [{"length": "short", "num_samples": 2}, {"max_input_chars": 600}],
+    "mmlu": [{"num_fewshot": 2}, {"none_cells": "none"}, {"random_seed": 1}, {"scoring": "loglikelihood"}],
+    "mmmu": [{"subjects": ["Art", "Math"]}, {"interleaved": True}, {"single_image": True}, {"random_seed": 1}],
+    "passkey_lines": [{"lines": 30}, {"random_seed": 1}],
+    "passkey_retrieval_128k": [{"depths": "all"}, {"random_seed": 1}],
+    "passkey_retrieval_64k": [{"depths": "all"}, {"random_seed": 1}],
+    "passkey_short": [{"sentences": 5}, {"apply_chat_template": True}, {"random_seed": 1}],
+    "perplexity": [{"min_tokens": 14000, "num_samples": 40}, {"max_input_tokens": 12000}, {"random_seed": 1}],
+    "word_problems": [
+        {"num_fewshot": 3},
+        {"apply_chat_template": True},
+        {"random_seed": 1},
+        {"scoring": "loglikelihood"},
+    ],
+    "word_problems_perplexity": [{"random_seed": 1}],
+    "zero_scrolls": [{"random_seed": 1}],
+}
+"""Of every task the options that change what it asks; without any it is asked as well."""
+OF_EVERY_TASK: list[dict[str, object]] = [
+    {
+        "apply_chat_template": True,
+        "system_prompt": "You are exact.",
+        "max_tokens": 77,
+        "temperature": 0.5,
+        "top_p": 0.9,
+    },
+]
+"""Options that every task takes, tried with gsm8k."""
+ASK_THE_SAME = {
+    "num_samples": "how many",
+    "filter": "how answers are read",
+    "timeout_s": "how long a program runs",
+    "path": "where cases are",
+    "name": "of a family's member",
+    "scorer": "how answers are scored",
+    "max_expanded": "a bound",
+    "prompts": "where LongBench's prompts are",
+    "files": "where texts are",
+}
+"""Options that change nothing of what is asked, with what they are."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The hash over all that a task asks, how much that is, and the beginning of its first request."""
+
+    sha256: str
+    requests: int
+    first: str
+
+
+def variants() -> list[tuple[str, dict[str, object]]]:
+    """Every task with every list of options."""
+    own = [(name, options) for name in NAMES for options in ({}, *OPTIONS[name])]
+    return own + [("gsm8k", options) for options in OF_EVERY_TASK]
+
+
+def label(name: str, options: dict[str, object]) -> str:
+    """A name in one line."""
+    return " ".join([name, *(f"{key}={json.dumps(value)}" for key, value in options.items())])
+
+
+def asked(name: str, options: dict[str, object], root: Path) -> Asked:
+    """What a task asks of the data below a root. Raises DatasetError where there is none."""
+    spec = spec_of(name, root)
+    place = {"path": str(CASES)} if name == "cases" else {}
+    task = build_task(Spec(name=spec.name, options={**spec.options, **place, **options}))
+    dataset = task.load(DataRoots(roots=(root,)), task.hypothesis.num_samples or 1)
+    said, first = hashlib.sha256(), ""
+    for sample in dataset.samples:
+        line = msgspec.json.encode([request_of(task, sample), sample.target, sample.choices], order="sorted")
+        first = first or line.decode()
+        said.update(line + b"\n")
+    return Asked(said.hexdigest(), len(dataset.samples), first[:SHOWN])
+
+
+def write_made(root: Path) -> None:
+    """The data of every task below a root, as the fixture `data_root` has it."""
+    write_gsm8k(root / "gsm8k")
+    write_mmlu(root / "mmlu", SUBJECTS)
+    write_humaneval(root / "humaneval")
+    write_all(root)
+
+
+def _real() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, options in variants() if SHARED.is_dir() else ():
+        try:
+            found[label(name, options)] = asked(name, options, SHARED).sha256
+        except DatasetError:
+            continue
+    return found
+
+
+def main() -> None:
+    """Writes the file again, and says what changed."""
+    old = json.loads(FILE.read_text()) if FILE.exists() else {"made": {}, "real": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_made(root)
+        made = {label(*variant): msgspec.to_builtins(asked(*variant, root)) for variant in variants()}
+    new = {"made": made, "real": _real() or old["real"]}
+    for kind, table in new.items():
+        for one in sorted({*table, *old[kind]}):
+            if table.get(one) != old[kind].get(one):
+                print(f"{kind} {one}: {'changed' if one in table and one in old[kind] else 'added or removed'}")
+    FILE.write_text(json.dumps(new, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

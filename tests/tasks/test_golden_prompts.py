@@ -1,0 +1,59 @@
+"""What every task asks is what it asked when its references were measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from serve_eval import folders
+from tests.tasks.golden_prompts import (
+    ASK_THE_SAME,
+    FILE,
+    NAMES,
+    OPTIONS,
+    Asked,
+    asked,
+    label,
+    variants,
+)
+
+GOLDEN = json.loads(FILE.read_text(encoding="utf-8"))
+SAME_OF_MADE_DATA = ('mmlu none_cells="none"',)
+"""No cell of made data says None; those of the real set do."""
+LABELS = {label(*variant): variant for variant in variants()}
+
+
+def told(name: str, was: str, now: Asked) -> str:
+    return (
+        f"{name} asks something else than before. If that is on purpose, its references no longer hold: raise the "
+        f"task's version and run make golden-prompts.\nfirst request before: {was}\nfirst request now:    {now.first}"
+    )
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_a_task_asks_what_it_asked(name: str, data_root: Path) -> None:
+    now, was = asked(*LABELS[name], data_root), GOLDEN["made"][name]
+    assert (now.sha256, now.requests) == (was["sha256"], was["requests"]), told(name, was["first"], now)
+
+
+@pytest.mark.parametrize("name", GOLDEN["real"])
+def test_a_task_asks_of_the_real_set_what_it_asked(name: str, shared: Path) -> None:
+    now = asked(*LABELS[name], shared / "data")
+    assert now.sha256 == GOLDEN["real"][name], told(name, "(a real set, not kept)", now)
+
+
+def test_every_option_is_asked_or_known_to_change_nothing() -> None:
+    assert sorted(OPTIONS) == sorted(NAMES)
+    for name in NAMES:
+        given = folders.options_of(folders.load("serve_eval.tasks", "cases:capitals" if name == "cases" else name))
+        tried = {option for options in OPTIONS[name] for option in options}
+        assert not [option for option in given if option not in tried and option not in ASK_THE_SAME], name
+
+
+def test_every_option_changes_what_is_asked() -> None:
+    seen: dict[tuple[str, str], str] = {}
+    for one, golden in GOLDEN["made"].items():
+        first = seen.setdefault((LABELS[one][0], golden["sha256"]), one)
+        assert first == one or one in SAME_OF_MADE_DATA, f"{one} asks what {first} asks"

@@ -1,0 +1,262 @@
+"""Calls in processes of their own, with what real functions do to a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.apart import Apart, Unfinished
+
+HANG = ("^(a+)+$", "a" * 60 + "!")
+"""What `re` needs years for, in C code that hears no signal."""
+
+
+class _Unreadable:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("none",)
+
+
+def made(start: int) -> Callable[..., Any]:
+    """A function that does to its process what it is told to."""
+    seen = [start]
+
+    def call(what: str, *arguments: Any) -> Any:
+        match what:
+            case "count":
+                seen[0] += 1
+                return seen[0], os.getpid()
+            case "hang":
+                return re.match(*HANG)
+            case "sleep":
+                time.sleep(60)
+            case "raise":
+                raise OverflowError(*arguments)
+            case "exit":
+                sys.exit(3)
+            case "leave":
+                os._exit(3)
+            case "die":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case "memory":
+                return bytearray(1 << 60)
+            case "deep":
+                return call("deep")
+            case "unwritable":
+                return lambda: None
+            case "child" | "child apart":
+                command = [sys.executable, "-c", "import time; time.sleep(60)"]
+                return subprocess.Popen(command, start_new_session=what == "child apart").pid
+            case "unreadable":
+                return _Unreadable()
+            case "fork":
+                child = os.fork() == 0
+                if child and not arguments[0]:
+                    raise ValueError
+                if not child:
+                    time.sleep(0.3)
+                return "came back"
+            case "leave later":
+                threading.Timer(0.2, lambda: os._exit(9)).start()
+            case "first time in its process":
+                time.sleep(1.0)
+                return "slept"
+        return None
+
+    return call
+
+
+def refusing() -> Callable[..., Any]:
+    raise KeyError("no such thing")
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Apart]:
+    makers = {"f": (made, (10,)), "refusing": (refusing, ())}
+    with Apart(makers, limit_s=1.0, at_once=1) as found:
+        yield found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _gone(*pids: int) -> bool:
+    deadline = time.monotonic() + 20
+    while any(map(_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(map(_alive, pids))
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("hang", "took longer than 1 s"),
+        ("sleep", "took longer than 1 s"),
+        ("exit", "SystemExit: 3 ("),
+        ("leave", "its process ended with the status 3"),
+        ("die", "its process ended by SIGSEGV"),
+        ("memory", "MemoryError ("),
+        ("deep", "RecursionError: "),
+        ("unwritable", "AttributeError: "),
+    ],
+)
+def test_whatever_a_call_does_is_told_and_the_next_one_is_answered(apart: Apart, what: str, told: str) -> None:
+    before = apart.call("f", "count")
+    found = apart.call("f", what)
+    assert isinstance(found, Unfinished)
+    assert found.told.startswith(told), found
+    count, pid = apart.call("f", "count")
+    same = pid == before[1]
+    assert same is (what not in ("hang", "sleep", "leave", "die")), "a process is kept unless it had to be ended"
+    assert count == (before[0] + 1 if same else 11), "a new one knows what was made, and nothing of the other"
+
+
+def test_an_exception_is_told_with_the_line_that_raised_it(apart: Apart) -> None:
+    found = apart.call("f", "raise", "1e400 \ud800")
+    line = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "raise OverflowError" in text)
+    assert found == Unfinished(f"OverflowError: 1e400 \\ud800 ({__file__}:{line})", raised="OverflowError")
+
+
+def test_a_function_that_cannot_be_made_keeps_no_other_from_being_called(apart: Apart) -> None:
+    found = apart.call("refusing")
+    assert isinstance(found, Unfinished)
+    assert found.told.startswith("KeyError: 'no such thing'")
+    assert apart.call("f", "count")[0] > 10
+
+
+def test_arguments_that_cannot_be_sent_are_told(apart: Apart) -> None:
+    found = apart.call("f", "raise", lambda: None)
+    assert isinstance(found, Unfinished)
+    assert "pickle" in found.told
+
+
+@pytest.mark.parametrize("kind", ["child", "child apart"])
+def test_what_a_call_started_ends_with_its_process(kind: str) -> None:
+    with Apart({"f": (made, (0,))}, limit_s=1.0, at_once=1) as apart:
+        hung, left = apart.call("f", kind), 0
+        assert _alive(hung)
+        apart.call("f", "sleep")
+        assert _gone(hung)
+        left = apart.call("f", kind)
+        apart.call("f", "die")
+    assert _gone(left)
+
+
+def test_a_nursery_that_was_killed_is_started_again() -> None:
+    with Apart({"f": (made, (0,))}, limit_s=5.0, at_once=1) as apart:
+        _, first = apart.call("f", "count")
+        assert apart._nursery is not None
+        os.kill(apart._nursery.pid, signal.SIGKILL)
+        assert _gone(first), "its workers end with it"
+        assert apart.call("f", "count")[0] == 1
+
+
+def test_a_call_is_made_again_where_an_earlier_one_left_behind_what_ends_the_process() -> None:
+    with Apart({"f": (made, (10,))}, limit_s=20.0, at_once=1) as apart:
+        before = apart.call("f", "count")
+        apart.call("f", "leave later")
+        found = apart.call("f", "first time in its process")
+        assert (before[0], found) == (11, "slept"), "a new process, which nothing ends"
+
+
+def test_a_function_that_comes_back_in_two_processes_answers_once(apart: Apart) -> None:
+    first = apart.call("f", "count")
+    assert apart.call("f", "fork", True) == "came back"
+    assert apart.call("f", "count") == (first[0] + 1, first[1])
+    assert isinstance(apart.call("f", "fork", False), str), "a child that raises"
+    assert apart.call("f", "count") == (first[0] + 2, first[1])
+
+
+def test_a_value_that_cannot_be_read_is_told(apart: Apart) -> None:
+    found = apart.call("f", "unreadable")
+    assert isinstance(found, Unfinished)
+    assert found.told.startswith("its value cannot be read: ValueError: ")
+    assert apart.call("f", "count")[0] > 10
+
+
+def test_the_end_waits_for_no_call() -> None:
+    apart = Apart({"f": (made, (0,))}, limit_s=60.0, at_once=1)
+    _, worker = apart.call("f", "count")
+    assert apart._nursery is not None
+    nursery = apart._nursery.pid
+    under_way, waiting = apart.submit("f", "hang"), apart.submit("f", "hang")
+    while not under_way.running():
+        time.sleep(0.01)
+    apart.close()
+    assert isinstance(under_way.result(timeout=10), Unfinished)
+    assert waiting.cancelled() or isinstance(waiting.result(timeout=10), Unfinished)
+    assert _gone(nursery, worker)
+    assert isinstance(apart.call("f", "count"), Unfinished)
+
+
+_OWNER = """
+import sys, threading, time
+from serve_eval.apart import Apart
+from tests.test_apart import cpu, made, slow
+if sys.argv[1] == "making":
+    apart = Apart({"f": (slow, ())}, limit_s=60.0, at_once=1)
+    threading.Thread(target=apart.call, args=("f", "count"), daemon=True).start()
+    while apart._nursery is None or apart._control is None:
+        time.sleep(0.01)
+    while cpu(apart._nursery.pid) < 2.0:
+        time.sleep(0.05)
+    print(apart._nursery.pid, flush=True)
+else:
+    apart = Apart({"f": (made, (0,))}, limit_s=60.0, at_once=1)
+    _, worker = apart.call("f", "count")
+    threading.Thread(target=apart.call, args=("f", "hang"), daemon=True).start()
+    time.sleep(0.3)
+    print(apart._nursery.pid, worker, flush=True)
+time.sleep(60)
+"""
+
+
+def slow() -> Callable[..., Any]:
+    re.match(*HANG)
+    raise AssertionError
+
+
+def cpu(pid: int) -> float:
+    """The seconds that a process has computed: more than its imports take, where it is within `slow`."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("when", ["calling", "making"])
+def test_no_process_outlives_one_that_is_killed(when: str) -> None:
+    command = [sys.executable, "-c", _OWNER, when]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as owner:
+        assert owner.stdout is not None
+        pids = [int(pid) for pid in owner.stdout.readline().split()]
+        try:
+            assert pids
+            assert all(map(_alive, pids))
+        finally:
+            owner.kill()
+    assert _gone(*pids)
+
+
+def test_memory_is_bounded_where_that_is_asked_for() -> None:
+    with Apart({"f": (made_of, ())}, limit_s=20.0, at_once=1, memory_bytes=1 << 30) as apart:
+        assert apart.call("f", 1 << 20) == 1 << 20
+        found = apart.call("f", 2 << 30)
+        assert isinstance(found, Unfinished)
+        assert found.raised == "MemoryError"
+
+
+def made_of() -> Callable[[int], int]:
+    return lambda size: len(bytes(size))

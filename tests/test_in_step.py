@@ -1,0 +1,172 @@
+"""Two plans of a comparison that differ in order or length: it ends, and asks both sides the same at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from launchers._simulator import serve
+from serve_eval.answer_pairs import read_report
+from serve_eval.comparison import Rules, Side, compare
+from serve_eval.errors import EndpointError, NotComparableError, PlanError
+from serve_eval.schema import Comparison, Limits, Plan, Spec
+
+N, AT_ONCE = 12, 3
+ALONE = Rules(rule=Spec(name="paired"), again=0)
+TASKS = (Spec(name="gsm8k"), Spec(name="word_problems"))
+
+
+@pytest.fixture(scope="module")
+def plan(data_root: Path) -> Plan:
+    return Plan(
+        model="m",
+        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        tasks=TASKS,
+        dataset_roots=(str(data_root),),
+        limit=N,
+        limits=Limits(concurrency=AT_ONCE),
+    )
+
+
+class _Sides:
+    """Two endpoints that answer everything with 1. `ahead` is by how much one of them was ahead of the other."""
+
+    def __init__(self) -> None:
+        self.asked, self.ahead = [0, 0], 0
+
+    def app(self, side: int, refuses_after: int | None = None) -> web.Application:
+        async def answer(request: web.Request) -> web.Response:
+            body = await request.json()
+            if body["max_tokens"] <= 2:  # asked before the run
+                return web.json_response({"choices": [{"index": 0, "text": "1", "finish_reason": "length"}]})
+            self.asked[side] += 1
+            self.ahead = max(self.ahead, abs(self.asked[0] - self.asked[1]))
+            await asyncio.sleep(0.002 * (1 + 3 * side))
+            if refuses_after is not None and self.asked[side] > refuses_after:
+                return web.json_response({"error": "no quota"}, status=403)
+            return web.json_response({"choices": [{"index": 0, "text": "1", "finish_reason": "stop"}]})
+
+        app = web.Application()
+        app.router.add_post("/v1/completions", answer)
+        app.router.add_post("/v1/chat/completions", answer)
+        return app
+
+
+def _compare(
+    a: Plan,
+    b: Plan,
+    out: Path,
+    *,
+    refuses_after: int | None = None,
+    lose: Callable[[], None] | None = None,
+    **rules: Any,
+) -> tuple[Comparison, _Sides]:
+    """With `lose` it is made twice at the same endpoints, and what is lost in between is asked again."""
+    sides = _Sides()
+
+    async def both() -> Comparison:
+        async with AsyncExitStack() as stack, asyncio.timeout(100):
+            apps = sides.app(0), sides.app(1, refuses_after)
+            urls = [await stack.enter_async_context(serve(app)) for app in apps]
+            plans = [
+                replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+                for plan, url in zip((a, b), urls, strict=True)
+            ]
+            chosen = replace(ALONE, **rules)
+            found = await compare(Side(plan=plans[0]), Side(plan=plans[1]), chosen, out, environ={})
+            if lose is not None:
+                lose()
+                sides.asked = [0, 0]
+                found = await compare(Side(plan=plans[0]), Side(plan=plans[1]), chosen, out, environ={})
+            return found
+
+    return asyncio.run(both()), sides
+
+
+Change = Callable[[Plan], Plan]
+DIFFERENCES: dict[str, Change] = {
+    "tasks in another order": lambda plan: replace(plan, tasks=TASKS[::-1]),
+    "samples in another order": lambda plan: replace(plan, limits=replace(plan.limits, order="longest")),
+    "another seed of the order": lambda plan: replace(plan, limits=replace(plan.limits, order_seed=5)),
+    "fewer in flight, fewer starts": lambda plan: replace(plan, limits=Limits(concurrency=1, rate_limit=5000.0)),
+    "repeats": lambda plan: replace(plan, repeats=2),
+    "an early stop": lambda plan: replace(plan, early_stop=0.01),
+    "everything": lambda plan: replace(plan, tasks=TASKS[::-1], repeats=3, limits=Limits(order="natural")),
+}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_whatever_differs_of_the_plans_both_are_asked_the_same_in_step(
+    plan: Plan, tmp_path: Path, name: str, turned: bool
+) -> None:
+    plans = plan, DIFFERENCES[name](plan)
+    a, b = plans[::-1] if turned else plans
+    found, sides = _compare(a, b, tmp_path / "out")
+    assert {task.task for task in found.tasks} == {"gsm8k", "word_problems"}
+    assert all(task.a.scored == task.b.scored == N * a.repeats for task in found.tasks)
+    assert sides.asked == [2 * N * a.repeats] * 2
+    at_once = a.limits.concurrency
+    assert isinstance(at_once, int)
+    assert sides.ahead <= 2 * at_once
+
+
+def test_a_side_with_fewer_samples_is_refused_or_asked_what_it_has(plan: Plan, tmp_path: Path) -> None:
+    fewer = replace(plan, limit=N - 4)
+    with pytest.raises(NotComparableError, match="samples is"):
+        _compare(plan, fewer, tmp_path / "refused")
+    for number, (a, b) in enumerate([(plan, fewer), (fewer, plan)]):
+        found, sides = _compare(a, b, tmp_path / f"{number}", allow_mismatch=("samples", "data"))
+        assert [(task.a.scored, task.b.scored) for task in found.tasks] == [(a.limit, b.limit)] * 2
+        assert sides.asked == [2 * (a.limit or 0), 2 * (b.limit or 0)]
+
+
+@pytest.mark.parametrize("only", ["A", "B"])
+def test_a_task_of_one_side_only_is_refused(plan: Plan, tmp_path: Path, only: str) -> None:
+    plans = [plan, replace(plan, tasks=TASKS[:1])]
+    with pytest.raises(NotComparableError, match=f"word_problems: only {only} has this task"):
+        _compare(*(plans if only == "A" else plans[::-1]), tmp_path / "out")
+
+
+def test_an_automatic_concurrency_is_refused(plan: Plan, tmp_path: Path) -> None:
+    automatic = replace(plan, limits=Limits(concurrency="auto"))
+    with pytest.raises(PlanError, match="a comparison needs a fixed number"):
+        _compare(automatic, plan, tmp_path / "out")
+    _compare(plan, automatic, tmp_path / "out")  # B is asked by A's limits
+
+
+def test_sides_of_which_other_parts_are_answered_come_to_their_end(plan: Plan, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def lose() -> None:
+        for side, kept in (("a", slice(0, 8)), ("b", slice(3, 5))):
+            for journal in (out / side / "samples").glob("*.jsonl"):
+                lines = journal.read_bytes().splitlines(keepends=True)
+                journal.write_bytes(b"".join(lines[kept]))
+            (out / side / "report.json").unlink()
+        (out / "comparison.json").unlink()
+
+    found, sides = _compare(plan, replace(plan, tasks=TASKS[::-1]), out, lose=lose)
+    assert all(task.a.scored == task.b.scored == N for task in found.tasks)
+    assert sides.asked == [2 * (N - 8), 2 * (N - 2)]
+
+
+@pytest.mark.parametrize("after", [0, 5])
+def test_a_side_that_fails_ends_both(plan: Plan, tmp_path: Path, after: int) -> None:
+    many = replace(plan, limit=100)
+    with pytest.raises(EndpointError, match="403"):
+        _compare(many, many, tmp_path / "out", refuses_after=after)
+    assert not (tmp_path / "out" / "a" / "report.json").exists()
+
+
+def test_the_order_of_the_tasks_is_that_of_a(plan: Plan, tmp_path: Path) -> None:
+    _compare(plan, replace(plan, tasks=TASKS[::-1]), tmp_path / "out")
+    for side in ("a", "b"):
+        assert [task.result.task for task in read_report(tmp_path / "out" / side).tasks] == ["gsm8k", "word_problems"]

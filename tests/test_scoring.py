@@ -1,0 +1,472 @@
+"""Scorers that raise, never end or give what is no score: an outcome of the answer, never of the run."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from serve_eval import folders, origins
+from serve_eval.apart import Unfinished
+from serve_eval.executions import Executions
+from serve_eval.journal import Journal, Record
+from serve_eval.judgements import Judgements
+from serve_eval.protocol import TASKS, bare_task
+from serve_eval.schema import (
+    HOLDOUT,
+    Aggregation,
+    DataRoots,
+    Dataset,
+    Failure,
+    FailureKind,
+    Hypothesis,
+    Judge,
+    Message,
+    Metric,
+    Outcome,
+    Question,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Spec,
+    Task,
+)
+from serve_eval.scoring import Grade, Recipe, ScoringProcesses, grade
+from serve_eval.tally import Tally, replay, take
+from tests.cli.command import environment, serve_eval
+from tests.test_apart import _gone
+
+KINDS = ["fine", "raises", "exits", "hangs", "none", "nan", "beyond", "fine"]
+FILE = """
+import re
+import sys
+
+from serve_eval.schema import Dataset, Hypothesis, Metric, Outcome, Sample, SamplingParams, Score, Task
+
+
+def task() -> Task:
+    def load(roots, wanted):
+        samples = [Sample(id=f"{kind}-{i}", prompt=f"{kind} {i}:", target=kind) for i, kind in enumerate(KINDS)]
+        return Dataset(samples=samples, files=(), total=len(samples))
+
+    def score(sample, response):
+        SCORE
+        return Score(value=1.0, outcome=Outcome.CORRECT)
+
+    return Task(
+        name="odd", version=1, reference_file="odd", metric=Metric(), hypothesis=Hypothesis(num_samples=len(KINDS)),
+        sampling=SamplingParams(max_tokens=8), protocol={}, load=load, score=score, answers=lambda sample: (" y", " n"),
+    )
+""".replace("def task()", f"KINDS = {KINDS}\n\n\ndef task()")
+BROKEN = FILE.replace(
+    "SCORE",
+    """
+        match sample.target:
+            case "raises":
+                raise OverflowError("1e400")
+            case "exits":
+                sys.exit(3)
+            case "hangs":
+                re.match("^(a+)+$", "a" * 60 + "!")
+            case "none":
+                return None
+            case "nan":
+                return Score(value=float("nan"), outcome=Outcome.PARTIAL)
+            case "beyond":
+                return Score(value=1.5, outcome=Outcome.PARTIAL)""",
+)
+MENDED = FILE.replace("SCORE", "pass")
+
+
+def _forget() -> None:
+    """The code of others, as a new process knows none."""
+    origins._included.clear()
+    origins._loaded.clear()
+    for name in [name for name in sys.modules if name.startswith(origins._PREFIX)]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a task whose scorer does everything that it should not."""
+    (tmp_path / "own/tasks").mkdir(parents=True)
+    (tmp_path / "own/tasks/odd.py").write_text(BROKEN)
+    _forget()
+    yield tmp_path / "own"
+    _forget()
+
+
+def _flags(own: Path) -> list[str]:
+    flags = ["--include-path", str(own), "--tasks", "odd", "--launcher", "simulated", "--model", "m"]
+    return [*flags, "--set", "launcher.accuracy=1.0", "--no-reference", "-o", str(own.parent / "out")]
+
+
+def _result(out: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((out / "report.json").read_text())["tasks"][0]["result"]
+    return result
+
+
+def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(own: Path) -> None:
+    out = own.parent / "out"
+    run = serve_eval("run", *_flags(own), "--scorer-timeout", "0.5")
+    assert run.returncode == 3, run.stderr
+    result = _result(out)
+    assert (result["scored"], result["failed"], result["failures"]) == (2, 6, {"scorer_error": 6})
+    assert (result["value"], result["bounds"]) == (100.0, [25.0, 100.0])
+    told = {error["sample"].partition("-")[0]: error["told"] for error in result["scorer_errors"]}
+    line = next(n for n, text in enumerate(BROKEN.splitlines(), 1) if "raise OverflowError" in text)
+    assert told["raises"] == f"OverflowError: 1e400 ({own / 'tasks/odd.py'}:{line})"
+    assert told["exits"].startswith("SystemExit: 3 (")
+    assert told["hangs"] == "took longer than 0.5 s"
+    assert told["none"] == "the scorer gave a NoneType, and not a Score"
+    assert told["nan"] == "the scorer gave nan, which is not within 0 to 1"
+    assert told["beyond"] == "the scorer gave 1.5, which is not within 0 to 1"
+    assert "odd: failures: scorer_error 6\n" in run.stdout, "a scorer's error is no failed request"
+    assert "1 answer has no score, such as that to " in run.stdout
+    assert "scorer_error" in (out / "report.html").read_text()
+    answers = (out / "samples/odd.jsonl").read_bytes()
+    assert answers.count(b"\n") == len(KINDS)
+
+    diagnosed = serve_eval("diagnose", str(out)).stdout
+    assert "of 8 samples that were asked 0 are wrong and 6 missing" in diagnosed
+    assert diagnosed.count("1 answer has no score, such as that to ") == 3, "and no more of them"
+
+    _forget()
+    again = serve_eval("run", "--include-path", str(own), "--resume", str(out), "--scorer-timeout", "0.5")
+    assert (again.returncode, _result(out)) == (3, result), again.stderr
+
+    (own / "tasks/odd.py").write_text(MENDED)
+    _forget()
+    rescored = serve_eval("rescore", str(out), "--include-path", str(own))
+    assert "odd: none of 8 samples" not in rescored.stdout
+    assert "odd: 6 of 8 samples changed outcome" in rescored.stdout, rescored.stdout
+    _forget()
+    judged = serve_eval("verdict", str(out), "--include-path", str(own), "--json")
+    assert json.loads(judged.stdout)["tasks"][0]["result"]["value"] == 100.0
+    assert _result(out) == result, "a verdict replaces nothing"
+    _forget()
+    done = serve_eval("run", "--include-path", str(own), "--resume", str(out))
+    assert done.returncode == 3
+    assert (_result(out)["scored"], _result(out)["failures"], _result(out)["scorer_errors"]) == (8, {}, [])
+    assert (out / "samples/odd.jsonl").read_bytes() == answers, "nothing was asked again"
+
+
+def test_a_file_that_changes_during_a_run_scores_nothing_by_halves(own: Path) -> None:
+    origins.include([str(own)])
+    bare_task(Spec(name="odd"))
+    recipe = _recipe(Spec(name="odd"), include_path=(str(own),), code={"tasks.odd": "another"})
+    with ScoringProcesses({"odd": recipe}, limit_s=20.0) as scoring:
+        found = _graded(scoring, "odd", Sample(id="fine-0", prompt="", target="fine"), " y")
+    assert isinstance(found, Unfinished)
+    assert found.told == "tasks.odd: the file has changed since the command began"
+
+
+def test_data_that_are_others_each_time_are_not_scored(own: Path) -> None:
+    recipe = _recipe(Spec(name="odd"), include_path=(str(own),))
+    with ScoringProcesses({"odd": recipe}, limit_s=20.0) as scoring:
+        fine, other = (Sample(id="fine-0#2", prompt="", target=target) for target in ("fine", "else"))
+        assert _graded(scoring, "odd", fine, " y") == (Score(value=1.0, outcome=Outcome.CORRECT), None)
+        found = _graded(scoring, "odd", other, " y")
+    assert isinstance(found, Unfinished)
+    assert "another target" in found.told
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["while asking", "while resuming"])
+def test_an_interruption_waits_for_no_scorer(own: Path, again: bool) -> None:
+    out = own.parent / "out"
+    limit = ("--scorer-timeout", "60")
+    if again:
+        assert serve_eval("run", *_flags(own), "--scorer-timeout", "0.2").returncode == 3
+    command = ["run", "--resume", str(out), "--include-path", str(own)] if again else ["run", *_flags(own)]
+    command = [sys.executable, "-m", "serve_eval", *command, *limit]
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            busy = _busy(process.pid)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 130, said
+    assert f"--resume {out}" in said
+    assert _gone(*busy)
+    assert (out / "samples/odd.jsonl").read_bytes().count(b"\n") == len(KINDS)
+
+
+def _busy(pid: int) -> list[int]:
+    """The processes below one, as soon as one of them computes for long."""
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        below = _below(pid)
+        if any(_seconds(one) > 1.5 for one in below[1:]):
+            return below
+        time.sleep(0.05)
+    raise AssertionError("no scorer runs")
+
+
+def _below(pid: int) -> list[int]:
+    children: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            children += map(int, thread.read_text().split())
+    return [*children, *(below for child in children for below in _below(child))]
+
+
+def _seconds(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# ------------------------------------------------------------------------------------------- here and elsewhere alike
+
+
+def _recipe(spec: Spec, **more: Any) -> Recipe:
+    fields: dict[str, Any] = {"include_path": (), "dataset_roots": (), "allow_hub": False, "wanted": 10, "code": {}}
+    return Recipe(spec=spec, places=folders.places((TASKS, folders.SCORERS)), **{**fields, **more})
+
+
+def _graded(scoring: ScoringProcesses, task: str, sample: Sample, text: str) -> Grade | Unfinished:
+    apart = scoring.of(task)
+    assert apart is not None
+    return apart(sample, Response(text=text, finish_reason="stop")).result()
+
+
+SCHEMA = '{"type": "array", "uniqueItems": true, "items": {"multipleOf": 0.5}}'
+TEXTS = ["[1, 2]", "[1, 1]", "[0.3]", "no JSON", "[1e400]", "[1, true]", "", "\ud83d\ude00", "[2, 1]"]
+
+
+def test_a_score_is_the_same_in_another_process() -> None:
+    spec = Spec(name="json_mode_eval")
+    task = bare_task(spec)
+    sample = Sample(id="train-0", prompt="", target="[1, 2]", metadata={"schema": SCHEMA})
+    with ScoringProcesses({spec.name: _recipe(spec)}, limit_s=20.0) as scoring:
+        for text in TEXTS:
+            here = grade(task, sample, Response(text=text, finish_reason="stop"))
+            assert _graded(scoring, spec.name, sample, text) == here
+        assert scoring.of("gsm8k") is None
+
+
+def test_every_task_of_ours_says_where_it_is_scored() -> None:
+    built = {name: bare_task(Spec(name=name)) for name in folders.names(TASKS) if name not in ("cases", "lm_eval")}
+    apart = {name for name, task in built.items() if task.scoring != "inline"}
+    assert apart == {"cnn_dailymail", "json_mode_eval", "longbench_v1", "zero_scrolls"}
+
+
+# ----------------------------------------------------------------------------------------------------------- a tally
+
+
+def _load(roots: DataRoots, wanted: int) -> Dataset:
+    raise NotImplementedError
+
+
+def _task(**more: Any) -> Task:
+    fields: dict[str, Any] = {
+        "name": "numbers",
+        "version": 1,
+        "reference_file": "numbers",
+        "metric": Metric(),
+        "hypothesis": Hypothesis(num_samples=3),
+        "sampling": SamplingParams(max_tokens=5),
+        "protocol": {},
+        "load": _load,
+        "score": lambda sample, response: Score(value=float(response.text), outcome=Outcome.PARTIAL),
+        "answers": lambda sample: ("1", "0"),
+    }
+    return Task(**{**fields, **more})
+
+
+def _samples(count: int, **more: Any) -> list[Sample]:
+    return [Sample(id=f"s{i}", prompt="?", target="1", **more) for i in range(count)]
+
+
+def _said(text: str) -> Response:
+    return Response(text=text, finish_reason="stop")
+
+
+FAILED = Failure(kind=FailureKind.TIMEOUT, message="no byte")
+
+
+def test_an_answer_that_cannot_be_scored_is_missing_and_not_asked_again(tmp_path: Path) -> None:
+    with Journal(tmp_path / "numbers.jsonl") as journal:
+        for i, text in enumerate(["1", "x", "y"]):
+            journal.append(Record(id=f"s{i}", response=_said(text)))
+    with Journal(tmp_path / "numbers.jsonl") as journal:
+        tally = Tally(_task(), _samples(4))
+        assert replay(journal, tally) == 3
+    tally.add(1, FAILED)
+    tally.add(3, FAILED)
+    result = tally.result()
+    assert (result.scored, result.failed, result.failures) == (1, 3, {"timeout": 1, "scorer_error": 2})
+    assert result.bounds == (25.0, 100.0)
+    assert list(tally.worth_another_pass()) == [3]
+    assert [(error.count, error.sample) for error in result.scorer_errors] == [(1, "s1"), (1, "s2")]
+
+
+def test_equal_errors_are_told_once_with_how_many_there_are() -> None:
+    tally = Tally(_task(), _samples(60))
+    for i in reversed(range(60)):
+        tally.add(i, _said("x" if i % 2 else f"x{i}"))
+    errors = tally.result().scorer_errors
+    assert (errors[0].count, errors[0].sample) == (30, "s1")
+    assert sum(error.count for error in errors) == 60
+    assert len(errors) == 21
+    assert "other errors" in {error.told for error in errors}
+
+
+def test_of_a_hold_out_sample_no_message_is_told() -> None:
+    tally = Tally(_task(), _samples(1, metadata={HOLDOUT: "yes"}))
+    tally.add(0, _said("secret"))
+    assert [error.told for error in tally.result().scorer_errors] == ["ValueError"]
+
+
+def test_half_a_character_in_an_answer_is_written_escaped() -> None:
+    def score(sample: Sample, response: Response) -> Score:
+        return Score(value=1.0, outcome=Outcome.CORRECT, answer=json.loads(response.text))
+
+    lines: list[bytes] = []
+
+    class Kept:
+        def write(self, line: bytes) -> None:
+            lines.append(line)
+
+    tally = Tally(_task(score=score), _samples(1), Kept())
+    tally.add(0, _said('"\\ud800"'))
+    assert msgspec.json.decode(lines[0])["answer"] == "\\ud800"
+
+
+class _Odd:
+    def __float__(self) -> float:
+        return 0.5
+
+
+@pytest.mark.parametrize(
+    ("score", "told"),
+    [
+        (Score(value=_Odd(), outcome="partial", parts={"a": _Odd()}), None),  # type: ignore[arg-type,dict-item]
+        (Score(value=0.5, outcome="good"), "'good' is not a valid Outcome"),  # type: ignore[arg-type]
+        (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": None}), "float() argument"),  # type: ignore[dict-item]
+        (Score(value=float("inf"), outcome=Outcome.PARTIAL), "gave inf"),
+        (Score(value=-0.1, outcome=Outcome.PARTIAL), "gave -0.1"),
+        (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("nan")}), "gave nan for its part 'a'"),
+        (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("-inf")}), "gave -inf for its part 'a'"),
+        (Score(value=0.5, outcome=Outcome.PARTIAL, parts={(1, 2): 0.5}), None),  # type: ignore[dict-item]
+        (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"\ud800": 0.5}), None),
+        (0.5, "gave a float, and not a Score"),
+    ],
+)
+def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None) -> None:
+    lines = io.BytesIO()
+    tally = Tally(_task(score=lambda sample, response: score), _samples(1), lines)
+    tally.add(0, _said("1"))
+    result = tally.result()
+    msgspec.json.encode(result)
+    assert bool(lines.getvalue()) == (told is None)
+    assert result.value == (50.0 if told is None else None)
+    assert told is None or told in result.scorer_errors[0].told
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_no_score_is_infinite_where_the_metric_has_no_ends(value: float) -> None:
+    task = _task(metric=Metric(lo=None, hi=None), score=lambda *_: Score(value=value, outcome=Outcome.PARTIAL))
+    tally = Tally(task, _samples(1))
+    tally.add(0, _said("1"))
+    assert tally.result().failures == {"scorer_error": 1}
+
+
+def _raise(*_: object) -> Any:
+    raise KeyError("no such field")
+
+
+@pytest.mark.parametrize(
+    ("hook", "lost"),
+    [
+        ({"breakdown": _raise}, {"breakdown": {}}),
+        ({"secondary": _raise}, {"secondary": {}}),
+        ({"aggregation": Aggregation(name="odd", of=_raise, monotone=True)}, {"value": None, "bounds": None}),
+        ({"aggregation": Aggregation(name="odd", of=lambda scored: float("nan"))}, {"value": None, "bounds": None}),
+    ],
+)
+def test_a_figure_that_cannot_be_made_is_left_out_and_told(hook: dict[str, Any], lost: dict[str, Any]) -> None:
+    tally = Tally(_task(**hook), _samples(2))
+    tally.add(0, _said("1"))
+    result = tally.result()
+    assert {name: getattr(result, name) for name in lost} == lost
+    assert result.value == (None if "aggregation" in hook else 100.0)
+    assert [line.partition(":")[0] for line in result.hook_errors] == list(hook)
+
+
+def test_a_failure_mode_that_cannot_be_told_costs_no_score() -> None:
+    tally = Tally(_task(failure_mode=_raise), _samples(1))
+    tally.add(0, _said("0.5"))
+    assert tally.result().modes == {"unknown: failure_mode raised KeyError": 1}
+    assert tally.result().value == 50.0
+
+
+def test_a_score_that_comes_late_is_waited_for_unless_the_answer_was_withdrawn() -> None:
+    futures: list[Future[Grade | Unfinished]] = []
+
+    def apart(sample: Sample, response: Response) -> Future[Grade | Unfinished]:
+        futures.append(Future())
+        return futures[-1]
+
+    async def story() -> None:
+        tally = Tally(_task(), _samples(2), apart=apart)
+        waiting = [asyncio.create_task(tally.take_result(i, _said("1"))) for i in range(2)]
+        await asyncio.sleep(0)
+        assert (tally.scored, tally.score(0)) == (0, None)
+        del tally._being_scored[1]
+        for future in futures:
+            future.set_result((Score(value=0.25, outcome=Outcome.PARTIAL), None))
+        await asyncio.gather(*waiting)
+        assert (tally.scored, tally.score(0), tally.score(1)) == (1, 0.25, None)
+
+    asyncio.run(story())
+
+
+def _ask(*_: object) -> Any:
+    raise KeyError("no such question")
+
+
+def test_a_hook_that_gets_an_answer_and_raises_leaves_it_without_a_score(tmp_path: Path) -> None:
+    judged, run = _task(questions=_ask), _task(program=_ask)
+    judgements = Judgements(tmp_path / "judgements.jsonl")
+    executions = Executions(tmp_path / "executions.jsonl", keep=False)
+    records = [Record(id="s0", response=_said("1"))]
+    assert judgements.pending(judged, _samples(1), records) == {}
+    assert judgements.figures(judged, _samples(1), records) == ()
+    assert executions.pending(run, _samples(1), records) == {}
+    for tally in (Tally(judged, _samples(1), judgements=judgements), Tally(run, _samples(1), executions=executions)):
+        assert take(records, tally) == 1
+        result = tally.result()
+        assert (result.scored, result.failures) == (0, {"scorer_error": 1})
+        assert result.scorer_errors[0].told.startswith("KeyError: 'no such question' (")
+
+
+def test_what_a_judge_said_is_unreadable_where_reading_it_raises(tmp_path: Path) -> None:
+    judge = Judge(name="j", sampling=SamplingParams(max_tokens=5), base_url="http://judge/v1")
+    question = Question(judge=judge, metric="good", round=1, prompt=(Message(role="user", content="?"),), read=float)
+    task = _task(questions=lambda sample, response: (question,))
+    file = tmp_path / "judgements.jsonl"
+    records = [Record(id="s0", response=_said("1"))]
+    [name] = Judgements(file).pending(task, _samples(1), records)
+    with Journal(file) as journal:
+        journal.append(Record(id=name, response=_said("good")))
+    judgements = Judgements(file)
+    assert judgements.figures(task, _samples(1), records)[0].unreadable == 1
+    assert list(judgements.pending(task, _samples(1), records)) == [name], "it is asked again"

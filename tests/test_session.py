@@ -1,0 +1,155 @@
+"""What a session tells of itself, with a client that answers at once."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from serve_eval import runner
+from serve_eval.client.client import Client
+from serve_eval.journal import Journal
+from serve_eval.runner import Lane, Session
+from serve_eval.schema import Endpoint, Limits, Response
+from serve_eval.tally import Tally
+from tests.clock import until
+from tests.test_runner import _samples, _task
+
+
+def made(kind: type[Session] = Session, **limits: Any) -> Session:
+    client = Client(Endpoint(base_url="http://127.0.0.1:9/v1"), Limits(**limits))
+    client.max_in_flight, client.retries, client.retry_budget, client.cancelled = 3, 2, 100, 1
+    return kind(client, 7)
+
+
+class Told:
+    """A progress that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def begin(self, name: str, planned: int, scored: int) -> None:
+        self.events.append(f"{name} begins: {planned}")
+
+    def update(self, name: str, scored: int, failed: int, value: float | None) -> None:
+        self.events.append(f"{name} {scored}")
+
+    def end(self, name: str) -> None:
+        self.events.append(f"{name} ends")
+
+
+def test_a_load_is_rounded_to_milliseconds() -> None:
+    session = made()
+    session.lag_s, session.wall_s, session.finished = 0.12345, 2.34567, 5
+    load = session.load()
+    assert (load.loop_lag_s, load.wall_s, load.finished, load.order_seed) == (0.123, 2.346, 5, 7)
+    assert (load.max_in_flight, load.retries, load.retry_budget, load.cancelled) == (3, 2, 100, 1)
+
+
+def test_the_lag_is_the_most_by_which_a_timer_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, now, late = made(), [50.0], iter((0.25, 0.75, 0.5))
+    monkeypatch.setattr(runner.asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0]))
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds + next(late, 0.0)
+        if now[0] > 60.0:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(runner.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(runner._measure(session))
+    assert session.lag_s == pytest.approx(0.75)
+
+
+def test_a_task_ends_before_the_next_one_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def send(client: Any, task: Any, sample: Any) -> Response:
+        await asyncio.sleep(0)
+        return Response(text="A", finish_reason="stop")
+
+    monkeypatch.setattr("serve_eval.runner.choices.send", send)
+    told: Any = Told()
+    with Journal(tmp_path / "a") as first, Journal(tmp_path / "b") as second:
+        lanes = [
+            Lane(name, Tally(_task(), _samples(2)), journal, range(2))
+            for name, journal in (("one", first), ("two", second))
+        ]
+        asyncio.run(runner.ask(made(concurrency=1), lanes, progress=told))
+    expected = [[f"{n} begins: 2", f"{n} 0", f"{n} 1", f"{n} 2", f"{n} ends"] for n in ("one", "two")]
+    assert told.events == [*expected[0], *expected[1]]
+
+
+class Counting(Session):
+    """Counts the workers that were ever started."""
+
+    started = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "workers" and value > getattr(self, name, 0):
+            self.started += 1
+        super().__setattr__(name, value)
+
+
+class Decides:
+    """An early stop that is decided by the first answer."""
+
+    def restart(self) -> None:
+        pass
+
+    def look(self) -> bool:
+        return True
+
+
+def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session, asked, given_up = made(Counting, concurrency=4), [], []
+
+    async def send(client: Any, task: Any, sample: Any) -> Response:
+        asked.append(sample.prompt)
+        try:
+            await (asyncio.sleep(0.01) if sample.prompt in ("question 0", "last") else asyncio.Event().wait())
+        except asyncio.CancelledError:
+            given_up.append(sample.prompt)
+            raise
+        return Response(text="A", finish_reason="stop")
+
+    monkeypatch.setattr("serve_eval.runner.choices.send", send)
+    with Journal(tmp_path / "a") as first, Journal(tmp_path / "b") as second:
+        last = [replace(sample, prompt="last") for sample in _samples(1)]
+        lanes = [
+            Lane("one", Tally(_task(), _samples(100)), first, range(100), early=Decides()),
+            Lane("two", Tally(_task(), last), second, range(1)),
+        ]
+        asyncio.run(asyncio.wait_for(runner.ask(session, lanes), 20))
+        assert [record.id for record in first.records()] == ["s0"]
+        assert [record.id for record in second.records()] == ["s0"]
+    assert asked == ["question 0", "question 1", "question 2", "question 3", "last"]
+    assert sorted(given_up) == ["question 1", "question 2", "question 3"]
+    assert isinstance(session, Counting)
+    assert (session.started, session.finished) == (4, 2)
+
+
+def test_a_connection_out_of_step_is_said_while_others_are_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session, told = made(concurrency=1), list[str]()
+    session._told = told.append
+
+    async def send(client: Any, task: Any, sample: Any) -> Response:
+        if sample.id == "s0":
+            session.out_of_step(1, "a second message came behind a whole answer")
+        else:
+            await asyncio.wait_for(until(lambda: bool(told)), 10)
+        return Response(text="A", finish_reason="stop")
+
+    monkeypatch.setattr("serve_eval.runner.choices.send", send)
+    with Journal(tmp_path / "a") as journal:
+        asyncio.run(runner.ask(session, [Lane("one", Tally(_task(), _samples(3)), journal, range(3))]))
+    assert told == [
+        "warning: a connection gave an answer that nobody had asked for, and so later ones to other requests; those "
+        "that may be wrong are withdrawn and asked again"
+    ]
