@@ -393,7 +393,7 @@ async def _context_leg(client: Client, request: Request) -> tuple[dict[str, Any]
     if isinstance(reply, Failure):
         return reply
     if reply.error is not None or reply.status != 200:
-        why = str(reply.error) if reply.error is not None else wire.describe(reply.content, client.masked)
+        why = str(reply.error) if reply.error is not None else wire.describe(reply.content, client.masking.message)
         message = f"context server: HTTP {reply.status}: {why}"
         return Failure(kind=FailureKind.HTTP_ERROR, message=message, status=reply.status)
     try:
@@ -403,7 +403,7 @@ async def _context_leg(client: Client, request: Request) -> tuple[dict[str, Any]
             return None
         return dict(choice["disaggregated_params"]), list(answer["prompt_token_ids"])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, IndexError, TypeError, ValueError):
-        message = f"context server: no hand-over: {wire.describe(reply.content, client.masked)}"
+        message = f"context server: no hand-over: {wire.describe(reply.content, client.masking.message)}"
         return Failure(kind=FailureKind.INVALID_RESPONSE, message=message, status=reply.status)
 
 

@@ -27,6 +27,7 @@ from serve_eval.connection import looks_secret
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.folders import nearest
 from serve_eval.journal import Record
+from serve_eval.masking import HIDDEN, Masking
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.repeats import Repeated
 from serve_eval.rescoring import scores_on_file
@@ -43,8 +44,6 @@ LOG_LINES = 2000
 """Lines of a log that are told at most."""
 NAME_LENGTH = 80
 """Characters of an id that the name of a folder has."""
-LEAST_SECRET = 8
-"""Characters of a secret that is looked for; a shorter one may be a plain word."""
 BASE_URL = "BASE_URL"
 _TOKEN = re.compile(r"\b(?:Bearer\s+|sk-|hf_|nvapi-|ghp_)[A-Za-z0-9._-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 _PLAIN = re.compile(r"tokens|tokeniz|_env$", re.IGNORECASE)
@@ -204,27 +203,26 @@ class Mask:
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
         connection = plan.connection
         named = {connection.api_key_env, *_variables(*connection.headers.values(), connection.proxy or "")}
-        held = {value.strip() for name, value in environ.items() if name in named or looks_secret(name)}
-        self._secrets = sorted((value for value in held if len(value) >= LEAST_SECRET), key=len, reverse=True)
+        held = (value.strip() for name, value in environ.items() if name in named or looks_secret(name))
+        self._masking = Masking(held)
 
     def __call__(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return _TOKEN.sub("***", text)
+        return _TOKEN.sub(HIDDEN, self._masking.text(text))
 
     def holds(self, data: bytes) -> bool:
         """Whether bytes hold one of the secrets that are known."""
-        return any(secret.encode() in data for secret in self._secrets)
+        return self._masking.holds(data)
 
     def of(self, value: Any, name: str = "") -> Any:
         """The same of JSON, and of texts under a name that a secret has."""
         if isinstance(value, Mapping):
-            return {key: self.of(inner, str(key)) for key, inner in value.items()}
+            return {self(str(key)): self.of(inner, str(key)) for key, inner in value.items()}
         if isinstance(value, list | tuple):
-            return [self.of(inner, name) for inner in value]
+            texts = bool(value) and all(isinstance(inner, str) for inner in value)
+            return [self.of(inner, name) for inner in (self._masking.pieces(value) if texts else value)]
         if not isinstance(value, str):
             return value
-        return "***" if looks_secret(name) and not _PLAIN.search(name) else self(value)
+        return HIDDEN if looks_secret(name) and not _PLAIN.search(name) else self(value)
 
 
 def _variables(*texts: str) -> Iterable[str]:

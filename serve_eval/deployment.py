@@ -170,9 +170,8 @@ async def _asked(worker: Deployment, endpoint: Endpoint) -> Deployment:
 
 def _masked(found: Deployment, client: Client) -> Deployment:
     """As it may be written down: without secrets, and plain JSON."""
-    text = client.masked(msgspec.json.encode(found, enc_hook=str).decode(), 8)
-    masked: Deployment = msgspec.json.decode(text)
-    return masked
+    plain: Deployment = msgspec.json.decode(msgspec.json.encode(found, enc_hook=str))
+    return client.masking.value(plain)
 
 
 # --------------------------------------------------------------------------------------------------- saying it

@@ -109,11 +109,11 @@ async def _tokens(request: Request, client: Client) -> list[Token]:
     path = urlsplit(client.endpoint.base_url).path + wire.route(request.prompt)
     reply = await client.exchange("POST", path, body, timeout_s=client.limits.sample_timeout_s)
     if isinstance(reply, Failure):
-        raise Unreadable(client.masked(reply.message))
+        raise Unreadable(client.masking.message(reply.message))
     if reply.error is not None:
-        raise Unreadable(client.masked(str(reply.error)))
+        raise Unreadable(client.masking.message(str(reply.error)))
     if reply.status != 200:
-        raise Unreadable(f"HTTP {reply.status}: {wire.describe(reply.content, client.masked)}")
+        raise Unreadable(f"HTTP {reply.status}: {wire.describe(reply.content, client.masking.message)}")
     try:
         return read(reply.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, IndexError, TypeError, ValueError) as error:

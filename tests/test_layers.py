@@ -14,6 +14,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("schema", "stats", "folders", "origins", "yaml_file", "address", "fingerprint", "prompt_hash", "order", "traffic"),
     (
         "concurrency",
+        "masking",
         "watch",
         "descriptors",
         "repeats",

@@ -29,6 +29,7 @@ from serve_eval.client.steps import Listener, Steps
 from serve_eval.client.tunnel import ProxyRefused
 from serve_eval.client.wire import Said
 from serve_eval.errors import PlanError
+from serve_eval.masking import Masking
 from serve_eval.schema import Attempt, Endpoint, Failure, FailureKind, Limits, LogprobsForm, Request, Response
 
 REQUEST_ID = "X-Request-ID"
@@ -63,9 +64,8 @@ class Client:
     """Sends requests to `endpoint` within `limits`.
 
     `api_key`, `headers` and `proxy` (already expanded) are held in memory only; a header Authorization comes before the
-    key. The key, the proxy's password and the `masked` strings are replaced by *** in what is received, so that a
-    server that echoes them cannot bring them into a file: in error messages always, in answers from 8 characters on,
-    since a shorter one may be a plain word of the answer.
+    key. `masking` takes the key, the proxy's password and the `masked` strings out of everything that is received,
+    before any of it is cut, kept or shown.
 
     `retry_budget` is the number of retries that all samples together may still spend, `retries` what they spent.
     `cancelled` counts the requests that were sent and given up by their senders. `door` is where requests wait
@@ -102,9 +102,8 @@ class Client:
             for route in (wire.COMPLETIONS, wire.CHAT_COMPLETIONS)
         }
         proxy_secrets = [self._pool.proxy.password, self._pool.proxy.basic] if self._pool.proxy else []
-        secrets_known = [api_key, *masked, *proxy_secrets]
-        longest_first = sorted({secret for secret in secrets_known if secret}, key=len, reverse=True)
-        self._secrets = tuple(longest_first)
+        self.masking = Masking([api_key or "", *masked, *proxy_secrets])
+        self._masked = self.masking.body if self.masking else None
         self._echoes = Echoes()
         self._rng = random.Random()
         self._epoch = time.time() - time.monotonic()
@@ -345,7 +344,8 @@ class Client:
         )
 
     def _reply(self) -> Reply:
-        return Reply(self._loop.create_future(), limit=self.limits.max_response_bytes, now=time.monotonic())
+        limit = self.limits.max_response_bytes
+        return Reply(self._loop.create_future(), limit=limit, now=time.monotonic(), mask=self._masked)
 
     async def _open(self) -> Line:
         """A new connection. Raises _Missed."""
@@ -374,7 +374,7 @@ class Client:
         if 300 <= status < 400:
             raise _Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", retryable=False)
         if status >= 400:
-            message = wire.describe(reply.content, self.masked)
+            message = wire.describe(reply.content, self.masking.message)
             raise _Missed(
                 FailureKind.HTTP_ERROR,
                 f"HTTP {status}: {message}",
@@ -387,27 +387,18 @@ class Client:
             said = wire.decode(reply.content, reply.content_type) if reply.stream is None else reply.stream.said()
         except wire.InvalidResponse as error:
             raise self._error(error) from error
-        if self._secrets:
-            for name in ("text", "reasoning", "refusal", "finish_reason", "stop_reason", "id"):
-                if told := getattr(said, name):
-                    setattr(said, name, self.masked(told, 8))
-        return said
+        # What was in one piece is without secrets; the pieces of a stream, or tokens, may spell one together.
+        pieces = reply.stream is not None or said.prompt_logprobs is not None
+        return self.masking.value(said) if pieces and self.masking else said
 
     def _error(self, error: Exception) -> _Missed:
         """What an attempt that ended so amounts to."""
-        told = error.told(self.masked) if isinstance(error, wire.InvalidResponse) else str(error)
+        told = error.told(self.masking.message) if isinstance(error, wire.InvalidResponse) else str(error)
         return _missed(error, self._brief(told))
-
-    def masked(self, text: str, shortest: int = 1) -> str:
-        """A text without the secrets of at least so many characters."""
-        for secret in self._secrets:
-            if len(secret) >= shortest and secret in text:
-                text = text.replace(secret, "***")
-        return text
 
     def _brief(self, text: str) -> str:
         """A message without what must not be shown, and not longer than one may be."""
-        return self.masked(text)[: wire.MAX_MESSAGE]
+        return self.masking.message(text)[: wire.MAX_MESSAGE]
 
     def now(self) -> float:
         """The time on the clock of the attempts: seconds since 1970 in UTC that never jump."""
@@ -423,9 +414,9 @@ class Client:
             missed = self._error(reply.error)
             return Failure(kind=missed.kind, message=str(missed), status=reply.status)
         if reply.status != 200:
-            message = f"HTTP {reply.status}: {wire.describe(reply.content, self.masked)}"
+            message = f"HTTP {reply.status}: {wire.describe(reply.content, self.masking.message)}"
             return Failure(kind=FailureKind.HTTP_ERROR, message=message, status=reply.status)
-        return [self.masked(name, 8) for name in wire.model_ids(reply.content)]
+        return wire.model_ids(reply.content)
 
     @property
     def sends_key(self) -> bool:
@@ -448,13 +439,13 @@ class Client:
         told: dict[str, object] = {}
         with suppress(_Missed):
             listed = await self._get(self._path + "/models")
-            told["models"] = [self.masked(name, 8) for name in wire.model_ids(listed)]
+            told["models"] = wire.model_ids(listed)
             if (server := wire.server(listed)) is not None:
                 told["server"] = server
         with suppress(_Missed):
             version = wire.version(await self._get(self._path.removesuffix("/v1") + "/version"))
             if version is not None:
-                told["version"] = self.masked(version, 8)
+                told["version"] = version
         return told
 
     async def hidden_retries(self) -> dict[str, int]:
@@ -495,7 +486,8 @@ class Client:
         try:
             async with asyncio.timeout(timeout_s):
                 line = await self._open()
-                reply = Reply(self._loop.create_future(), limit=limit, now=time.monotonic(), raw=True)
+                now = time.monotonic()
+                reply = Reply(self._loop.create_future(), limit=limit, now=now, raw=True, mask=self._masked)
                 line.send(b"%b%b\r\n%b" % (head, length, body or b""), reply)
                 await reply.ended
         except TimeoutError as error:

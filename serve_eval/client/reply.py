@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
+from collections.abc import Callable
 
 from serve_eval.client.stream import StreamedAnswer
 from serve_eval.client.wire import EVENT_STREAM, InvalidResponse
@@ -39,13 +40,15 @@ class Reply:
     (monotonic clock; infinity: none is expected any more): the head, and of an event stream chunks with a choice, else
     what is not blank. Comments, empty events and spaces keep a connection open and are no sign of an answer.
     `whole`: the message ended, so that its connection can be used again. `request_id` is the header X-Request-ID that
-    came back.
+    came back. `mask` takes secrets out of `content`.
     """
 
     __slots__ = (
         "_body",
         "_heard_at",
         "_limit",
+        "_mask",
+        "_masked",
         "_raw",
         "_size",
         "_timer",
@@ -65,8 +68,17 @@ class Reply:
         "whole",
     )
 
-    def __init__(self, ended: asyncio.Future[None], *, limit: int, now: float, raw: bool = False) -> None:
+    def __init__(
+        self,
+        ended: asyncio.Future[None],
+        *,
+        limit: int,
+        now: float,
+        raw: bool = False,
+        mask: Callable[[bytes], bytes] | None = None,
+    ) -> None:
         self.ended, self._limit, self._raw, self.read_at = ended, limit, raw, now
+        self._mask, self._masked = mask, b""
         self._heard_at = now
         self.most = FRAMING * limit + MIN_FRAMING
         self.error: Exception | None = None
@@ -82,7 +94,11 @@ class Reply:
 
     @property
     def content(self) -> bytes:
-        return bytes(self._body)
+        if self._mask is None or not self._body:
+            return bytes(self._body)
+        if not self._masked or not self.ended.done():
+            self._masked = self._mask(bytes(self._body))
+        return self._masked
 
     @property
     def heard_at(self) -> float:

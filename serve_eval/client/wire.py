@@ -247,7 +247,7 @@ def describe(body: bytes, mask: Mask = str) -> str:
     Known shapes: {"message": str}, {"error": str}, {"error": {"message": str}}, {"detail": str or list}, plain text,
     an HTML page, nothing at all.
     """
-    text = body[: 8 * MAX_MESSAGE].decode("utf-8", "replace").strip()
+    text = mask(body.decode("utf-8", "replace").strip())[: 8 * MAX_MESSAGE]
     if not text:
         return "an empty body"
     try:
@@ -257,7 +257,7 @@ def describe(body: bytes, mask: Mask = str) -> str:
         if text[:1] == "<":
             title = _TITLE.search(text)
             found = f"an HTML page{f' titled {title.group(1).strip()!r}' if title else ''}"
-    return mask(found or text)[:MAX_MESSAGE]
+    return (mask(found) if found else text)[:MAX_MESSAGE]
 
 
 def _message(value: object) -> str | None:

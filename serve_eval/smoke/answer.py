@@ -12,7 +12,7 @@ import msgspec
 
 from serve_eval.client import retry
 from serve_eval.client.sse import EventLines
-from serve_eval.client.wire import EVENT_STREAM, UNREADABLE, describe
+from serve_eval.client.wire import EVENT_STREAM, UNREADABLE, Mask, describe
 from serve_eval.smoke.row import Found, Outcome, Sent
 
 _REFUSALS = frozenset({400, 404, 405, 413, 415, 422, 501})
@@ -44,7 +44,8 @@ class Choice(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """`status` is 0 when no answer began. `problem` says why what came is not whole ("": it is); `cut_by_us`: because
-    it was longer than we would read. `seconds` is from before the connection was made to the end."""
+    it was longer than we would read. `seconds` is from before the connection was made to the end. `mask` takes secrets
+    out of what the pieces of a stream spell together."""
 
     sent: Sent
     seconds: float
@@ -53,6 +54,7 @@ class Answer:
     content: bytes = b""
     problem: str = ""
     cut_by_us: bool = False
+    mask: Mask = str
 
     @cached_property
     def parsed(self) -> Mapping[str, Any]:
@@ -168,6 +170,7 @@ def read_stream(answer: Answer) -> Stream:
             one = _choice(raw)
             chunks += 1
             text, thoughts, finish = text + one.text, thoughts + one.thoughts, one.finish or finish
+    text, thoughts = answer.mask(text), answer.mask(thoughts)
     return Stream(text, thoughts, finish, usage, chunks, b"[DONE]" in payloads[-1:], broken, error)
 
 

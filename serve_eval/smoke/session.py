@@ -150,14 +150,16 @@ class Session:
         seconds = time.monotonic() - began
         if isinstance(reply, Failure):
             return Answer(sent=sent, seconds=seconds, problem=reply.message)
+        masking = self.client.masking
         return Answer(
             sent=sent,
             seconds=seconds,
             status=reply.status,
             content_type=reply.content_type,
             content=reply.content,
-            problem="" if reply.error is None else str(reply.error),
+            problem="" if reply.error is None else masking.message(str(reply.error)),
             cut_by_us=isinstance(reply.error, TooLarge),
+            mask=masking.text,
         )
 
 

@@ -151,7 +151,7 @@ def _row(
     needed: Collection[str],
     curl: Callable[[Sent], str],
 ) -> Row:
-    outcome, said = found.outcome, session.client.masked(found.told)
+    outcome, said = found.outcome, session.client.masking.message(found.told)
     if outcome is Outcome.UNSUPPORTED and check.name in needed:
         outcome, said = Outcome.FAIL, f"required: {said}"
     return Row(

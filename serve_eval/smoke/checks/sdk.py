@@ -26,15 +26,15 @@ async def by_sdk(s: Session, *, chat: bool, stream: bool) -> Found:
 
     body = s.body(PROMPT, chat=chat, max_tokens=TOKENS, **({"stream": True} if stream else {}))
     sent = Sent(url=s.base_url + ("/chat/completions" if chat else "/completions"), body=body)
-    package = s.sdk(body)
+    package, mask = s.sdk(body), s.client.masking.message
     try:
         async with package as client:
-            text = await _text(client, body, chat=chat, stream=stream)
+            text = mask(await _text(client, body, chat=chat, stream=stream))
     except openai.APIStatusError as error:
         refused = error.status_code in (400, 404, 422, 501)
-        return (unsupported if refused else failed)(f"HTTP {error.status_code}: {short(str(error))}", sent)
+        return (unsupported if refused else failed)(f"HTTP {error.status_code}: {short(mask(str(error)))}", sent)
     except Exception as error:  # whatever the package makes of an answer, users' programs would see
-        return failed(f"{type(error).__name__}: {short(str(error))}", sent)
+        return failed(f"{type(error).__name__}: {short(mask(str(error)))}", sent)
     if not text:
         return failed("the package reads no text in the answer", sent)
     return passed(f"{short(text, 50)!r}")

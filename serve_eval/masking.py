@@ -1,0 +1,255 @@
+"""Takes secrets out of what others wrote. Pure.
+
+A server may say a key that it was sent: in an answer, in an error, in its log. Whatever was received goes through a
+`Masking` before any of it is cut, kept or shown. It finds a secret in any letter case, escaped as JSON, HTML and URLs
+escape (also twice), in hexadecimal and in base64 wherever it stands in what was encoded; and of a secret of 16
+characters or more a piece of half of it, or of five eighths of what encodes it. It does not find one that was changed
+otherwise: reversed, encrypted, or with something between its characters.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+HIDDEN = "***"
+"""Stands where a secret was."""
+LEAST = 8
+"""Characters of a secret that is looked for in answers; a shorter one may be a plain word of them."""
+LEAST_CUT = 16
+"""Characters of a secret of which pieces are looked for."""
+LEVELS = 3
+"""How often a text may have been escaped."""
+_ESCAPE = re.compile(
+    r"""%([0-9a-f]{2})|\\(?:u00|x)([0-9a-f]{2})|&\#x0*([0-9a-f]{2});|&\#0*([0-9]{2,3});"""
+    r"""|&(quot|amp|lt|gt|apos);|\\(["'\\/])""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_ENTITIES = {"quot": '"', "amp": "&", "lt": "<", "gt": ">", "apos": "'"}
+_PERCENT = re.compile("%[0-9a-f]{2}")
+_ENTITY = re.compile(r"&(?:#|quot;|amp;|lt;|gt;|apos;)")
+_HEX = re.compile(r"\\x[0-9a-f]{2}")
+_PLAIN = re.compile(r"[A-Za-z0-9_.~-]*")
+_LOWER = {ord(upper): ord(upper) + 32 for upper in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+_Value = TypeVar("_Value")
+
+
+class _Form(NamedTuple):
+    """One way to write a secret, in lower case. A piece of `least` characters or more has one of `windows` in it, each
+    with the place where it begins."""
+
+    text: str
+    least: int
+    windows: tuple[tuple[int, str], ...]
+
+
+class Masking:
+    """Replaces the `secrets` by ***. Those of fewer than LEAST characters are taken out of messages alone."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        known = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
+        long = [secret for secret in known if len(secret) >= LEAST]
+        self._short = tuple(secret for secret in known if len(secret) < LEAST)
+        self._forms = tuple({form.text: form for secret in long for form in _forms(secret)}.values())
+        self._needles = tuple(dict.fromkeys(window for form in self._forms for _, window in form.windows))
+        self._raw_needles = tuple(needle.encode() for needle in self._needles)
+        self._escapable = any(not _PLAIN.fullmatch(secret) for secret in long)
+
+    def __bool__(self) -> bool:
+        return bool(self._forms or self._short)
+
+    def text(self, text: str) -> str:
+        """A text without the secrets."""
+        low = text.lower()
+        if not (any(needle in low for needle in self._needles) or (self._forms and self._escaped(low))):
+            return text
+        pieces, end = [], 0
+        for start, stop in self._spans(text):
+            pieces += [text[end:start], HIDDEN]
+            end = stop
+        return "".join([*pieces, text[end:]])
+
+    def message(self, text: str) -> str:
+        """A text without the secrets, short ones included: for what is no answer."""
+        text = self.text(text)
+        for secret in self._short:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+    def body(self, body: bytes) -> bytes:
+        """The same of a body: of the texts of JSON, of the JSON in the lines of an event stream, or of what else it is.
+        One without a secret stays as it is, byte for byte."""
+        low = body.lower()
+        if not any(needle in low for needle in self._raw_needles) and not (
+            self._forms and self._escaped(low.decode("latin-1"))
+        ):
+            return body
+        content = self._json(body)
+        if content is None:
+            content = b"\n".join(self._line(line) for line in body.split(b"\n"))
+        told = content.decode("utf-8", "surrogateescape")
+        masked = self.text(told)
+        return content if masked == told else masked.encode("utf-8", "surrogateescape")
+
+    def value(self, value: _Value) -> _Value:
+        """The same of every text in built-in values and in msgspec's structs. Texts in a sequence of texts are pieces
+        of one, so that a secret is found that is spread over them."""
+        masked: Any = value
+        if isinstance(value, str):
+            masked = self.text(value)
+        elif isinstance(value, Mapping):
+            masked = {self.value(key): self.value(inner) for key, inner in value.items()}
+        elif isinstance(value, list | tuple):
+            whole = value and all(isinstance(inner, str) for inner in value)
+            inside = self.pieces(value) if whole else [self.value(inner) for inner in value]
+            masked = inside if isinstance(value, list) else tuple(inside)
+        elif isinstance(value, msgspec.Struct):
+            fields = {name: getattr(value, name) for name in value.__struct_fields__}
+            changed = {name: new for name, old in fields.items() if (new := self.value(old)) != old}
+            masked = msgspec.structs.replace(value, **changed) if changed else value
+        return masked  # type: ignore[no-any-return]
+
+    def pieces(self, pieces: Sequence[str]) -> list[str]:
+        """As many pieces of a text, without the secrets in them and across them: *** stands where one begins."""
+        whole = "".join(pieces)
+        if self.text(whole) == whole:
+            return list(pieces)
+        spans, masked, begin = self._spans(whole), [], 0
+        for piece in pieces:
+            end, kept, at = begin + len(piece), [], begin
+            for start, stop in spans:
+                if start < end and stop > begin:
+                    kept.append(whole[at : max(at, start)])
+                    kept += [HIDDEN] if begin <= start else []
+                    at = max(at, min(stop, end))
+            masked.append("".join([*kept, whole[at:end]]))
+            begin = end
+        return [self.text(piece) for piece in masked]
+
+    def holds(self, body: bytes) -> bool:
+        """Whether bytes hold a secret that would be taken out."""
+        return self.body(body) != body
+
+    def _escaped(self, low: str) -> bool:
+        """Whether a text in lower case may hold a secret whose characters are escaped."""
+        return (
+            "\\u00" in low
+            or ("%" in low and _PERCENT.search(low) is not None)
+            or ("\\x" in low and _HEX.search(low) is not None)
+            or ("&" in low and _ENTITY.search(low) is not None)
+            or (self._escapable and "\\" in low)
+        )
+
+    def _json(self, body: bytes) -> bytes | None:
+        """A JSON body without the secrets; None where it is none."""
+        try:
+            value = msgspec.json.decode(body)
+            masked = self.value(value)
+            return body if masked == value else msgspec.json.encode(masked)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+    def _line(self, line: bytes) -> bytes:
+        """A line of an event stream; any other line as it is."""
+        head, colon, rest = line.partition(b":")
+        if head != b"data" or (masked := self._json(rest)) is None:
+            return line
+        return line if masked == rest else head + colon + b" " + masked
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """Where the secrets stand in a text, in order and apart."""
+        found: list[tuple[int, int]] = []
+        for told, places in _levels(text):
+            low = told.lower() if told.isascii() else told.translate(_LOWER)
+            for form in self._forms:
+                for start, stop in _runs(low, form):
+                    found.append((start, stop) if places is None else (places[start], places[stop]))
+        apart: list[tuple[int, int]] = []
+        for start, stop in sorted(found):
+            if apart and start <= apart[-1][1]:
+                apart[-1] = apart[-1][0], max(stop, apart[-1][1])
+            else:
+                apart.append((start, stop))
+        return apart
+
+
+def _forms(secret: str) -> Iterator[_Form]:
+    """The ways to write a secret: as it is, in hexadecimal, and what base64 makes of it at each of the three places at
+    which it can begin in a group of bytes, without the characters that its neighbours decide."""
+    raw = secret.encode()
+    yield _cut_anywhere(secret)
+    yield _around_the_middle(raw.hex())
+    for before in range(3):
+        sextets = len(raw) + before
+        whole = base64.b64encode(b"\0" * before + raw + b"\0" * (-sextets % 3))
+        first, last = -(-before * 8 // 6), (sextets * 8) // 6
+        core = whole[first:last].decode()
+        yield _around_the_middle(core)
+        if "+" in core or "/" in core:
+            yield _around_the_middle(core.replace("+", "-").replace("/", "_"))
+
+
+def _cut_anywhere(text: str) -> _Form:
+    low = text.translate(_LOWER)
+    if len(low) < LEAST_CUT:
+        return _Form(low, len(low), ((0, low),))
+    least = -(-len(low) // 2)
+    width = least // 2
+    places = range(0, len(low) - width + 1, least - width + 1)
+    return _Form(low, least, tuple((place, low[place : place + width]) for place in places))
+
+
+def _around_the_middle(text: str) -> _Form:
+    """Looked for by one window, which every piece of five eighths has: half as much to look for in every answer."""
+    low = text.translate(_LOWER)
+    least = -(-5 * len(low) // 8) if len(low) >= LEAST_CUT else len(low)
+    window = (0, low) if least == len(low) else (len(low) - least, low[len(low) - least : least])
+    return _Form(low, least, (window,))
+
+
+def _runs(low: str, form: _Form) -> Iterator[tuple[int, int]]:
+    """Where a text in lower case has a piece of a form that is long enough."""
+    for place, window in form.windows:
+        at = low.find(window)
+        while at >= 0:
+            start, left = at, place
+            while start and left and low[start - 1] == form.text[left - 1]:
+                start, left = start - 1, left - 1
+            stop, right = at + len(window), place + len(window)
+            while stop < len(low) and right < len(form.text) and low[stop] == form.text[right]:
+                stop, right = stop + 1, right + 1
+            if stop - start >= form.least:
+                yield start, stop
+            at = low.find(window, max(at + 1, stop - len(window) + 1))
+
+
+def _levels(text: str) -> Iterator[tuple[str, list[int] | None]]:
+    """A text, and what it is with its escapes undone once, twice and so on, each with the place in the text at which
+    each of its characters begins, and its end."""
+    told, places = text, None
+    for _ in range(LEVELS):
+        yield told, places
+        pieces, starts, end = [], [], 0
+        for found in _ESCAPE.finditer(told):
+            pieces += [told[end : found.start()], _character(found)]
+            starts += [*range(end, found.start()), found.start()]
+            end = found.end()
+        if not pieces:
+            return
+        starts += range(end, len(told) + 1)
+        told = "".join([*pieces, told[end:]])
+        places = starts if places is None else [places[start] for start in starts]
+    yield told, places
+
+
+def _character(found: re.Match[str]) -> str:
+    percent, unicode, by_hex, by_number, name, plain = found.groups()
+    if number := percent or unicode or by_hex:
+        return chr(int(number, 16))
+    if by_number:
+        return chr(int(by_number))
+    return _ENTITIES[name.lower()] if name else plain

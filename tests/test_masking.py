@@ -1,0 +1,209 @@
+"""No secret is left in what was received, however it is written; and what holds none stays as it is."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import urllib.parse
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from serve_eval.client.wire import Said, describe
+from serve_eval.masking import LEAST_CUT, Masking
+from serve_eval.schema import PromptLogprobs, ToolCall
+
+KEY = "sk-live-Q7pRz2VwX9mT4kLd"
+ODD = "pa\"ss\\w/or<d>&'9Q7pRz2V"
+WRITINGS: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "upper case": str.upper,
+    "lower case": str.lower,
+    "JSON": lambda key: json.dumps(key)[1:-1],
+    "JSON in JSON": lambda key: json.dumps(json.dumps(key))[1:-1],
+    "JSON with slashes escaped": lambda key: json.dumps(key)[1:-1].replace("/", "\\/"),
+    "every character as \\u00XX": lambda key: "".join(f"\\u{ord(one):04x}" for one in key),
+    "every character as \\xXX": lambda key: "".join(f"\\x{ord(one):02X}" for one in key),
+    "repr": repr,
+    "HTML": html.escape,
+    "HTML by number": lambda key: "".join(f"&#{ord(one)};" for one in key),
+    "HTML by hexadecimal number": lambda key: "".join(f"&#x{ord(one):X};" for one in key),
+    "URL": lambda key: urllib.parse.quote(key, safe=""),
+    "every character in a URL": lambda key: "".join(f"%{ord(one):02x}" for one in key),
+    "URL twice": lambda key: urllib.parse.quote(urllib.parse.quote(key, safe=""), safe=""),
+    "some characters in a URL": lambda key: f"%{ord(key[0]):02X}{key[1:-1]}%{ord(key[-1]):02X}",
+    "hexadecimal": lambda key: key.encode().hex(),
+    "HEXADECIMAL": lambda key: key.encode().hex().upper(),
+    **{
+        f"base64 behind {before!r}": lambda key, b=before: base64.b64encode(f"{b}{key}".encode()).decode()  # type: ignore[misc]
+        for before in ("", "a", "ab", "Bearer ", "user:")
+    },
+    "base64 in a URL": lambda key: urllib.parse.quote(base64.b64encode(f"?>{key}~~~".encode()).decode(), safe=""),
+    "base64 for URLs": lambda key: base64.urlsafe_b64encode(f"??{key}~~".encode()).decode(),
+    "base64 without its end": lambda key: base64.b64encode(f"{key}: x".encode()).decode().rstrip("="),
+    "cut behind 22 of 24": lambda key: key[:-2],
+    "cut before 22 of 24": lambda key: key[2:],
+    "half of it": lambda key: key[: -(-len(key) // 2)],
+    "the middle of it": lambda key: key[5 : 5 + -(-len(key) // 2)],
+    "cut, in upper case, in a URL": lambda key: urllib.parse.quote(key.upper()[3:], safe=""),
+}
+
+
+def left(text: str, secret: str) -> int:
+    """Characters in a row of a secret that a text has: of any decoding, found in another way than by the product."""
+    texts = {text}
+    for _ in range(3):
+        for one in list(texts):
+            texts.add(urllib.parse.unquote(one))
+            texts.add(html.unescape(one))
+            if "\\" in one:
+                texts.add(one.replace('\\"', '"').replace("\\'", "'").replace("\\/", "/").replace("\\\\", "\\"))
+                for mark, digits in (("\\u00", 2), ("\\x", 2)):
+                    first, *others = one.split(mark)
+                    try:
+                        texts.add(first + "".join(chr(int(o[:digits], 16)) + o[digits:] for o in others))
+                    except ValueError:
+                        continue
+    lows = [one.lower() for one in texts]
+    longest = 0
+    for written in (secret.lower(), secret.encode().hex()):
+        for start in range(len(written)):
+            while start + longest < len(written) and any(written[start : start + longest + 1] in low for low in lows):
+                longest += 1
+    return longest
+
+
+@pytest.mark.parametrize("key", [KEY, ODD])
+@pytest.mark.parametrize("how", WRITINGS)
+def test_a_secret_is_found_however_it_is_written(key: str, how: str) -> None:
+    written = WRITINGS[how](key)
+    masking = Masking(["another-secret-of-ours", key])
+    for text in (written, f"Bearer {written}, and again: {written}", f"caf\u00e9 \u0130{written}\u212a"):
+        masked = masking.text(text)
+        assert "***" in masked
+        assert written not in masked
+        assert left(masked, key) < 12
+        assert masking.text(masked) == masked
+    assert masking.text(f"caf\u00e9 {written}!").startswith("caf\u00e9 ")
+    assert masking.text(f"caf\u00e9 {written}!").endswith("!")
+    for body in (written, json.dumps({"a": [1, {written: f"x {written}"}]}), f"data: {json.dumps([written])}\n\n"):
+        received = masking.body(body.encode())
+        assert written.encode() not in received
+        assert b"***" in received
+    assert masking.holds(written.encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "The answer is 42.\n\\frac{1}{2} of 50%, \\xi, A&B, 100%25 &amp; caf\u00e9 \\u00e9",
+        "sk-live- is how keys begin",
+        KEY[:11],
+        KEY[::-1],
+        "***",
+    ],
+)
+def test_what_is_no_secret_stays_byte_for_byte(text: str) -> None:
+    masking = Masking([KEY, ODD, "short"])
+    assert masking.text(text) == text
+    for body in (text.encode(), json.dumps({"a": text, "b": 1e400}).encode(), b"\xff\xfe" + text.encode("utf-16")):
+        assert masking.body(body) == body
+        assert not masking.holds(body)
+
+
+def test_json_stays_json_and_numbers_are_looked_at_too() -> None:
+    told = {"text": f"a\n{KEY[1:]} b", KEY: [None, True, 1.5, "\\" + ODD], "n": "\u00e9"}
+    masked = json.loads(Masking([KEY, ODD]).body(json.dumps(told).encode()))
+    assert masked == {"text": "a\n*** b", "***": [None, True, 1.5, "\\***"], "n": "\u00e9"}
+    assert Masking(["1234567890123456"]).body(b'{"id": 1234567890123456}') == b'{"id": ***}'
+    lines = f"event: x\r\ndata: {json.dumps({'a': 'n' + KEY})}\r\n\r\ndata: [DONE]\n".encode()
+    assert Masking([KEY]).body(lines) == b'event: x\r\ndata: {"a":"n***"}\n\r\ndata: [DONE]\n'
+    assert Masking([KEY]).body(f"<b>{KEY}\xff</b>".encode("latin-1")) == b"<b>***\xff</b>"
+    nested = "[" * 100_000 + f'"{KEY}"'
+    assert KEY.encode() not in Masking([KEY]).body(nested.encode())
+
+
+def test_a_secret_in_pieces_is_taken_out_of_all_of_them() -> None:
+    masking = Masking([KEY])
+    pieces = ["The ", "key", " sk-li", "ve-Q7pRz", "2VwX9m", "T4kLd is", " ", "yours"]
+    assert masking.pieces(pieces) == ["The ", "key", " ***", "", "", " is", " ", "yours"]
+    assert masking.pieces([KEY, " ", KEY]) == ["***", " ", "***"]
+    assert masking.pieces([f"{KEY} and {KEY}", "x"]) == ["*** and ***", "x"]
+    assert masking.pieces(["a", "b"]) == ["a", "b"]
+    assert masking.pieces([*KEY, "."]) == ["***", *[""] * 23, "."]
+
+
+def test_every_text_of_an_answer_is_looked_at() -> None:
+    said = Said()
+    for name in said.__struct_fields__:
+        if getattr(said, name) is None or isinstance(getattr(said, name), str):
+            setattr(said, name, f"a {KEY} b")
+    said.tokens_per_step = 1.5
+    said.tool_calls = (ToolCall(KEY, json.dumps({"q": KEY})), ToolCall("search", "{}"))
+    said.prompt_logprobs = PromptLogprobs(values=(0.5,) * 4, tokens=("x", KEY[:9], KEY[9:], "y"))
+    masked = Masking([KEY]).value(said)
+    assert KEY[:12] not in str(masked)
+    assert masked.tool_calls == (ToolCall("***", '{"q": "***"}'), ToolCall("search", "{}"))
+    assert masked.prompt_logprobs is not None
+    assert masked.prompt_logprobs.tokens == ("x", "***", "", "y")
+    texts = [value for value in msgspec.structs.astuple(masked) if isinstance(value, str)]
+    assert texts == ["a *** b"] * 6
+    plain = Said(text="plain", tool_calls=(ToolCall("search", "{}"),))
+    assert Masking([KEY]).value(plain) is plain
+
+
+def test_short_secrets_are_taken_out_of_messages_alone() -> None:
+    masking = Masking(["EMPTY", "", KEY])
+    assert masking.text("EMPTY") == "EMPTY"
+    assert masking.message(f"EMPTY {KEY}") == "*** ***"
+    assert not Masking([""])
+    assert Masking(["x"])
+    assert not Masking(["x"]).holds(b"x")
+
+
+def test_of_two_secrets_that_overlap_both_are_gone() -> None:
+    longer = f"{KEY}-and-more-of-it"
+    assert Masking([KEY, longer]).text(f"<{longer}> <{KEY}>") == "<***> <***>"
+    assert Masking(["abcdefghijkl", "ghijklmnopqr"]).text("-abcdefghijklmnopqr-") == "-***-"
+
+
+def test_a_message_is_masked_before_it_is_cut() -> None:
+    mask = Masking([KEY]).message
+    for length in range(560, 600):
+        assert left(describe(b"=" * length + KEY.encode() * 300, mask), KEY) < 4
+        padded = f"<title>{'=' * length}{KEY}</title>".encode()
+        assert left(describe(padded, mask), KEY) < 4
+    assert describe(KEY.encode() * 300, mask) == "***"
+
+
+_secrets = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40)
+_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+
+
+@given(secret=_secrets, before=_text, after=_text, how=st.sampled_from([*WRITINGS][:24]))
+@example(secret="aaaaaaaa", before="aaa", after="aaaa", how="plain")
+@example(secret="%41%41%41", before="%", after="41", how="URL")
+@example(secret='\\"\\"\\"\\"', before="\\", after='"', how="JSON")
+def test_whatever_the_secret_nothing_of_it_is_left(secret: str, before: str, after: str, how: str) -> None:
+    masking, written = Masking([secret]), WRITINGS[how](secret)
+    masked = masking.text(before + written + after)
+    assert written not in masked
+    assert masking.text(masked) == masked
+
+
+@given(secret=st.text("abcdefghijklmnop0123456789", min_size=LEAST_CUT, max_size=60), data=st.data())
+def test_a_piece_of_half_of_it_is_found_anywhere(secret: str, data: st.DataObject) -> None:
+    least = -(-len(secret) // 2)
+    start = data.draw(st.integers(0, len(secret) - least))
+    stop = data.draw(st.integers(start + least, len(secret)))
+    assert Masking([secret]).text(f"<{secret[start:stop]}>") == "<***>"
+
+
+@given(st.binary(max_size=200))
+def test_bytes_without_a_secret_stay_as_they_are(body: bytes) -> None:
+    assert Masking([KEY]).body(body) == body
