@@ -115,9 +115,11 @@ async def _tokens(request: Request, client: Client) -> list[Token]:
     if reply.status != 200:
         raise Unreadable(f"HTTP {reply.status}: {wire.describe(reply.content, client.masking.message)}")
     try:
-        return read(reply.content)
+        tokens = read(reply.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise Unreadable("the answer has no log-probabilities") from error
+    texts = client.masking.pieces([token.text for token in tokens])  # together they may spell a secret
+    return [token._replace(text=text) for token, text in zip(tokens, texts, strict=True)]
 
 
 def read(content: bytes) -> list[Token]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import json
-import urllib.parse
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -16,65 +12,7 @@ from hypothesis import strategies as st
 from serve_eval.client.wire import Said, describe
 from serve_eval.masking import LEAST_CUT, Masking
 from serve_eval.schema import PromptLogprobs, ToolCall
-
-KEY = "sk-live-Q7pRz2VwX9mT4kLd"
-ODD = "pa\"ss\\w/or<d>&'9Q7pRz2V"
-WRITINGS: dict[str, Callable[[str], str]] = {
-    "plain": str,
-    "upper case": str.upper,
-    "lower case": str.lower,
-    "JSON": lambda key: json.dumps(key)[1:-1],
-    "JSON in JSON": lambda key: json.dumps(json.dumps(key))[1:-1],
-    "JSON with slashes escaped": lambda key: json.dumps(key)[1:-1].replace("/", "\\/"),
-    "every character as \\u00XX": lambda key: "".join(f"\\u{ord(one):04x}" for one in key),
-    "every character as \\xXX": lambda key: "".join(f"\\x{ord(one):02X}" for one in key),
-    "repr": repr,
-    "HTML": html.escape,
-    "HTML by number": lambda key: "".join(f"&#{ord(one)};" for one in key),
-    "HTML by hexadecimal number": lambda key: "".join(f"&#x{ord(one):X};" for one in key),
-    "URL": lambda key: urllib.parse.quote(key, safe=""),
-    "every character in a URL": lambda key: "".join(f"%{ord(one):02x}" for one in key),
-    "URL twice": lambda key: urllib.parse.quote(urllib.parse.quote(key, safe=""), safe=""),
-    "some characters in a URL": lambda key: f"%{ord(key[0]):02X}{key[1:-1]}%{ord(key[-1]):02X}",
-    "hexadecimal": lambda key: key.encode().hex(),
-    "HEXADECIMAL": lambda key: key.encode().hex().upper(),
-    **{
-        f"base64 behind {before!r}": lambda key, b=before: base64.b64encode(f"{b}{key}".encode()).decode()  # type: ignore[misc]
-        for before in ("", "a", "ab", "Bearer ", "user:")
-    },
-    "base64 in a URL": lambda key: urllib.parse.quote(base64.b64encode(f"?>{key}~~~".encode()).decode(), safe=""),
-    "base64 for URLs": lambda key: base64.urlsafe_b64encode(f"??{key}~~".encode()).decode(),
-    "base64 without its end": lambda key: base64.b64encode(f"{key}: x".encode()).decode().rstrip("="),
-    "cut behind 22 of 24": lambda key: key[:-2],
-    "cut before 22 of 24": lambda key: key[2:],
-    "half of it": lambda key: key[: -(-len(key) // 2)],
-    "the middle of it": lambda key: key[5 : 5 + -(-len(key) // 2)],
-    "cut, in upper case, in a URL": lambda key: urllib.parse.quote(key.upper()[3:], safe=""),
-}
-
-
-def left(text: str, secret: str) -> int:
-    """Characters in a row of a secret that a text has: of any decoding, found in another way than by the product."""
-    texts = {text}
-    for _ in range(3):
-        for one in list(texts):
-            texts.add(urllib.parse.unquote(one))
-            texts.add(html.unescape(one))
-            if "\\" in one:
-                texts.add(one.replace('\\"', '"').replace("\\'", "'").replace("\\/", "/").replace("\\\\", "\\"))
-                for mark, digits in (("\\u00", 2), ("\\x", 2)):
-                    first, *others = one.split(mark)
-                    try:
-                        texts.add(first + "".join(chr(int(o[:digits], 16)) + o[digits:] for o in others))
-                    except ValueError:
-                        continue
-    lows = [one.lower() for one in texts]
-    longest = 0
-    for written in (secret.lower(), secret.encode().hex()):
-        for start in range(len(written)):
-            while start + longest < len(written) and any(written[start : start + longest + 1] in low for low in lows):
-                longest += 1
-    return longest
+from tests.secrets.writings import KEY, ODD, WHOLE, WRITINGS, left
 
 
 @pytest.mark.parametrize("key", [KEY, ODD])
@@ -185,7 +123,7 @@ _secrets = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
-@given(secret=_secrets, before=_text, after=_text, how=st.sampled_from([*WRITINGS][:24]))
+@given(secret=_secrets, before=_text, after=_text, how=st.sampled_from([*WHOLE]))
 @example(secret="aaaaaaaa", before="aaa", after="aaaa", how="plain")
 @example(secret="%41%41%41", before="%", after="41", how="URL")
 @example(secret='\\"\\"\\"\\"', before="\\", after='"', how="JSON")

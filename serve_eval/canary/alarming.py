@@ -86,7 +86,10 @@ async def _run(command: tuple[str, ...], body: bytes, environ: Mapping[str, str]
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
     try:
-        await asyncio.wait_for(process.communicate(body + b"\n"), COMMAND_S)
+        async with asyncio.timeout(COMMAND_S):
+            with contextlib.suppress(RuntimeError):  # of uvloop: it closed its input, and need not have read it
+                await process.communicate(body + b"\n")
+            await process.wait()
     except TimeoutError:
         return f"{command[0]} did not end within {COMMAND_S:g} s"
     finally:

@@ -1,0 +1,43 @@
+"""No byte of any output of any command has a secret that an endpoint echoed, in any of the ways to write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.secrets.search import ENOUGH, Search, search
+
+OUTPUTS = {
+    *("stdout", "stderr", "names of files", "list of processes"),
+    *("report.html", "report.json", "plan.json", "environment.json", "samples/*.jsonl", "scores/*.jsonl"),
+    *("smoke.xml", "compare.json", "comparison.json", "invariants.json", "attribution.json", "suite_report.json"),
+    *("curl.sh", "actual.json", "expected.json", "versions.json", "README.md", "state.json", "alarm", "simulated.log"),
+}
+CODES = {"run": 3, "capsule run": 0, "compare": 0, "smoke": 1, "watch": 1, "attribute": 0, "references register": 0}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Search:
+    return search(tmp_path_factory.mktemp("search"))
+
+
+def test_no_output_has_a_secret_or_half_of_one(found: Search) -> None:
+    assert {place: longest for place, longest in found.found.items() if longest >= ENOUGH} == {}
+
+
+def test_the_search_saw_every_kind_of_output_of_commands_that_came_to_their_end(found: Search) -> None:
+    assert {output for _, output in found.found} >= OUTPUTS
+    assert {name: found.codes[name] for name in CODES} == CODES
+    assert 2 not in found.codes.values()
+
+
+def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
+    from tests.secrets.writings import KEY, WRITINGS, left
+
+    for how, written in WRITINGS.items():
+        assert left(f"a {written(KEY)} b", KEY) >= ENOUGH, how
+    found = Search(tmp_path)
+    (tmp_path / "log").write_text(f"{{'key': '{KEY.upper()[1:]}'}}")
+    found.say("a command", 0, "", "")
+    assert found.found["a command", "log"] == len(KEY) - 1
