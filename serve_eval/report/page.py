@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import re
 from pathlib import Path
 
 from rich.console import Console
@@ -33,6 +34,8 @@ pre {{ font: 14px/1.4 ui-monospace, Menlo, Consolas, monospace; white-space: pre
 </body>
 </html>
 """
+_OURS = re.compile(r"\{(title|pictures)\}")
+"""The places of the form that are filled here; rich fills the others."""
 
 
 def write_page(report: Report, out_dir: Path) -> Path:
@@ -41,9 +44,8 @@ def write_page(report: Report, out_dir: Path) -> Path:
     render(report, out_dir, console)
     outcomes = ", ".join(f"{task.result.task}: {task.verdict.outcome}" for task in report.tasks)
     pictures = "\n".join(picture(task.result.task, one) for task in report.tasks for one in task.degradations)
-    form = _FORM
-    for name, text in (("{title}", html.escape(outcomes)), ("{pictures}", pictures)):
-        form = form.replace(name, text.replace("{", "{{").replace("}", "}}"))
+    texts = {"title": html.escape(outcomes), "pictures": pictures}
+    form = _OURS.sub(lambda place: texts[place[1]].replace("{", "{{").replace("}", "}}"), _FORM)
     path = out_dir / PAGE_FILE
     write_private(path, console.export_html(theme=DIMMED_MONOKAI, code_format=form).encode())
     return path
