@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from serve_eval import deployment, judging, order_seed, origins, run_folder
+from serve_eval import deployment, judging, order_seed, origins, run_folder, server_logs
 from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
@@ -34,6 +34,7 @@ from serve_eval.executions import permitted
 from serve_eval.hung import Hung
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.judgements import Judgements, judges_of
+from serve_eval.masking import Masking
 from serve_eval.meeting import Seat
 from serve_eval.order import arranged, task_seed
 from serve_eval.order_seed import OrderSeeds
@@ -129,6 +130,8 @@ async def evaluate(
                     work = await scoring.waited(opened, plan, prepared, folder, stack, warnings, rerun, scoring)
                     sandbox = sandbox or await _sandbox(plan, work, told)
                     may_stop_early(plan, work, seeds, folder)
+                if client.masking:
+                    stack.callback(_hide_in_logs, folder, client.masking)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
                 endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
                 endpoint = await deployment.seen(endpoint, client)
@@ -201,6 +204,11 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
         return report_on(
             plan, work, endpoint, folder, seeds, warnings, started_at, time.monotonic() - began, strict=strict
         )
+
+
+def _hide_in_logs(folder: Path, masking: Masking) -> None:
+    """Takes what the servers were sent out of their logs."""
+    server_logs.hide_secrets(server_logs.log_files(folder, run_folder.sessions(folder)), masking)
 
 
 def _told_of_connections(work: Sequence[Work], folder: Path) -> Iterator[str]:

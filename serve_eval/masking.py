@@ -64,12 +64,21 @@ class Masking:
 
     def text(self, text: str) -> str:
         """A text without the secrets."""
-        low = text.lower()
-        if not (any(needle in low for needle in self._needles) or (self._forms and self._escaped(low))):
+        if not self._suspected(text):
             return text
         pieces, end = [], 0
         for start, stop in self._spans(text):
             pieces += [text[end:start], HIDDEN]
+            end = stop
+        return "".join([*pieces, text[end:]])
+
+    def blanked(self, text: str) -> str:
+        """A text of the same length, with a star for each character of a secret."""
+        if not self._suspected(text):
+            return text
+        pieces, end = [], 0
+        for start, stop in self._spans(text):
+            pieces += [text[end:start], "*" * (stop - start)]
             end = stop
         return "".join([*pieces, text[end:]])
 
@@ -133,6 +142,11 @@ class Masking:
     def holds(self, body: bytes) -> bool:
         """Whether bytes hold a secret that would be taken out."""
         return self.body(body) != body
+
+    def _suspected(self, text: str) -> bool:
+        """Whether a text may hold a secret: what is quick to say of one that does not."""
+        low = text.lower()
+        return any(needle in low for needle in self._needles) or (bool(self._forms) and self._escaped(low))
 
     def _escaped(self, low: str) -> bool:
         """Whether a text in lower case may hold a secret whose characters are escaped."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from serve_eval.masking import Masking
 
 LONGEST_LINE = 2000
 """Characters that are kept of a line."""
@@ -50,6 +53,20 @@ def log_files(run: Path, sessions: Sequence[dict[str, Any]]) -> list[Path]:
         named = [info.get("log_file"), *(logs.values() if isinstance(logs, dict) else ())]
         found += [Path(path) for path in named if isinstance(path, str) and Path(path).is_file()]
     return list({path.resolve(): path for path in found}.values())
+
+
+def hide_secrets(paths: Iterable[Path], masking: Masking) -> None:
+    """Overwrites the secrets in logs with as many stars, in place: a server may be writing on. One that cannot be
+    written stays as it is."""
+    for path in paths:
+        with suppress(OSError), path.open("rb") as file, path.open("r+b") as over:
+            start = 0
+            for line in file:
+                told = line.decode("latin-1")
+                if (blanked := masking.blanked(told)) != told:
+                    over.seek(start)
+                    over.write(blanked.encode("latin-1"))
+                start += len(line)
 
 
 def read(path: Path) -> Iterator[Line]:

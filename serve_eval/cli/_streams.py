@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def prepare_streams() -> None:
@@ -28,6 +34,17 @@ def emit(text: str) -> None:
         if not isinstance(error, BrokenPipeError):
             say(f"error: standard output cannot be written: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def draw(render: Callable[[Console], None]) -> None:
+    """Writes to standard output what `render` puts on a console of its width. Names that hold the word of a picture,
+    such as :sound:, stay what they are."""
+    from rich.console import Console
+
+    buffer = io.StringIO()  # rich's own capture would write to a standard output that may be broken
+    terminal = sys.stdout.isatty()
+    render(Console(file=buffer, force_terminal=terminal, width=Console().width, highlight=False, emoji=False))
+    emit(buffer.getvalue())
 
 
 def say(*lines: str) -> None:

@@ -40,7 +40,7 @@ def attribute(
     130 interrupted.
     """
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import PlanError
     from serve_eval.report.exit_code import INTERRUPTED
     from serve_eval.run_folder import saved_plan
@@ -67,14 +67,7 @@ def attribute(
     if as_json:
         emit((run / attributing.RESULT_FILE).read_text(encoding="utf-8"))
     else:
-        import io
-        import sys
-
-        from rich.console import Console
-
         from serve_eval.report.attributed import render
 
-        buffer, terminal = io.StringIO(), sys.stdout.isatty()
-        render(done, run, Console(file=buffer, force_terminal=terminal, width=Console().width, highlight=False))
-        emit(buffer.getvalue())
+        draw(lambda console: render(done, run, console))
     raise typer.Exit(done.exit_code)

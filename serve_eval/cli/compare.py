@@ -233,14 +233,10 @@ def _invariants(
     a: str, settings: dict[str, Any], out_dir: Path, tokenizer: str | None, chunks: tuple[int, ...], *, as_json: bool
 ) -> int:
     """Checks one endpoint against itself."""
-    import io
-    import sys
-
-    from rich.console import Console
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import PlanError
     from serve_eval.invariants import RESULT_FILE, check
     from serve_eval.report.exit_code import INTERRUPTED
@@ -250,7 +246,7 @@ def _invariants(
         raise PlanError(f"{a} is a finished run, and --invariants asks an endpoint")
     plan = (_with_plan({}, {**settings, "base_url": a}) if _is_endpoint(a) else _resolved(a, settings)[0]).plan
     say(f"serve-eval compare --invariants: folder {out_dir}")
-    shown = progress(PatientConsole(stderr=True, highlight=False))
+    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         found = run_async(check(plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, told=say))
     except Interrupted:
@@ -259,10 +255,7 @@ def _invariants(
     if as_json:
         emit((out_dir / RESULT_FILE).read_text(encoding="utf-8"))
     else:
-        buffer = io.StringIO()
-        terminal = sys.stdout.isatty()
-        render(found, out_dir, Console(file=buffer, force_terminal=terminal, width=Console().width, highlight=False))
-        emit(buffer.getvalue())
+        draw(lambda console: render(found, out_dir, console))
     return found.exit_code
 
 
@@ -282,14 +275,10 @@ def _execute(
     strict: bool,
     as_json: bool,
 ) -> int:
-    import io
-    import sys
-
-    from rich.console import Console
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._streams import draw, emit, say
     from serve_eval.comparison import PLAN_FILE, RESULT_FILE
     from serve_eval.comparison import compare as compare_both
     from serve_eval.errors import ServeEvalError
@@ -297,7 +286,7 @@ def _execute(
     from serve_eval.report.exit_code import INFRASTRUCTURE, INTERRUPTED
 
     say(f"serve-eval compare: folder {out_dir}")
-    shown = progress(PatientConsole(stderr=True, highlight=False))
+    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         comparison = run_async(
             compare_both(
@@ -323,10 +312,5 @@ def _execute(
     if as_json:
         emit((out_dir / RESULT_FILE).read_text(encoding="utf-8"))
     else:
-        buffer = io.StringIO()
-        terminal = sys.stdout.isatty()
-        render(
-            comparison, out_dir, Console(file=buffer, force_terminal=terminal, width=Console().width, highlight=False)
-        )
-        emit(buffer.getvalue())
+        draw(lambda console: render(comparison, out_dir, console))
     return comparison.exit_code

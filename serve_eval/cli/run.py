@@ -451,15 +451,11 @@ def execute(
     rerun: Rerun = "failed",
 ) -> int:
     """Runs a plan with progress on stderr and the verdicts on stdout; returns the exit code."""
-    import io
     import shlex
-    import sys
-
-    from rich.console import Console
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation import evaluate
     from serve_eval.report.exit_code import INFRASTRUCTURE, INTERRUPTED
@@ -472,7 +468,7 @@ def execute(
     if base_url and os.environ.get("OPENAI_BASE_URL", "").removesuffix("/v1") in (base_url, str(base_url)[:-3]):
         where += " (from OPENAI_BASE_URL)"
     say(f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}, run folder {out_dir}")
-    shown = progress(PatientConsole(stderr=True, highlight=False))
+    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         report = run_async(
             evaluate(
@@ -493,10 +489,7 @@ def execute(
     if as_json:
         emit((out_dir / REPORT_FILE).read_text(encoding="utf-8"))
     else:
-        buffer = io.StringIO()  # rich's own capture would write to a standard output that may be broken
-        terminal = sys.stdout.isatty()
-        render(report, out_dir, Console(file=buffer, force_terminal=terminal, width=Console().width, highlight=False))
-        emit(buffer.getvalue())
+        draw(lambda console: render(report, out_dir, console))
     return report.exit_code
 
 

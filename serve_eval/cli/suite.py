@@ -106,17 +106,13 @@ def execute(
     rerun: Rerun = "failed",
 ) -> int:
     """Runs a suite with progress on stderr and its verdict on stdout; returns the exit code."""
-    import io
     import shlex
-    import sys
     from functools import partial
-
-    from rich.console import Console
 
     from serve_eval.attaching import attached
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._streams import draw, emit, say
     from serve_eval.report.exit_code import INTERRUPTED
     from serve_eval.report.suite_table import render
     from serve_eval.suite.execution import evaluate_suite
@@ -125,7 +121,7 @@ def execute(
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
     again = f"serve-eval suite --resume {shlex.quote(str(out_dir))}{permissions([run.plan for run in known.runs])}"
     launching = partial(attached, reuse=True, keep=False, told=say) if reuse else None
-    shown = progress(PatientConsole(stderr=True, highlight=False))
+    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         report = run_async(
             evaluate_suite(known, out_dir, progress=shown, told=say, strict=strict, launching=launching, rerun=rerun)
@@ -139,9 +135,7 @@ def execute(
     if as_json:
         emit((out_dir / SUITE_REPORT_FILE).read_text(encoding="utf-8"))
     else:
-        buffer, terminal = io.StringIO(), sys.stdout.isatty()
-        render(report, out_dir, Console(file=buffer, force_terminal=terminal, width=Console().width, highlight=False))
-        emit(buffer.getvalue())
+        draw(lambda console: render(report, out_dir, console))
     return report.exit_code
 
 

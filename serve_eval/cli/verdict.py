@@ -30,12 +30,8 @@ def verdict(
 
     Exit codes: those of `serve-eval run`.
     """
-    import io
-    import sys
 
-    from rich.console import Console
-
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._streams import draw, emit
     from serve_eval.evaluation import judge_again
     from serve_eval.plan import resolve, to_file
     from serve_eval.report.terminal import render
@@ -64,7 +60,5 @@ def verdict(
     if as_json:
         emit(pretty_json(report).decode())
     else:
-        buffer, terminal = io.StringIO(), sys.stdout.isatty()
-        render(report, run, Console(file=buffer, force_terminal=terminal, width=Console().width, highlight=False))
-        emit(buffer.getvalue())
+        draw(lambda console: render(report, run, console))
     raise typer.Exit(report.exit_code)

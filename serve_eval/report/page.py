@@ -40,7 +40,8 @@ _OURS = re.compile(r"\{(title|pictures)\}")
 
 def write_page(report: Report, out_dir: Path) -> Path:
     """Writes the page into the run folder and tells where it is. Raises RunFolderError when it cannot be written."""
-    console = Console(record=True, file=io.StringIO(), width=WIDTH, force_terminal=True, color_system="standard")
+    stream = io.StringIO()
+    console = Console(record=True, file=stream, width=WIDTH, force_terminal=True, color_system="standard", emoji=False)
     render(report, out_dir, console)
     outcomes = ", ".join(f"{task.result.task}: {task.verdict.outcome}" for task in report.tasks)
     pictures = "\n".join(picture(task.result.task, one) for task in report.tasks for one in task.degradations)

@@ -257,3 +257,14 @@ def test_an_unexpected_error_is_never_the_exit_code_of_a_fail(tmp_path: Path) ->
     assert done.returncode == 4
     assert "unexpected ZeroDivisionError: oops" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_task_that_is_called_like_a_picture_keeps_its_name(tmp_path: Path) -> None:
+    cases = tmp_path / "a.yaml"
+    cases.write_text("sound: {cases: [{case: x, input: {prompt: hi}, expected: {answer: b}}]}")
+    flags = ["--launcher", "simulated", "-m", "m", "--cases", cases, "--no-reference", "-o", tmp_path / "o"]
+    done = serve_eval("run", *flags)
+    assert "cases:sound: 1/1 done" in done.stderr
+    assert "cases:sound: 1 requests" in done.stdout
+    for text in (done.stdout, done.stderr, (tmp_path / "o/report.html").read_text()):
+        assert "\U0001f509" not in text

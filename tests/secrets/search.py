@@ -131,6 +131,10 @@ def _evaluate(found: Search, url: str, every: str, sound: str) -> None:
     suite.write_text(json.dumps({"defaults": common, "plans": plans}))
     found.command("suite", "suite", suite, "-o", root / "suite")
     found.command("run --launcher", "run", "--launcher", "simulated", *_asking(sound), "-o", root / "simulated")
+    logging = shlex.join([sys.executable, str(Path(__file__).with_name("logging_server.py"))])
+    started = ["--launcher", "trtllm", "--set", f"launcher.command={logging}", "--set", "launcher.gpus=[0]"]
+    found.command("run, a log", "run", *started, *_asking(sound), "-o", root / "logged")
+    assert "Bearer" in next((root / "logged/logs").glob("*.log")).read_text()
 
 
 def _read(found: Search, url: str, other: str) -> None:
