@@ -383,13 +383,15 @@ class Client:
             )
         try:
             if request.prompt_logprobs:
-                return logprobs.decode(reply.content, reply.content_type, str(request.prompt))
-            said = wire.decode(reply.content, reply.content_type) if reply.stream is None else reply.stream.said()
+                said = logprobs.decode(reply.content, reply.content_type, str(request.prompt))
+            elif reply.stream is None:
+                return wire.decode(reply.content, reply.content_type)
+            else:
+                said = reply.stream.said()
         except wire.InvalidResponse as error:
             raise self._error(error) from error
-        # What was in one piece is without secrets; the pieces of a stream, or tokens, may spell one together.
-        pieces = reply.stream is not None or said.prompt_logprobs is not None
-        return self.masking.value(said) if pieces and self.masking else said
+        # The pieces of a stream, or the tokens of a prompt, may spell a secret together.
+        return self.masking.value(said) if self.masking else said
 
     def _error(self, error: Exception) -> _Missed:
         """What an attempt that ended so amounts to."""

@@ -20,7 +20,17 @@ from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.prompt_hash import prompt_sha256
-from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Message, Request, Response, SamplingParams
+from serve_eval.schema import (
+    Endpoint,
+    Failure,
+    FailureKind,
+    Limits,
+    Message,
+    Request,
+    Response,
+    SamplingParams,
+    ToolCall,
+)
 
 T = TypeVar("T")
 QUICK = Limits(stall_timeout_s=20.0, connect_timeout_s=10.0, sample_timeout_s=40.0)
@@ -64,11 +74,14 @@ def _answering(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) 
 
 
 def _ask(
-    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], limits: Limits = QUICK, **client: Any
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    limits: Limits = QUICK,
+    request: Request | None = None,
+    **client: Any,
 ) -> Response | Failure:
     async def main() -> Response | Failure:
         async with serve(_answering(handler)) as base_url, Client(Endpoint(base_url=base_url), limits, **client) as c:
-            return await c.send(_request())
+            return await c.send(request or _request())
 
     return asyncio.run(main())
 
@@ -267,6 +280,58 @@ def test_a_key_that_a_stream_echoes_in_pieces_is_masked() -> None:
     result = _ask(echo, Limits(stream=True), api_key=KEY)
     assert isinstance(result, Response)
     assert (result.text, result.reasoning) == ("***", "***")
+
+
+def test_every_text_of_a_stream_is_masked() -> None:
+    """In pieces of three characters, none of which is a secret."""
+    parts = {"content": KEY, "reasoning_content": KEY, "refusal": KEY}
+
+    async def echo(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        deltas: list[dict[str, Any]] = [
+            {name: text[start : start + 3]} for name, text in parts.items() for start in range(0, len(text), 3)
+        ]
+        for name, text in (("s", KEY[:9]), ("", KEY[9:])):
+            deltas.append({"tool_calls": [{"index": 0, "function": {"name": name, "arguments": text}}]})
+        last = {"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": KEY}
+        for choice in (*({"index": 0, "delta": delta} for delta in deltas), last):
+            await response.write(b"data: " + msgspec.json.encode({"id": f"id {KEY}", "choices": [choice]}) + b"\n\n")
+        return response
+
+    result = _ask(echo, Limits(stream=True), api_key=KEY)
+    assert isinstance(result, Response)
+    assert (result.text, result.reasoning, result.refusal) == ("***", "***", "***")
+    assert (result.stop_reason, result.answer_id) == ("***", "id ***")
+    assert result.tool_calls == (ToolCall("s", "***"),)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_no_answer_is_told_without_a_key_wherever_it_is_cut(stream: bool) -> None:
+    async def echo(request: web.Request) -> web.Response:
+        body = f"{'=' * cut}{KEY}" if not stream else f"data: {'=' * cut}{KEY}\n\n"
+        return web.Response(text=body, content_type="text/event-stream" if stream else "text/plain")
+
+    for cut in range(570, 600, 4):  # noqa: B007  (the server reads it)
+        result = _ask(echo, Limits(stream=stream, max_attempts=1), api_key=KEY)
+        assert isinstance(result, Failure)
+        assert "====" in result.message
+        assert KEY[:2] not in result.message.replace("stream", "")
+
+
+def test_tokens_that_spell_a_key_are_masked() -> None:
+    async def echo(request: web.Request) -> web.Response:
+        tokens = ["a ", *(KEY[start : start + 3] for start in range(0, len(KEY), 3)), " b"]
+        logprobs = {"tokens": tokens, "token_logprobs": [-1.0] * len(tokens)}
+        choice = {"text": "", "finish_reason": "length", "logprobs": logprobs}
+        usage = {"prompt_tokens": len(tokens), "completion_tokens": 0}
+        return web.json_response({"choices": [choice], "usage": usage})
+
+    result = _ask(echo, api_key=KEY, request=msgspec.structs.replace(_request(), prompt_logprobs=True))
+    assert isinstance(result, Response)
+    assert result.prompt_logprobs is not None
+    assert result.prompt_logprobs.tokens is not None
+    assert "".join(result.prompt_logprobs.tokens) == "a *** b"
 
 
 def test_of_two_secrets_the_longer_is_masked_whole() -> None:
