@@ -30,7 +30,7 @@ TRAIN = 7473
 IN_FLIGHT = 512
 LARGE, LARGE_OF_A_PEER = 15_000, 5000
 """The larger sizes of the slope, which is taken from IN_FLIGHT requests on; as many connections are opened for each.
-What costs little per sample needs more of them to be told from the noise."""
+A small cost per sample needs more samples to stand out from the noise."""
 
 USUAL_IN_FLIGHT = 128
 USUAL = 1000

@@ -137,7 +137,7 @@ async def while_alive(ended: Callable[[], LaunchError | None]) -> AsyncIterator[
             raise death from None
         raise
     except Exception as error:
-        # What a server's end did to a request may come up before the end itself.
+        # A failed request may be noticed before the end of the server that caused it.
         deadline = time.monotonic() + (NOTICED_S if isinstance(error, EndpointError) else 0.0)
         watcher.cancel()
         while (found := death or ended()) is None and time.monotonic() < deadline:  # noqa: ASYNC110

@@ -127,8 +127,7 @@ async def ask(client: Client, pool: Pool, positions: Sequence[int]) -> list[Resp
 async def worth(
     pool: Pool, position: int, response: Response, apart: ScoredApart | None
 ) -> tuple[float, bool] | Unfinished:
-    """What an answer is worth, 1 the best and 0 the worst, and whether there was anything to score in it; or why the
-    scorer could not tell."""
+    """Return the score of an answer from 0 to 1, and whether it held anything to score; or why the scorer failed."""
     graded = await graded_of(pool.task, pool.samples[position], response, apart)
     if isinstance(graded, Unfinished):
         return graded

@@ -23,8 +23,8 @@ class Interruption(KeyboardInterrupt):
 
 
 class Interrupts:
-    """What the signals do. Until it is `armed`, and from the second one on, they end the process where it stands. The
-    first one after that is raised as Interruption, so that files are closed; `came` says that it was."""
+    """The effect of SIGINT and SIGTERM. Before `armed` is set, and from the second signal on, they end the process at
+    once. The first one after that is raised as Interruption, so that files are closed, and sets `came`."""
 
     def __init__(self) -> None:
         self.armed = self.came = False

@@ -36,8 +36,8 @@ COMMANDS = {
     "datasets": ("datasets.app", "List, fetch and verify data sets."),
     "cases": ("cases.app", "Your own cases: write, list, encrypt, import."),
 }
-"""Where the function or the group of each command is, and a line about it. Only the one that is called is imported: to
-make all of them takes longer than the rest of `--help`."""
+"""The module and the function of each command, and its line in `--help`. Only the command that is called is imported:
+importing all of them takes longer than the rest of `--help`."""
 
 
 class _Commands(TyperGroup):
