@@ -334,6 +334,20 @@ def test_tokens_that_spell_a_key_are_masked() -> None:
     assert "".join(result.prompt_logprobs.tokens) == "a *** b"
 
 
+def test_a_short_key_is_masked_in_a_refusal_and_stays_a_word_of_an_answer() -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.json_response({"error": {"message": "no such key: EMPTY"}}, status=400)
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"choices": [{"text": "EMPTY", "finish_reason": "stop"}]})
+
+    refused, answered = _ask(refuse, api_key="EMPTY"), _ask(answer, api_key="EMPTY")
+    assert isinstance(refused, Failure)
+    assert refused.message == "HTTP 400: no such key: ***"
+    assert isinstance(answered, Response)
+    assert answered.text == "EMPTY"
+
+
 def test_of_two_secrets_the_longer_is_masked_whole() -> None:
     async def echo(request: web.Request) -> web.Response:
         return web.json_response({"choices": [{"text": f"{KEY}EFGHIJ {KEY}", "finish_reason": "stop"}]})
