@@ -117,6 +117,7 @@ def test_a_message_is_masked_before_it_is_cut() -> None:
         padded = f"<title>{'=' * length}{KEY}</title>".encode()
         assert left(describe(padded, mask), KEY) < 4
     assert describe(KEY.encode() * 300, mask) == "***"
+    assert describe(json.dumps({"error": {"message": f"bad {KEY}"}}).encode(), mask) == "bad ***"
 
 
 _secrets = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40)

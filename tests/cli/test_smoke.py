@@ -12,7 +12,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from serve_eval.masking import Masking
 from serve_eval.smoke import story
+from serve_eval.smoke.answer import Answer, read_stream
+from serve_eval.smoke.checks.answering import PROMPT
+from serve_eval.smoke.row import Sent
 from tests.cli.command import serve_eval
 from tests.smoke.server import Quirks, create
 from tests.smoke.trying import beside
@@ -145,3 +149,24 @@ def test_variables_are_read_as_for_a_run() -> None:
         )
     assert "PASS        chat" in done.stdout
     assert done.returncode == 0, done.stdout
+
+
+def test_what_is_cut_was_masked_before(tmp_path: Path) -> None:
+    key = "sk-live-Q7pRz2VwX9mT4kLd"
+    cut = {PROMPT: "=" * 40 + key}
+    done = _smoke(_quirks(knows=cut), "--junit", tmp_path / "junit.xml", "--json", OPENAI_API_KEY=key)
+    rows = {row["name"]: row["told"] for row in json.loads(done.stdout)["rows"]}
+    for name in ("chat", "completions", *(row for row in rows if row.startswith("openai_"))):
+        assert "====" in rows[name], name
+    for text in (done.stdout, done.stderr, (tmp_path / "junit.xml").read_text()):
+        assert "=sk" not in text
+
+
+def test_pieces_of_a_stream_that_spell_a_key_are_masked() -> None:
+    key = "sk-live-Q7pRz2VwX9mT4kLd"
+    deltas = [{"content": key[:9], "reasoning": key[:9]}, {"content": key[9:], "reasoning": key[9:]}]
+    events = [json.dumps({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas]
+    content = "".join(f"data: {event}\n\n" for event in events).encode()
+    answer = Answer(sent=Sent(url="http://h"), seconds=1.0, status=200, content=content, mask=Masking([key]).text)
+    stream = read_stream(answer)
+    assert (stream.text, stream.thoughts) == ("***", "***")
