@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.server_logs import between, errors_near, log_files, read, time_of
+from serve_eval.masking import Masking
+from serve_eval.server_logs import between, errors_near, hide_secrets, log_files, read, time_of
 
 NOON = datetime(2026, 11, 21, 12, 0, 0).astimezone().timestamp()
 
@@ -92,3 +93,21 @@ def test_the_logs_of_a_run_are_those_in_its_folder_and_those_that_are_named(tmp_
     info = {"logs": {"front": str(named), "gone": str(elsewhere / "gone.log")}, "log_file": str(inside)}
     assert log_files(run, [{"endpoint": {"info": info}}]) == [inside, beside, named]
     assert list(read(elsewhere / "gone.log")) == []
+
+
+def test_secrets_are_starred_out_in_place_while_the_server_writes_on(tmp_path: Path) -> None:
+    key = "sk-live-Q7pRz2VwX9mT4kLd"
+    log, plain, gone = tmp_path / "a.log", tmp_path / "b.log", tmp_path / "c.log"
+    plain.write_bytes(b"\xff caf\xe9\n")
+    with log.open("ab", buffering=0) as server:
+        server.write(
+            f"caf\u00e9 {key}\n{{'Authorization': 'Bearer {key}'}} and {key.upper()}\nno line's end {key}".encode()
+        )
+        before = log.stat().st_ino, log.stat().st_size
+        hide_secrets([gone, plain, log], Masking([key]))
+        server.write(b" and more\n")
+    stars = "*" * len(key)
+    said = f"caf\u00e9 {stars}\n{{'Authorization': 'Bearer {stars}'}} and {stars}\nno line's end {stars} and more\n"
+    assert log.read_text() == said
+    assert (log.stat().st_ino, log.stat().st_size) == (before[0], before[1] + len(" and more\n"))
+    assert plain.read_bytes() == b"\xff caf\xe9\n"
