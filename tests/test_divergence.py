@@ -12,7 +12,7 @@ from aiohttp import web
 
 from launchers._openai_server import serve_app
 from serve_eval.client.client import Client
-from serve_eval.divergence import Token, first_divergence, look_at_all, read
+from serve_eval.divergence import Divergence, Token, _tokens, first_divergence, look_at_all, read
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -21,6 +21,7 @@ from serve_eval.schema import (
     Message,
     Metric,
     Outcome,
+    Request,
     Sample,
     SamplingParams,
     Score,
@@ -130,6 +131,25 @@ def _look(a: web.Application, b: web.Application, samples: list[Sample]) -> list
         return [f"{one.kind} {one.why}".strip() for one in found]
 
     return asyncio.run(both())
+
+
+def test_tokens_that_spell_a_key_together_are_masked() -> None:
+    key = "sk-live-Q7pRz2VwX9mT4kLd"
+    said = [Token(key[start : start + 4], -0.1, {}) for start in range(0, len(key), 4)]
+
+    async def main() -> Divergence:
+        async with (
+            serve_app(_endpoint([YES, *said], [])) as at_a,
+            serve_app(_endpoint([NO, *said], [])) as at_b,
+            Client(Endpoint(base_url=at_a, model="m"), Limits(), api_key=key) as one,
+            Client(Endpoint(base_url=at_b, model="m"), Limits(), api_key=key) as other,
+        ):
+            told = await _tokens(Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=8)), one)
+            assert [token.text for token in told] == ["yes", "***", *[""] * 5]
+            [found] = await look_at_all(_task(), [Sample(id="1", prompt="p", target="1")], one, other)
+            return found
+
+    assert asyncio.run(main()).tokens == ("yes", "no")
 
 
 @pytest.mark.parametrize("chat", [False, True])
