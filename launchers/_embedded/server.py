@@ -16,7 +16,7 @@ import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 from aiohttp import web
@@ -24,6 +24,7 @@ from aiohttp import web
 from launchers._embedded.chat import template_of
 from launchers._embedded.damage import Damage
 from launchers._embedded.engine import Engine
+from launchers._embedded.fields import refuse_unserved
 from launchers._embedded.generation import Generation, Wanted
 from launchers._embedded.model import Model
 from launchers._embedded.tokenizer import Tokenizer
@@ -43,28 +44,6 @@ from serve_eval.schema import Prompt
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MOST_CHOICES = 256
 """Choices that one request may ask for."""
-
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "best_of": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "top_k": (-1, 0),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
-    "use_beam_search": (False,),
-    "suffix": ("",),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "add_generation_prompt": (True,),
-}
-"""Fields that would change the answer and are not implemented, with the values that change nothing."""
 
 
 def create_app(folder: Path, models: Mapping[str, Damage], *, strict_fields: bool = False) -> web.Application:
@@ -120,7 +99,10 @@ class _Server:
         try:
             raw = await request.read()
             ask = understand(raw, chat=chat, models=self._engines)
-            _refuse_unserved(msgspec.json.decode(raw), chat=chat, strict=self._strict_fields)
+            body = msgspec.json.decode(raw)
+            if self._strict_fields:
+                refuse_unknown_fields(body, chat=chat)
+            refuse_unserved(body, chat=chat)
             prompts = [self._ids(ask, prompt) for prompt in ask.prompts]
             wanted = self._wanted(ask, prompts)
             changed = asyncio.Event()
@@ -227,15 +209,6 @@ class _Server:
 
 def _usage(prompts: Sequence[Sequence[int]], generations: Sequence[Generation]) -> Usage:
     return Usage(sum(map(len, prompts)), sum(generation.steps for generation in generations))
-
-
-def _refuse_unserved(body: dict[str, Any], *, chat: bool, strict: bool) -> None:
-    """Raises Refused for fields that would change the answer and do not here."""
-    if strict:
-        refuse_unknown_fields(body, chat=chat)
-    for name, neutral in NEUTRAL.items():
-        if body.get(name) is not None and body[name] not in neutral:
-            raise bad_request(f"`{name}` is not served by the embedded model")
 
 
 def _end_with(task: asyncio.Task[None]) -> None:
