@@ -159,7 +159,7 @@ def test_alternatives_do_not_import_each_other() -> None:
 
 
 def test_launchers_see_only_nouns_and_errors() -> None:
-    allowed = {"serve_eval.schema", "serve_eval.errors", "serve_eval.prompt_hash"}
+    allowed = {f"serve_eval.{name}" for name in ("schema", "errors", "prompt_hash", "chat_template")}
     for name, file in _modules():
         if name.startswith("launchers"):
             for imported in _imports(file):

@@ -21,7 +21,7 @@ from typing import get_args
 import msgspec
 from aiohttp import web
 
-from launchers._embedded.chat import template_of
+from launchers._embedded.chat import Chat
 from launchers._embedded.damage import Damage
 from launchers._embedded.engine import Engine
 from launchers._embedded.fields import refuse_unserved
@@ -64,7 +64,7 @@ def create_app(folder: Path, models: Mapping[str, Damage], *, strict_fields: boo
 
 class _Server:
     def __init__(self, folder: Path, models: Mapping[str, Damage], strict_fields: bool) -> None:
-        self._tokenizer, self._render = Tokenizer(folder / "tokenizer.json"), template_of(folder)
+        self._tokenizer, self._render = Tokenizer(folder / "tokenizer.json"), Chat(folder)
         self._engines = {name: Engine(Model(folder, damage), self._tokenizer) for name, damage in models.items()}
         self._strict_fields, self._number = strict_fields, 0
         window = next(iter(self._engines.values())).model.window
@@ -82,6 +82,7 @@ class _Server:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        self._render.close()
 
     async def models(self, request: web.Request) -> web.Response:
         return json_response(200, self._models)
@@ -103,7 +104,7 @@ class _Server:
             if self._strict_fields:
                 refuse_unknown_fields(body, chat=chat)
             refuse_unserved(body, chat=chat)
-            prompts = [self._ids(ask, prompt) for prompt in ask.prompts]
+            prompts = [await self._ids(ask, prompt) for prompt in ask.prompts]
             wanted = self._wanted(ask, prompts)
             changed = asyncio.Event()
             generations += [self._engines[ask.model].submit(one, changed) for one in wanted]
@@ -119,16 +120,16 @@ class _Server:
             for generation in generations:
                 generation.cancelled = True
 
-    def _ids(self, ask: Ask, prompt: Prompt | list[int]) -> list[int]:
+    async def _ids(self, ask: Ask, prompt: Prompt | list[int]) -> list[int]:
         """The tokens of a prompt, of which the last ones are kept where it is truncated."""
         if isinstance(prompt, list):
             ids, vocabulary = prompt, self._engines[ask.model].model.vocabulary
             if not all(0 <= i < vocabulary for i in ids):
                 raise bad_request(f"token ids must be between 0 and {vocabulary - 1}")
         else:
-            ids = self._tokenizer.encode(
-                prompt if isinstance(prompt, str) else self._render(prompt, ask.template_kwargs)
-            )
+            if not isinstance(prompt, str):
+                prompt = await asyncio.to_thread(self._render, prompt, ask.template_kwargs)
+            ids = self._tokenizer.encode(prompt)
         if not ids:
             raise bad_request("the prompt is empty")
         return ids if ask.truncate is None else ids[-ask.truncate :]
