@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: list[tuple[str, ...]] = [
-    ("errors",),
+    ("errors", "pace"),
     ("schema", "stats", "folders", "origins", "yaml_file", "address", "fingerprint", "prompt_hash", "order", "traffic"),
     (
         "concurrency",
