@@ -30,12 +30,13 @@ _COMMON_FIELDS = _words("""
     skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens add_special_tokens response_format
     disaggregated_params thinking_token_budget priority conversation_params
 """)
-_TEXT_FIELDS = _COMMON_FIELDS | _words("prompt suffix return_context_logits detokenize")
-_CHAT_FIELDS = _COMMON_FIELDS | _words("""
+TEXT_FIELDS = _COMMON_FIELDS | _words("prompt suffix return_context_logits detokenize")
+CHAT_FIELDS = _COMMON_FIELDS | _words("""
     messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls reasoning_effort
     prompt_token_ids add_generation_prompt documents chat_template chat_template_kwargs cache_salt agent_hierarchy
     media_io_kwargs mm_processor_kwargs thinking
 """)
+"""What trtllm-serve knows, on either route."""
 
 _AtLeast0 = Annotated[int, msgspec.Meta(ge=0)]
 _AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]
@@ -142,7 +143,7 @@ def understand(raw: bytes, *, chat: bool, models: Collection[str] | None) -> Ask
 
 def refuse_unknown_fields(body: dict[str, object], *, chat: bool) -> None:
     """Raises Refused, as a server does whose request models forbid what they do not know."""
-    if unknown := set(body) - (_CHAT_FIELDS if chat else _TEXT_FIELDS):
+    if unknown := set(body) - (CHAT_FIELDS if chat else TEXT_FIELDS):
         message = "Extra inputs are not permitted"
         errors = [{"type": "extra_forbidden", "loc": ("body", name), "msg": message} for name in sorted(unknown)]
         raise Refused(400, {"error": str(errors)})

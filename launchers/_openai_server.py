@@ -6,16 +6,21 @@ trtllm-serve, and OpenAI for an unknown model.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
 from aiohttp import web
 
+from launchers._arrival import Arrival
+
 KEEPALIVE_S = 5.0
 """Idle time after which a connection is closed, as trtllm-serve does."""
 SHUTDOWN_S = 0.2
 """How long requests in progress may take when the server ends."""
+LINGERING_S = 2.0
+"""How long more of a body is read that was answered before it was there, so that the client sees the answer."""
 
 encode = msgspec.json.Encoder().encode
 
@@ -24,19 +29,28 @@ encode = msgspec.json.Encoder().encode
 async def serve_app(app: web.Application, *, port: int = 0) -> AsyncIterator[str]:
     """Serves on a socket of 127.0.0.1 (`port` 0: any free one) and yields the base URL `http://127.0.0.1:PORT/v1`.
 
-    Raises OSError when the port is taken.
+    A request that does not arrive in time is answered with 408, and its connection closed. Raises OSError when the port
+    is taken.
     """
+    arrival = Arrival(_too_late)
+    app.middlewares.insert(0, arrival.middleware)
     runner = web.AppRunner(
         app,
         access_log=None,
         handler_cancellation=True,
         keepalive_timeout=KEEPALIVE_S,
         shutdown_timeout=SHUTDOWN_S,
+        lingering_time=LINGERING_S,
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        assert runner.server is not None
+        connect = arrival.guarded(runner.server)
+        listening = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", port, backlog=1024)
+        try:
+            yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
+        finally:
+            listening.close()
     finally:
         await runner.cleanup()
 
@@ -76,3 +90,7 @@ def openai_error(message: str, code: str, param: str | None = None) -> dict[str,
 
 def bad_request(message: str) -> Refused:
     return Refused(400, trtllm_error(message, "BadRequestError", 400))
+
+
+def _too_late(message: str) -> web.Response:
+    return json_response(408, encode(trtllm_error(message, "RequestTimeout", 408)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from serve_eval.errors import PlanError
 
@@ -39,3 +39,8 @@ def normalise_base_url(text: str) -> str:
             path = path.removesuffix(route)
             break
     return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))
+
+
+def on_the_wire(path: str) -> str:
+    """A path as it is sent: what no URL may hold is percent-encoded, and what is so already stays."""
+    return quote(path, safe="/%:@!$&'()*+,;=~")

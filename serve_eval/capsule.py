@@ -34,7 +34,7 @@ from serve_eval.rescoring import scores_on_file
 from serve_eval.run_folder import pretty_json, write_private
 from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample, file_stem
 from serve_eval.server_logs import between, log_files, read
-from serve_eval.smoke.curl import curl
+from serve_eval.smoke.curl import curl, escaped
 from serve_eval.smoke.row import Sent
 from serve_eval.trust import trusted
 
@@ -299,16 +299,21 @@ def _form(one: _Packed) -> LogprobsForm:
 def _script(one: _Packed, bodies: Mapping[str, bytes]) -> str:
     connection = one.plan.connection
     route = wire.route(one.sample.prompt)
-    lines = ["#!/bin/sh", "# Sends the request again. Keys come from variables.", "set -e", 'cd "$(dirname "$0")"']
-    base_url = shlex.quote(_base_url(one))
+    lines = [
+        "#!/bin/sh",
+        "# Sends the request again. Keys come from variables.",
+        "set -e",
+        'CDPATH= cd -- "$(dirname -- "$0")"',
+    ]
+    base_url = shlex.quote(escaped(_base_url(one)))
     lines.append(f'[ -n "${BASE_URL}" ] || {BASE_URL}={base_url}')
     names = []
     if connection.api_key_env:
         names = [connection.api_key_env]
         lines.append(f': "${{{connection.api_key_env}:=none}}"')
     for name, body in bodies.items():
-        sent = Sent(url=f"${{{BASE_URL}}}{route}", body=msgspec.json.decode(body))
-        lines += [curl(sent, connection, names, body_file=name), "echo"]
+        sent = Sent(url=route, body=msgspec.json.decode(body))
+        lines += [curl(sent, connection, names, body_file=name, base_variable=BASE_URL), "echo"]
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -28,6 +28,11 @@ RENDERING_S = 10.0
 """Seconds that compiling a template may take, and each prompt."""
 MEMORY_BYTES = 4 << 30
 """Address space of the process that renders."""
+MOST_TEMPLATE, MOST_RENDERED = 1 << 19, 32 << 20
+"""Characters of a template, which take seconds to parse, and of a prompt: far above any model's."""
+_RAISED = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
+"""What templates raise beside jinja2's own errors."""
+_NONE: Mapping[str, object] = {}
 JINJA_FILE, CONFIG_FILE, TOKENS_FILE = "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"
 
 
@@ -72,10 +77,9 @@ def read(folder: Path) -> ChatTemplate:
     return ChatTemplate(text=found, tokens=tokens, file=folder / CONFIG_FILE)
 
 
-def renderer(
-    template: ChatTemplate, *, variables: Mapping[str, object], today: date | None
-) -> Callable[[tuple[Message, ...]], str]:
-    """What makes the text of messages, with the model's turn opened. `variables` are those of chat_template_kwargs.
+def renderer(template: ChatTemplate, *, variables: Mapping[str, object], today: date | None) -> Callable[..., str]:
+    """What makes the text of messages, with the model's turn opened. `variables` are those of chat_template_kwargs; the
+    function takes more of them.
 
     `today` is what `strftime_now` shows; with None a template that asks for it is refused, since the prompts would be
     others tomorrow. Raises PlanError for a template that is none; the function raises it for one that fails.
@@ -87,18 +91,28 @@ def renderer(
 
     try:
         compiled = _environment(today).from_string(template.text)
-    except TemplateError as error:
+    except (TemplateError, *_RAISED) as error:
         refuse(error)
 
-    def render(messages: tuple[Message, ...]) -> str:
+    def render(messages: Sequence[Message], more: Mapping[str, object] = _NONE) -> str:
         if any(turn.images for turn in messages):
             raise PlanError("images cannot be rendered into a text", hint="Leave `tokenizer` out: the server renders.")
         turns = [{"role": turn.role, "content": turn.text} for turn in messages]
-        given = {"tools": None, "documents": None, "add_generation_prompt": True, **template.tokens, **variables}
+        given = {
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": True,
+            **template.tokens,
+            **variables,
+            **more,
+        }
         try:
-            return compiled.render(messages=turns, **given)
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            text = compiled.render(messages=turns, **given)
+        except (TemplateError, *_RAISED) as error:
             refuse(error)
+        if len(text) > MOST_RENDERED:
+            refuse(f"it makes a prompt of {len(text)} characters, and {MOST_RENDERED} are the most")
+        return text
 
     return render
 
@@ -116,18 +130,22 @@ class Rendering:
 
         self._template, self._variables, self._today = template, dict(variables), today
         self._apart: Apart | None = None
+        if (length := len(template.text)) > MOST_TEMPLATE:
+            raise PlanError(
+                f"{template.file}: the chat template has {length} characters, and {MOST_TEMPLATE} are the most"
+            )
         try:
             _environment(today).parse(template.text)  # which computes nothing yet
-        except TemplateError as error:
+        except (TemplateError, *_RAISED) as error:
             raise PlanError(f"{template.file}: the chat template fails: {error}") from error
 
-    def __call__(self, messages: tuple[Message, ...]) -> str:
+    def __call__(self, messages: Sequence[Message], more: Mapping[str, object] = _NONE) -> str:
         if self._apart is None:
             make = (_made, (self._template, self._variables, self._today))
             limits = {"limit_s": RENDERING_S, "making_s": RENDERING_S}
             self._apart = Apart({"render": make}, at_once=1, memory_bytes=MEMORY_BYTES, **limits)
             weakref.finalize(self, self._apart.close)
-        found = self._apart.call("render", messages)
+        found = self._apart.call("render", tuple(messages), dict(more))
         if isinstance(found, Unfinished):
             ours = found.raised == PlanError.__name__
             told = found.told if ours else f"{self._template.file}: the chat template fails: {found.told}"
@@ -141,9 +159,7 @@ class Rendering:
             self._apart = None
 
 
-def _made(
-    template: ChatTemplate, variables: Mapping[str, object], today: date | None
-) -> Callable[[tuple[Message, ...]], str]:
+def _made(template: ChatTemplate, variables: Mapping[str, object], today: date | None) -> Callable[..., str]:
     return renderer(template, variables=variables, today=today)
 
 
@@ -193,7 +209,7 @@ def _environment(today: date | None) -> ImmutableSandboxedEnvironment:
 def _json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PlanError(f"{file}: cannot be read: {error}") from error
     return content if isinstance(content, dict) else {}
 

@@ -17,10 +17,21 @@ from typing import Any
 import yaml
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.pace import Pace
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]*[1-7][0-7_]*")
 _HALF = re.compile("[\ud800-\udfff]")
-_MAPPING, _SEQUENCE, _MERGE = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "merge"))
+_MAPPING, _SEQUENCE, _MERGE, _TEXT = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "merge", "str"))
+_FAST: Any = getattr(yaml, "CSafeLoader", None)
+"""The loader of libyaml, where PyYAML was built with it: many times as fast."""
+_ODD = re.compile("[\x85\u2028\u2029\ufeff]")
+"""Line ends and marks that libyaml takes otherwise."""
+DEEPEST = 100
+"""Levels of a document."""
+LONGEST = 1000
+"""Characters of a number or a date: to make one of a million digits takes minutes."""
+MOST_BYTES = 256 << 20
+"""Of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,8 @@ def read(path: Path, error: type[ServeEvalError], *, text_keys: bool = False) ->
 def read_text(path: Path, error: type[ServeEvalError]) -> str:
     """The text of a file. Raises `error`, naming file and line, when it cannot be read or decoded."""
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise error(f"{path}: has more than {MOST_BYTES >> 20} MiB", hint="Split it into several files.")
         raw = path.read_bytes()
     except OSError as problem:
         raise error(f"{path}: cannot be read: {problem.strerror or problem}", hint="Check the path.") from problem
@@ -59,75 +72,120 @@ def read_text(path: Path, error: type[ServeEvalError]) -> str:
 
 def parse(text: str, name: str, error: type[ServeEvalError], *, text_keys: bool = False) -> Document:
     """The document in a text; `name` stands for the file in messages. With `text_keys` the keys of mappings are the
-    texts that they are written as, also 1 and yes. Raises `error`, naming the line."""
-    lines: dict[tuple[Any, ...], int] = {}
+    texts that they are written as, also 1 and yes. Raises `error`, naming the line, also when it takes too long."""
+    pace = Pace(name, text.count("\n") + 1, "lines", error)
     try:
-        loader = _Loader(text, text_keys=text_keys)
-        node = loader.get_single_node()
-        value = None if node is None else _build(loader, node, (), lines)
-        written = loader.written
+        if _FAST is not None and not _ODD.search(text.removeprefix("\ufeff")):
+            try:
+                return _Builder(_FAST(text), text_keys, pace).document(name)
+            except _Refusal:
+                raise
+            except yaml.YAMLError:
+                pass
+        return _Builder(yaml.SafeLoader(text), text_keys, pace).document(name)  # says better what is wrong
     except yaml.YAMLError as problem:
         raise error(f"{name}:{_line(problem, text)}: {_problem(problem)}", hint=_hint(problem)) from problem
     except RecursionError:
         raise error(f"{name}: nested too deeply", hint="Use fewer levels.") from None
-    return Document(name, value, lines, written)
+    finally:
+        pace.end()
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader, which knows only plain values, without anchors and aliases."""
-
-    def __init__(self, text: str, *, text_keys: bool) -> None:
-        super().__init__(text)
-        self.text_keys = text_keys
-        self.written: dict[tuple[Any, ...], str] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if getattr(event, "anchor", None) is not None:
-            raise _refusal(event, "anchors (&name) and aliases (*name) are not supported")
-        return super().compose_node(parent, index)
+class _Refusal(yaml.MarkedYAMLError):
+    """What YAML allows and is not taken here."""
 
 
-def _refusal(place: Any, problem: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
+def _refusal(place: Any, problem: str) -> _Refusal:
+    return _Refusal(problem=problem, problem_mark=place.start_mark)
 
 
-def _build(loader: _Loader, node: yaml.Node, path: tuple[Any, ...], lines: dict[tuple[Any, ...], int]) -> Any:
-    lines.setdefault(path, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode) and node.tag == _MAPPING:
-        return _build_mapping(loader, node, path, lines)
-    if isinstance(node, yaml.SequenceNode) and node.tag == _SEQUENCE:
-        return [_build(loader, item, (*path, i), lines) for i, item in enumerate(node.value)]
-    value = _scalar(loader, node)
-    if isinstance(value, int | float) and json.dumps(value) != node.value:
-        loader.written[path] = node.value
-    return value
+class _Builder:
+    """Makes plain values of the events of a loader, without nodes between them."""
+
+    def __init__(self, loader: Any, text_keys: bool, pace: Pace) -> None:
+        self._loader, self._text_keys, self._pace = loader, text_keys, pace
+        self._lines: dict[tuple[Any, ...], int] = {}
+        self._written: dict[tuple[Any, ...], str] = {}
+
+    def document(self, name: str) -> Document:
+        next_event = self._loader.get_event
+        next_event()
+        value = None
+        if not isinstance(next_event(), yaml.StreamEndEvent):
+            value = self._build(next_event(), ())
+            next_event()
+            if not isinstance(more := next_event(), yaml.StreamEndEvent):
+                raise _Refusal("expected a single document in the stream", None, "but found another", more.start_mark)
+        return Document(name, value, self._lines, self._written)
+
+    def _build(self, event: Any, path: tuple[Any, ...]) -> Any:
+        _refuse_anchor(event)
+        line = event.start_mark.line + 1
+        self._pace.at(line)
+        self._lines.setdefault(path, line)
+        if len(path) > DEEPEST:
+            raise RecursionError
+        if isinstance(event, yaml.ScalarEvent):
+            value = _scalar(self._loader, self._node(event))
+            if isinstance(value, int | float) and json.dumps(value) != event.value:
+                self._written[path] = event.value
+            return value
+        if isinstance(event, yaml.MappingStartEvent) and self._tag(event, yaml.MappingNode) == _MAPPING:
+            return self._mapping(path)
+        if isinstance(event, yaml.SequenceStartEvent) and self._tag(event, yaml.SequenceNode) == _SEQUENCE:
+            items: list[Any] = []
+            while not isinstance(one := self._loader.get_event(), yaml.SequenceEndEvent):
+                items.append(self._build(one, (*path, len(items))))
+            return items
+        raise _refusal(event, f"a plain value was expected, or the tag {event.tag!r} is not supported")
+
+    def _mapping(self, path: tuple[Any, ...]) -> dict[Any, Any]:
+        built: dict[Any, Any] = {}
+        while not isinstance(event := self._loader.get_event(), yaml.MappingEndEvent):
+            node = self._node(event)
+            if node.tag == _MERGE:
+                raise _refusal(event, "merge keys (<<) are not supported")
+            key: Any = node.value if self._text_keys else _scalar(self._loader, node)
+            if self._text_keys and _HALF.search(key):
+                raise _half(event, key)
+            if key in built:
+                first = self._lines[(*path, key)]
+                raise _refusal(event, f"the key {key!r} is repeated; it stands first on line {first}")
+            self._lines[(*path, key)] = event.start_mark.line + 1
+            built[key] = self._build(self._loader.get_event(), (*path, key))
+        return built
+
+    def _node(self, event: Any) -> yaml.ScalarNode:
+        _refuse_anchor(event)
+        if not isinstance(event, yaml.ScalarEvent):
+            tag = event.tag
+            raise _refusal(event, f"a plain value was expected, or the tag {tag!r} is not supported")
+        start: Any = event.start_mark  # libyaml's own has a type of its own
+        return yaml.ScalarNode(self._tag(event, yaml.ScalarNode), event.value, start)
+
+    def _tag(self, event: Any, kind: type[yaml.Node]) -> str:
+        if event.tag is not None and event.tag != "!":
+            return str(event.tag)
+        return str(self._loader.resolve(kind, getattr(event, "value", None), event.implicit))
 
 
-def _build_mapping(
-    loader: _Loader, node: yaml.MappingNode, path: tuple[Any, ...], lines: dict[tuple[Any, ...], int]
-) -> dict[Any, Any]:
-    built: dict[Any, Any] = {}
-    for key_node, value_node in node.value:
-        if key_node.tag == _MERGE:
-            raise _refusal(key_node, "merge keys (<<) are not supported")
-        key = _key(loader, key_node)
-        if key in built:
-            raise _refusal(key_node, f"the key {key!r} is repeated; it stands first on line {lines[(*path, key)]}")
-        lines[(*path, key)] = key_node.start_mark.line + 1
-        built[key] = _build(loader, value_node, (*path, key), lines)
-    return built
+def _refuse_anchor(event: Any) -> None:
+    if getattr(event, "anchor", None) is not None:
+        raise _refusal(event, "anchors (&name) and aliases (*name) are not supported")
 
 
-def _key(loader: _Loader, node: yaml.Node) -> str | int | float | bool | None:
-    if loader.text_keys and isinstance(node, yaml.ScalarNode):
-        node = yaml.ScalarNode("tag:yaml.org,2002:str", node.value, node.start_mark, node.end_mark)
-    return _scalar(loader, node)
+def _half(place: Any, text: str) -> _Refusal:
+    return _refusal(place, f"{text!r} holds half of a surrogate pair, which is no character")
 
 
-def _scalar(loader: _Loader, node: yaml.Node) -> str | int | float | bool | None:
-    if not isinstance(node, yaml.ScalarNode):
-        raise _refusal(node, f"a plain value was expected, or the tag {node.tag!r} is not supported")
+def _scalar(loader: Any, node: yaml.ScalarNode) -> str | int | float | bool | None:
+    if node.tag == _TEXT:
+        text = str(node.value)
+        if _HALF.search(text):
+            raise _half(node, text)
+        return text
+    if len(node.value) > LONGEST:
+        raise _refusal(node, f"{node.value[:50]!r}... is too long for the value that it is read as: put it in quotes")
     try:
         value = loader.construct_object(node)
     except (ValueError, LookupError, AttributeError, TypeError) as problem:  # what the constructors let through
@@ -136,8 +194,6 @@ def _scalar(loader: _Loader, node: yaml.Node) -> str | int | float | bool | None
         return str(node.value)
     if isinstance(value, int | float) and (surprise := _surprising(node.value)):
         raise _refusal(node, f"{surprise}, and YAML reads {node.value} as {value}")
-    if isinstance(value, str) and _HALF.search(value):
-        raise _refusal(node, f"{value!r} holds half of a surrogate pair, which is no character")
     if value is None or isinstance(value, str | int | float):
         return value
     raise _refusal(node, f"the tag {node.tag!r} is not supported")

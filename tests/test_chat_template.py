@@ -127,7 +127,11 @@ def test_templates_and_tokens_are_found_where_models_have_them(
     assert (found.text, found.tokens) == (text, tokens)
 
 
-@pytest.mark.parametrize("files", [{}, {"tokenizer_config__json": "{}"}, {"tokenizer_config__json": "{"}])
+@pytest.mark.parametrize(
+    "files",
+    [{}, {"tokenizer_config__json": "{}"}, {"tokenizer_config__json": "{"}, {"tokenizer_config__json": "[" * 10**5}],
+    ids=range(4),
+)
 def test_a_folder_without_a_template_is_refused(tmp_path: Path, files: dict[str, str]) -> None:
     with pytest.raises(PlanError):
         read(_folder(tmp_path, **files))
@@ -150,6 +154,13 @@ LOOPS = f"{_LOOP}{_LOOP}{_LOOP}{{% endfor %}}{{% endfor %}}{{% endfor %}}"
     [
         (LOOPS, "the chat template fails: took longer than 1 s"),
         ("{{ 'a' * 10**12 }}", "the chat template fails: MemoryError"),
+        (
+            "{{ messages[0].role[:1] * 4 * 10**7 }}",
+            "the chat template fails: it makes a prompt of 40000000 characters, and 33554432",
+        ),
+        ("{{ 'a'|center(4 * 10**7) }}", "the chat template fails: it makes a prompt of 40000000 characters"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "the chat template fails: maximum recursion depth"),
+        ("{{ ''.__class__.__base__.__subclasses__() }}", "the chat template fails: access to attribute '__class__'"),
         ("{{ messages|nofilter }}", "the chat template fails: No filter named 'nofilter'"),
         ("{{ raise_exception('no system prompt') }}", "the chat template fails: no system prompt"),
     ],
@@ -163,6 +174,30 @@ def test_a_template_that_never_ends_or_fails_is_told_of(text: str, told: str, mo
     render.close()
 
 
+def test_a_number_that_takes_for_ever_is_given_up_while_the_template_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "RENDERING_S", 2.0)
+    template = ChatTemplate(text="{{ 10 ** (10 ** 9) }}", tokens={}, file=Path("a.jinja"))
+    render = Rendering(template, variables={}, today=None)
+    with pytest.raises(PlanError, match=r"a\.jinja: the chat template fails: .*took longer than 2 s"):
+        render(TURNS)
+    render.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{{ " + "(" * 10**5 + "1" + ")" * 10**5 + " }}", "maximum recursion depth"),
+        ("{% if x %}" * 10**4, "maximum recursion depth"),
+        ("{{ " + "1" * 10**4 + " }}", "Exceeds the limit"),
+        ("a" * 10**6, "1000000 characters, and 524288 are the most"),
+    ],
+    ids=["brackets", "ifs", "digits", "long"],
+)
+def test_a_text_that_no_model_has_as_its_template_is_refused_at_once(text: str, told: str) -> None:
+    with pytest.raises(PlanError, match=rf"a\.jinja: the chat template .*{told}"):
+        Rendering(ChatTemplate(text=text, tokens={}, file=Path("a.jinja")), variables={}, today=None)
+
+
 def test_a_template_is_rendered_alike_in_a_process_of_its_own() -> None:
     text = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}{{ strftime_now('%Y') }}"
     text += "{{ x }}"
@@ -170,6 +205,7 @@ def test_a_template_is_rendered_alike_in_a_process_of_its_own() -> None:
     render = Rendering(template, variables={"x": [1]}, today=day)
     for _ in range(2):
         assert render(TURNS) == renderer(template, variables={"x": [1]}, today=day)(TURNS)
+        assert render(TURNS, {"x": 2}).endswith("2")
         render.close()
     with pytest.raises(PlanError, match=r"a\.jinja: the chat template fails: "):
         Rendering(ChatTemplate(text="{% for", tokens={}, file=Path("a.jinja")), variables={}, today=None)

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: list[tuple[str, ...]] = [
-    ("errors",),
+    ("errors", "pace"),
     ("schema", "stats", "folders", "origins", "yaml_file", "address", "fingerprint", "prompt_hash", "order", "traffic"),
     (
         "concurrency",
@@ -160,7 +160,7 @@ def test_alternatives_do_not_import_each_other() -> None:
 
 
 def test_launchers_see_only_nouns_and_errors() -> None:
-    allowed = {"serve_eval.schema", "serve_eval.errors", "serve_eval.prompt_hash"}
+    allowed = {f"serve_eval.{name}" for name in ("schema", "errors", "prompt_hash", "chat_template")}
     for name, file in _modules():
         if name.startswith("launchers"):
             for imported in _imports(file):

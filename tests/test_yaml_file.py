@@ -3,6 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serve_eval import yaml_file
 from serve_eval.errors import PlanError, ReferenceFileError
@@ -117,9 +120,95 @@ def test_a_file_of_aliases_within_aliases_is_refused_at_once() -> None:
         _parse(bomb)
 
 
-def test_very_deep_nesting_is_an_error_and_not_a_crash() -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 10**5, "{a: " * 10**5, "[" * 10**5 + "]" * 10**5, "- " * 5000 + "x", "[" * 102 + "]" * 102],
+    ids=range(5),
+)
+def test_very_deep_nesting_is_an_error_and_not_a_crash(text: str) -> None:
     with pytest.raises(ReferenceFileError, match="nested too deeply"):
-        _parse("[" * 5000)
+        _parse(text)
+    assert _parse("[" * 100 + "]" * 100).value
+
+
+@pytest.mark.parametrize("value", ["1" * 10**6, "0x" + "f" * 10**6, "1" + ":1" * 10**5, "!!float " + "1" * 10**6])
+def test_a_number_that_takes_minutes_to_make_is_refused_at_once(value: str) -> None:
+    with pytest.raises(ReferenceFileError, match=r"f\.yaml:2: '.*'\.\.\. is too long for the value that it is read as"):
+        _parse(f"a: 1\nb: {value}\n")
+
+
+def test_one_enormous_text_is_a_text() -> None:
+    text = "x" * 5 * 10**6
+    assert _parse(f"a: {text}\nb: |\n  {text}\n").value == {"a": text, "b": f"{text}\n"}
+
+
+def test_a_file_of_another_size_than_any_of_cases_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "huge.yaml"
+    with file.open("wb") as out:
+        out.truncate(yaml_file.MOST_BYTES + 1)
+    with pytest.raises(PlanError, match="has more than 256 MiB"):
+        yaml_file.read(file, PlanError)
+
+
+PIECES = [
+    "a",
+    "b",
+    ": ",
+    "- ",
+    "\n",
+    "\n  ",
+    "[",
+    "]",
+    "{",
+    "}",
+    ", ",
+    "'",
+    '"',
+    "|\n",
+    "#",
+    "&x",
+    "*x",
+    "!!int ",
+    "012",
+]
+PIECES += [
+    "1_0",
+    "1:30",
+    "yes",
+    "~",
+    "\t",
+    "é",
+    "\x85",
+    "\u2028",
+    "\\",
+    "---\n",
+    "? ",
+    "<<: ",
+    "%",
+    "\r\n",
+    "\ufeff",
+    "k: v\n",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_libyaml_and_python_read_alike(text: str) -> None:
+    """What libyaml refuses is read by Python; what both take is the same, and nothing that Python takes is refused."""
+
+    def read(loader: object) -> object:
+        before, yaml_file._FAST = yaml_file._FAST, loader
+        try:
+            document = _parse(text)
+        except ReferenceFileError:
+            return None
+        finally:
+            yaml_file._FAST = before
+        lines = {path: line for path, line in document.lines.items() if path}
+        return repr(document.value), lines, document.written
+
+    slow, fast = read(None), read(getattr(yaml, "CSafeLoader", None))
+    if slow is not None:
+        assert fast == slow
 
 
 def test_the_given_error_is_raised() -> None:

@@ -1,39 +1,38 @@
-"""The chat template of a model, rendered as transformers renders it."""
+"""The chat template of a model, which is a program: rendered by a process that is bounded in time and memory."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
 from launchers._openai_server import bad_request
+from serve_eval.chat_template import Rendering, read
+from serve_eval.errors import PlanError
 from serve_eval.schema import Message
 
-Render = Callable[[Sequence[Message], Mapping[str, Any]], str]
 
+class Chat:
+    """Makes the text of messages, given more variables, with the model's turn opened. Any thread may call it.
 
-def template_of(folder: Path) -> Render:
-    """What makes the text of messages, given more variables, with the model's turn opened: the `chat_template` of
-    `tokenizer_config.json`. It raises Refused for what the template does not take, and images are among that."""
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    Raises ValueError for a folder whose template is none; a call raises Refused for what the template does not take,
+    and images are among that. The process stays until `close`.
+    """
 
-    def raise_exception(message: str) -> NoReturn:
-        raise TemplateError(message)
+    def __init__(self, folder: Path) -> None:
+        try:
+            template = read(folder)
+            self._rendering = Rendering(template, variables={}, today=None)
+        except PlanError as error:
+            raise ValueError(error) from error
+        self._place = f"{template.file}: "
 
-    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = raise_exception
-    template = environment.from_string(config["chat_template"])
-
-    def render(messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
+    def __call__(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
         if any(turn.images for turn in messages):
             raise bad_request("this is not a multimodal model")
-        turns = [{"role": turn.role, "content": turn.text} for turn in messages]
         try:
-            return template.render(**{"add_generation_prompt": True, **variables, "messages": turns})
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
-            raise bad_request(f"the chat template fails: {error}") from error
+            return self._rendering(messages, variables)
+        except PlanError as error:
+            raise bad_request(error.problems[0].removeprefix(self._place)) from error
 
-    return render
+    def close(self) -> None:
+        self._rendering.close()

@@ -16,14 +16,15 @@ import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 from aiohttp import web
 
-from launchers._embedded.chat import template_of
+from launchers._embedded.chat import Chat
 from launchers._embedded.damage import Damage
 from launchers._embedded.engine import Engine
+from launchers._embedded.fields import refuse_unserved
 from launchers._embedded.generation import Generation, Wanted
 from launchers._embedded.model import Model
 from launchers._embedded.tokenizer import Tokenizer
@@ -44,28 +45,6 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 MOST_CHOICES = 256
 """Choices that one request may ask for."""
 
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "best_of": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "top_k": (-1, 0),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
-    "use_beam_search": (False,),
-    "suffix": ("",),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "add_generation_prompt": (True,),
-}
-"""Fields that would change the answer and are not implemented, with the values that change nothing."""
-
 
 def create_app(folder: Path, models: Mapping[str, Damage], *, strict_fields: bool = False) -> web.Application:
     """The server of a folder of weights as an aiohttp application: by name, each with its damage.
@@ -85,7 +64,7 @@ def create_app(folder: Path, models: Mapping[str, Damage], *, strict_fields: boo
 
 class _Server:
     def __init__(self, folder: Path, models: Mapping[str, Damage], strict_fields: bool) -> None:
-        self._tokenizer, self._render = Tokenizer(folder / "tokenizer.json"), template_of(folder)
+        self._tokenizer, self._render = Tokenizer(folder / "tokenizer.json"), Chat(folder)
         self._engines = {name: Engine(Model(folder, damage), self._tokenizer) for name, damage in models.items()}
         self._strict_fields, self._number = strict_fields, 0
         window = next(iter(self._engines.values())).model.window
@@ -103,6 +82,7 @@ class _Server:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        self._render.close()
 
     async def models(self, request: web.Request) -> web.Response:
         return json_response(200, self._models)
@@ -120,8 +100,11 @@ class _Server:
         try:
             raw = await request.read()
             ask = understand(raw, chat=chat, models=self._engines)
-            _refuse_unserved(msgspec.json.decode(raw), chat=chat, strict=self._strict_fields)
-            prompts = [self._ids(ask, prompt) for prompt in ask.prompts]
+            body = msgspec.json.decode(raw)
+            if self._strict_fields:
+                refuse_unknown_fields(body, chat=chat)
+            refuse_unserved(body, chat=chat)
+            prompts = [await self._ids(ask, prompt) for prompt in ask.prompts]
             wanted = self._wanted(ask, prompts)
             changed = asyncio.Event()
             generations += [self._engines[ask.model].submit(one, changed) for one in wanted]
@@ -137,16 +120,16 @@ class _Server:
             for generation in generations:
                 generation.cancelled = True
 
-    def _ids(self, ask: Ask, prompt: Prompt | list[int]) -> list[int]:
+    async def _ids(self, ask: Ask, prompt: Prompt | list[int]) -> list[int]:
         """The tokens of a prompt, of which the last ones are kept where it is truncated."""
         if isinstance(prompt, list):
             ids, vocabulary = prompt, self._engines[ask.model].model.vocabulary
             if not all(0 <= i < vocabulary for i in ids):
                 raise bad_request(f"token ids must be between 0 and {vocabulary - 1}")
         else:
-            ids = self._tokenizer.encode(
-                prompt if isinstance(prompt, str) else self._render(prompt, ask.template_kwargs)
-            )
+            if not isinstance(prompt, str):
+                prompt = await asyncio.to_thread(self._render, prompt, ask.template_kwargs)
+            ids = self._tokenizer.encode(prompt)
         if not ids:
             raise bad_request("the prompt is empty")
         return ids if ask.truncate is None else ids[-ask.truncate :]
@@ -227,15 +210,6 @@ class _Server:
 
 def _usage(prompts: Sequence[Sequence[int]], generations: Sequence[Generation]) -> Usage:
     return Usage(sum(map(len, prompts)), sum(generation.steps for generation in generations))
-
-
-def _refuse_unserved(body: dict[str, Any], *, chat: bool, strict: bool) -> None:
-    """Raises Refused for fields that would change the answer and do not here."""
-    if strict:
-        refuse_unknown_fields(body, chat=chat)
-    for name, neutral in NEUTRAL.items():
-        if body.get(name) is not None and body[name] not in neutral:
-            raise bad_request(f"`{name}` is not served by the embedded model")
 
 
 def _end_with(task: asyncio.Task[None]) -> None:

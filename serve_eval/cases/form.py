@@ -128,8 +128,12 @@ def problems(
                 msgspec.convert(value, hints[key])
             except msgspec.ValidationError as error:
                 found.append((str(key), _told(error)))
-    needed = [field.name for field in msgspec.structs.fields(kind) if field.required]
-    return found + [(name, "is missing") for name in needed if name not in raw]
+    return found + [(name, "is missing") for name in _needed(kind) if name not in raw]
+
+
+@lru_cache
+def _needed(kind: type[Struct]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(kind) if field.required)
 
 
 @lru_cache

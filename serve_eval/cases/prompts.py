@@ -18,26 +18,45 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[([^.\[\]]+)\]")
 _KINDS = ((b"\x89PNG", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"), (b"BM", "bmp"))
 DEEPEST = 8
 """Values within values that are filled in: more are probably a circle."""
+MOST_FILLED = 1 << 23
+"""Characters that one text may be filled in with: more than any context holds."""
 
 
-def fill(text: str, names: Mapping[str, Any], depth: int = 0) -> str:
+def fill(text: str, names: Mapping[str, Any]) -> str:
     """The text with each ${name} replaced by that value, which is filled in itself; `$${` stands for `${`.
 
     A name may have a path: `${schemas.gene}`, or `${schemas[kind]}` for the entry that the value of `kind` names. What
-    is no text is written as JSON. Raises PlanError for an unknown name, and for values that go round in a circle.
+    is no text is written as JSON. Raises PlanError for an unknown name, for values that go round in a circle, and for a
+    text that gets longer than MOST_FILLED.
     """
-    if depth > DEEPEST:
-        raise PlanError(f"{text[:60]!r} is filled in again and again: a circle of names")
+    return _Filling(names).text(text, 0)
 
-    def value(match: re.Match[str]) -> str:
+
+class _Filling:
+    """Fills in one text: a few values that name each other several times may stand for gigabytes."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names, self._room = names, MOST_FILLED
+
+    def text(self, text: str, depth: int) -> str:
+        if depth > DEEPEST:
+            raise PlanError(f"{text[:60]!r} is filled in again and again: a circle of names")
+        self._take(text)
+        return _NAME.sub(lambda match: self._value(match, depth), text)
+
+    def _value(self, match: re.Match[str], depth: int) -> str:
         if match[1] is None:
             return "$"
-        found = _look_up(match[1].strip(), names)
+        found = _look_up(match[1].strip(), self._names)
         if isinstance(found, str):
-            return fill(found, names, depth + 1)
-        return json.dumps(found, indent=2, ensure_ascii=False)
+            return self.text(found, depth + 1)
+        return self._take(json.dumps(found, indent=2, ensure_ascii=False))
 
-    return _NAME.sub(value, text)
+    def _take(self, text: str) -> str:
+        self._room -= len(text)
+        if self._room < 0:
+            raise PlanError(f"becomes longer than {MOST_FILLED} characters once its ${{names}} are filled in")
+        return text
 
 
 def _look_up(path: str, names: Mapping[str, Any]) -> Any:

@@ -14,9 +14,12 @@ from serve_eval.cases.file import CaseFiles, Module, RawCase
 from serve_eval.errors import PlanError
 from serve_eval.fingerprint import canonical
 from serve_eval.folders import SCORERS
+from serve_eval.pace import Pace
 from serve_eval.schema import Message, Override, SamplingParams, Scorer, Spec
 
 MAX_EXPANDED = 10_000
+MOST_TEXT = 1 << 29
+"""Characters of all prompts of a task."""
 MAX_TOKENS = 512
 _BY_FIELD = {"parts_of_query": "regex", "words_in_response": "words"}
 """Scorers of cases that name none, by what they expect; else the answer is compared exactly."""
@@ -162,8 +165,26 @@ class _Maker:
             )
             raise PlanError(list(dict.fromkeys(self.problems)))
         made: dict[str, Question] = {}
+        pace = Pace(f"cases:{self._module}", total, "cases")
+        try:
+            self._make(cases, made, pace)
+        finally:
+            pace.end()
+        if self.problems:
+            raise PlanError(list(dict.fromkeys(self.problems)))
+        return tuple(made.values())
+
+    def _make(self, cases: Sequence[RawCase], made: dict[str, Question], pace: Pace) -> None:
+        done = length = 0
         for case in cases:
             for question in self._of(case):
+                done, length = done + 1, length + sum(len(turn.text) for turn in question.turns)
+                pace.at(done)
+                if length > MOST_TEXT:
+                    raise PlanError(
+                        f"{question.where}: {self._module}: its prompts have more than {MOST_TEXT} characters together",
+                        hint="Leave cases out, or make several tasks of them in files of their own.",
+                    )
                 if case.biochatter and question.id in made and made[question.id].md5 != question.md5:
                     # Two cases to it, which expect something else of one question: both are asked.
                     question = replace(question, id=f"{question.id}-{question.md5[:6]}")
@@ -177,9 +198,6 @@ class _Maker:
                     self._add(case, (), question.name, f"it is there already, at {known.where}")
                 else:
                     self._add(case, (), question.name, f"the same question expects something else at {known.where}")
-        if self.problems:
-            raise PlanError(list(dict.fromkeys(self.problems)))
-        return tuple(made.values())
 
     def _count(self, case: RawCase) -> int:
         try:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+PLAIN_EVERY_S, DRAWN_EVERY_S = 5.0, 0.25
+"""How often a long step tells of itself: by a line where nobody looks on, by another text of one line on a terminal."""
 
 
 def prepare_streams() -> None:
@@ -56,3 +60,26 @@ def say(*lines: str) -> None:
         sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+class LongSteps:
+    """Tells on standard error how far a long step is. The line goes from a terminal when the step is over."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._said_s = clock, float("-inf")
+
+    def __call__(self, line: str, last: bool) -> None:
+        terminal, now = sys.stderr.isatty(), self._clock()
+        if not last and now - self._said_s < (DRAWN_EVERY_S if terminal else PLAIN_EVERY_S):
+            return
+        self._said_s = float("-inf") if last else now
+        if not terminal:
+            say(line)
+            return
+        from serve_eval.report.text import clean
+
+        try:
+            sys.stderr.write("\r\x1b[K" if last else f"\r{clean(line)}\x1b[K")
+            sys.stderr.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

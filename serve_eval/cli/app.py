@@ -12,7 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 import serve_eval
-from serve_eval.cli._streams import prepare_streams, say
+from serve_eval import pace
+from serve_eval.cli._streams import LongSteps, prepare_streams, say
 from serve_eval.errors import ServeEvalError
 
 COMMANDS = {
@@ -115,6 +116,7 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     if sys.platform == "win32":
         sys.exit("serve-eval runs on Linux and macOS. On Windows, use it inside WSL.")
     prepare_streams()
+    pace.tell = LongSteps()
     try:
         app()
     except ServeEvalError as error:

@@ -8,10 +8,11 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Sequence
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import aiohappyeyeballs
 
+from serve_eval.address import on_the_wire
 from serve_eval.client.line import Line
 from serve_eval.client.reply import Reply
 from serve_eval.client.steps import IDLE_S, Steps
@@ -99,7 +100,7 @@ class Pool:
     def head(self, method: str, path: str, headers: dict[str, str]) -> bytes:
         """The beginning of a request for a path of the target."""
         target, absolute = self.target, self.proxy is not None and not self.target.tls
-        place = quote(path, safe="/%:@!$&'()*+,;=~")
+        place = on_the_wire(path)
         if absolute:
             place = f"http://{target.authority}{place}"
         own = {} if "host" in map(str.lower, headers) else {"Host": target.authority}

@@ -102,10 +102,10 @@ def _surely_valid(schema: str, found: Any) -> bool:
         return False
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)  # a plan builds each of its tasks several times, with a schema for each of thousands of cases
 def _validator(schema: str) -> Any:
     from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import extend, validator_for
+    from jsonschema.validators import validator_for
     from jsonschema_specifications import REGISTRY
     from referencing.jsonschema import DRAFT202012, specification_with
 
@@ -126,9 +126,15 @@ def _validator(schema: str) -> Any:
             _check_references(content, registry.resolver(address), drafted)
     except (ValueError, SchemaError) as error:
         raise DatasetError(f"not a JSON schema: {str(error).splitlines()[0]}") from error
-    words = {"uniqueItems": _unique_items, "multipleOf": _multiple_of}
-    quick: Any = extend(kind, words)  # type: ignore[no-untyped-call]
-    return quick(content, registry=REGISTRY)
+    return _quick(kind)(content, registry=REGISTRY)
+
+
+@lru_cache
+def _quick(kind: Any) -> Any:
+    """A validator's class with words of our own."""
+    from jsonschema.validators import extend
+
+    return extend(kind, {"uniqueItems": _unique_items, "multipleOf": _multiple_of})  # type: ignore[no-untyped-call]
 
 
 def _check_references(schema: object, resolver: Any, drafted: Any) -> None:

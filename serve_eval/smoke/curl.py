@@ -6,17 +6,29 @@ import json
 import re
 import shlex
 from collections.abc import Collection
+from urllib.parse import urlsplit, urlunsplit
 
+from serve_eval.address import on_the_wire
 from serve_eval.schema import Connection
 from serve_eval.smoke.row import Sent
 
 _VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 
-def curl(sent: Sent, connection: Connection, variables: Collection[str], *, body_file: str | None = None) -> str:
+def curl(
+    sent: Sent,
+    connection: Connection,
+    variables: Collection[str],
+    *,
+    body_file: str | None = None,
+    base_variable: str | None = None,
+) -> str:
     """The command that sends a request again. `variables` are the names of those that the environment has. With
-    `body_file` the body is the bytes of that file, else it stands in the command. An address may hold variables."""
-    words = ["curl", "-sS", _quoted(sent.url)]
+    `body_file` the body is the bytes of that file, else it stands in the command. The URL goes on behind the value of
+    `base_variable`, if one is given."""
+    base = "" if base_variable is None else f'"${{{base_variable}}}"'
+    # curl would take brackets and braces for several URLs, and leave "/.." out.
+    words = ["curl", "-sS", base + shlex.quote(escaped(sent.url)), "--globoff", "--path-as-is"]
     given = {name.lower() for name in connection.headers}
     if sent.body is not None and "content-type" not in given:
         words += ["-H", shlex.quote("Content-Type: application/json")]
@@ -35,16 +47,24 @@ def curl(sent: Sent, connection: Connection, variables: Collection[str], *, body
     return " ".join(words)
 
 
+def escaped(url: str) -> str:
+    """A URL, or the end of one, with its path as a client of ours sends it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # of a folder of somebody else
+        return url
+    return urlunsplit(parts._replace(path=on_the_wire(parts.path)))
+
+
 def _quoted(text: str) -> str:
-    """A word of a shell in which `${VARIABLE}` is filled in and nothing else is."""
-    if not _VARIABLE.search(text):
-        return shlex.quote(text)
+    """A word of a shell in which `${VARIABLE}` is filled in and nothing else is, also where somebody pastes it: within
+    double quotes bash would take a `!` for a command of its history."""
     pieces, end = [], 0
     for found in _VARIABLE.finditer(text):
-        pieces += [_plain(text[end : found.start()]), found[0]]
+        pieces += [_plain(text[end : found.start()]), f'"{found[0]}"']
         end = found.end()
-    return f'"{"".join([*pieces, _plain(text[end:])])}"'
+    return "".join([*pieces, _plain(text[end:])]) or "''"
 
 
 def _plain(text: str) -> str:
-    return re.sub(r'([\\"$`])', r"\\\1", text)
+    return shlex.quote(text) if text else ""

@@ -105,3 +105,12 @@ def test_turns_that_cannot_be_made_say_why(values: dict[str, Any], message: str,
 def test_an_encrypted_file_has_no_images() -> None:
     with pytest.raises(PlanError, match=r"a\.png: an encrypted file has no images beside it"):
         turns({"prompt": "x", "images": ["a.png"]}, {}, None)
+
+
+def test_values_that_name_each_other_many_times_are_refused_before_they_fill_the_memory() -> None:
+    names = {f"a{i}": f"${{a{i + 1}}}" * 100 for i in range(7)} | {"a7": "x" * 10**5}
+    with pytest.raises(PlanError, match="becomes longer than 8388608 characters once its"):
+        turns({"prompt": "${a0}"}, names, None)
+    many = {"rows": list(range(1000))}
+    with pytest.raises(PlanError, match="becomes longer than 8388608 characters"):
+        turns({"prompt": "${rows}" * 10000}, many, None)

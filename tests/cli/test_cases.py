@@ -62,6 +62,16 @@ def test_a_bad_file_is_told_with_exit_code_2() -> None:
         assert "bad.yaml:2: c: case a: expect: unknown key. Did you mean 'expected'?" in done.stderr
 
 
+def test_a_file_that_takes_too_long_is_told_with_what_to_do() -> None:
+    case = "  - {case: c%d, input: {prompt: 'Say %d'}, expected: '%d'}\n"
+    Path("many.yaml").write_text("c:\n" + "".join(case % (i, i, i) for i in range(100)))
+    done = serve_eval("cases", "expand", "many.yaml", SERVE_EVAL_READING_TIMEOUT="0.0000001")
+    assert done.returncode == 2
+    assert "error: many.yaml: took longer than 1e-07 s, and was at " in done.stderr
+    assert "Split it into smaller files, or give it more time: SERVE_EVAL_READING_TIMEOUT=2e-07" in done.stderr
+    assert "100 cases of 1 tasks" in serve_eval("cases", "expand", "many.yaml").stdout
+
+
 def test_old_results_become_references_that_judge_a_run() -> None:
     write_biochatter(Path("data"))
     listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)

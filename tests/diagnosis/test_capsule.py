@@ -10,18 +10,21 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
+from aiohttp import web
 
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.capsule import Mask, capsules
 from serve_eval.cases import holdout
+from serve_eval.client.client import Client
 from serve_eval.diagnosis.story import diagnose
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation import evaluate
 from serve_eval.preparation import prepare
-from serve_eval.schema import Connection, Limits, Spec
+from serve_eval.schema import Connection, Endpoint, Limits, Spec
 from tests.diagnosis.server import Asked, Said, Server, answers_to, plan_for, run, sound
 
 VAULT_KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="
@@ -221,7 +224,7 @@ def test_a_folder_of_somebody_else_puts_nothing_into_the_script(tmp_path: Path) 
     curl.chmod(0o700)
     env = {"PATH": f"{curl.parent}:{os.environ['PATH']}"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
-    assert done.stdout == f"{evil}/completions\n"
+    assert unquote(done.stdout) == f"{evil}/completions\n"
     assert not sign.exists()
     curl.write_text("#!/bin/sh\nexit 7\n")
     assert subprocess.run(command, env=env, capture_output=True, timeout=30).returncode == 7
@@ -229,6 +232,62 @@ def test_a_folder_of_somebody_else_puts_nothing_into_the_script(tmp_path: Path) 
     saved.write_text(saved.read_text().replace('"OPENAI_API_KEY"', f'"X:=$(touch {sign})"'))
     with pytest.raises(RunFolderError, match="no name of a variable"):
         capsules(tmp_path / "out", ["test-2"], tmp_path / "capsules", environ={})
+
+
+ODD_PATHS = (
+    "/plain/v1",
+    "/with space/v1",
+    "/with%20space/v1",
+    "/it's/v1",
+    '/a"b/v1',
+    "/a&b;c|d<e>f/v1",
+    "/$HOME/${HOME}/$(touch ran)/`touch ran`/v1",
+    "/a!b!!/v1",
+    "/[1-3]/{a,b}/v1",
+    "/*/../~/v1",
+    "/a\\b/v1",
+    "/Straße/é/v1",
+)
+
+
+def test_the_script_asks_where_the_run_asked_whatever_the_address_holds(tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("there is no curl on this machine")
+    seen: list[tuple[str, bytes, str]] = []
+
+    async def keep(request: web.Request) -> web.Response:
+        seen.append((request.raw_path, await request.read(), request.headers.get("X-Team", "")))
+        return web.json_response({})
+
+    plan = replace(plan_for(tmp_path), no_reference=True)
+    plan = replace(plan, connection=Connection(headers={"X-Team": 'it\'s "$HOME" `a` !x & ${TEAM_TOKEN}; \\'}))
+    run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out", ENVIRON)
+    session = tmp_path / "out/environment.json"
+
+    async def story() -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{rest:.*}", keep)
+        async with serve(app) as url:
+            for number, path in enumerate(ODD_PATHS):
+                base_url = url.removesuffix("/v1") + path
+                async with Client(Endpoint(base_url=base_url), Limits()) as client:
+                    await client.exchange("POST", f"{path}/completions", b"{}")
+                told = json.loads(session.read_text())
+                told[-1]["endpoint"]["base_url"] = base_url
+                session.write_text(json.dumps(told))
+                [folder] = capsules(tmp_path / "out", ["test-1"], tmp_path / f"cap sules {number}'$x", environ=ENVIRON)
+                env = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "CDPATH": "/", **ENVIRON}
+                for shell in filter(shutil.which, ("sh", "bash", "dash")):
+                    process = await asyncio.create_subprocess_exec(shell, folder / "curl.sh", env=env, cwd=tmp_path)
+                    assert await process.wait() == 0, (shell, path)
+                body = (folder / "body.json").read_bytes()
+                asked, *again = seen
+                assert again == [(asked[0], body, 'it\'s "$HOME" `a` !x & team-secret-value; \\')] * len(again)
+                assert again
+                seen.clear()
+
+    asyncio.run(story())
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from serve_eval.diagnosis.finding import Finding
 from serve_eval.diagnosis.story import DiagnosedRun, diagnose
 from serve_eval.diagnosis.told import lines
 from serve_eval.errors import RunFolderError
+from serve_eval.protocol import build_task
 from serve_eval.registration import register
-from serve_eval.schema import Attribution, Limits, Plan, Report, Spec, WorkerShare, WorkerTimes
+from serve_eval.schema import Attribution, DataRoots, Limits, Plan, Report, Spec, WorkerShare, WorkerTimes
 from tests.diagnosis.server import Act, Asked, Said, Server, answers_to, plan_for, run, sound
 
 
@@ -79,10 +81,35 @@ def worse_from_60(asked: Asked) -> Said:
     return sound(asked, 0.95 if asked.number < 60 else 0.3)
 
 
+def busy(target: str) -> bool:
+    """Whether a sample is among those that were asked when many others were in flight."""
+    return hashlib.sha256(target.encode()).digest()[0] < 96
+
+
 def wrong_under_load(asked: Asked) -> Said:
-    """Slow in some sixty requests now and then, so that many are in flight, and wrong when they are."""
-    said = sound(asked, 0.95 if asked.in_flight <= 4 else 0.4)
-    return replace(said, delay_s=0.08 if asked.number % 160 >= 100 else 0.001)
+    return sound(asked, 0.4 if busy(asked.target) else 0.95)
+
+
+def under_load(plan: Plan, out: Path) -> None:
+    """Writes into the records that the busy samples were asked thirty at a time, and the others alone: how many are in
+    flight at once in a real run, the machine decides."""
+    samples = build_task(plan.tasks[0]).load(DataRoots(), int(str(plan.tasks[0].options["num_samples"]))).samples
+    targets = {sample.id: sample.target for sample in samples}
+    [file] = (out / "samples").iterdir()
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    tries = [(targets[record["id"]], record["response"]["attempts"][0]) for record in records]
+    now = min(one["start_s"] for _, one in tries)
+    alone = [[one] for target, one in tries if not busy(target)]
+    crowds = list(batched([one for target, one in tries if busy(target)], 30))
+    for group in (*alone[: len(alone) // 2], *crowds, *alone[len(alone) // 2 :]):
+        for place, one in enumerate(group):
+            one["start_s"], one["end_s"] = now + place * 1e-4, now + 0.05
+        now += 0.1
+    file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+def batched(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
 
 
 def refuses(asked: Asked) -> Said:
@@ -121,6 +148,7 @@ class Case:
     limits: Limits | None = None
     also: frozenset[str] = frozenset()
     judged: bool = True
+    afterwards: Callable[[Plan, Path], None] | None = None
 
 
 def retries(scrape: int) -> str:
@@ -161,7 +189,7 @@ CASES = {
         change="--concurrency ",
         also=frozenset({"drift"}),
         options={"num_samples": 480},
-        limits=Limits(concurrency=32, rate_limit=400.0),
+        afterwards=under_load,
     ),
     "lost_streams": Case(
         act=sound,
@@ -212,6 +240,8 @@ def ran(case: Case, out: Path) -> tuple[Report, DiagnosedRun]:
     plan = replace(plan_for(out.parent, **case.options), no_reference=not case.judged)
     plan = plan if case.limits is None else replace(plan, limits=case.limits)
     report = run(plan, Server(act=case.act, answers=answers_to(plan.tasks[0]), **case.server), out)
+    if case.afterwards is not None:
+        case.afterwards(plan, out)
     [diagnosed] = diagnose(out).runs
     return report, diagnosed
 

@@ -136,7 +136,7 @@ def test_what_is_required_has_to_be_checked() -> None:
 
 # ------------------------------------------------------------------------------------------------------------- as curl
 
-BODY = {"model": "m", "prompt": 'it\'s "$HOME" `ls` \\n\n<é> !x', "max_tokens": 1}
+BODY = {"model": 'it\'s `m` & "$x"; !x', "prompt": 'it\'s "$HOME" `ls` \\n\n<é> !x', "max_tokens": 1}
 
 
 @pytest.mark.parametrize(
@@ -145,26 +145,34 @@ BODY = {"model": "m", "prompt": 'it\'s "$HOME" `ls` \\n\n<é> !x', "max_tokens":
         (Connection(), {}),
         (Connection(), {"OPENAI_API_KEY": "sesame"}),
         (Connection(api_key_env="MINE", headers={"X-Team": 'a "b" $c'}), {"MINE": "sesame"}),
-        (Connection(headers={"X-Key": "a`b ${TEAM_KEY}$x"}), {"TEAM_KEY": "sesame"}),
+        (Connection(headers={"X-Key": "a`b!x ${TEAM_KEY}$x 'y' !!"}), {"TEAM_KEY": "sesame"}),
     ],
 )
-def test_the_curl_line_sends_the_request_again(connection: Connection, environ: dict[str, str]) -> None:
+@pytest.mark.parametrize("path", ["/v1", "/it's a $HOME/${HOME}`ls`!x&;/[1-2]{a,b}/v1"])
+def test_the_curl_line_sends_the_request_again(connection: Connection, environ: dict[str, str], path: str) -> None:
     seen: list[tuple[Any, Any]] = []
 
     async def keep(request: web.Request) -> web.Response:
+        assert request.path == f"{path}/completions"
         seen.append((await request.json(), request.headers.copy()))
         return web.Response()
 
     app = web.Application()
-    app.router.add_post("/v1/completions", keep)
+    app.router.add_post("/{rest:.*}", keep)
 
     async def main() -> str:
         async with serve_app(app) as url:
-            line = curl(Sent(url=f"{url}/completions", body=BODY), connection, environ)
+            line = curl(Sent(url=f"{url.removesuffix('/v1')}{path}/completions", body=BODY), connection, environ)
+            # As somebody pastes it: an interactive shell, in which a `!` may mean a command of its history.
             shell = await asyncio.create_subprocess_exec(
-                "bash", "-c", line, env={"PATH": "/usr/bin:/bin", **environ}, stderr=subprocess.PIPE
+                *("bash", "--noprofile", "--norc", "-i"),
+                env={"PATH": "/usr/bin:/bin", "HISTFILE": "/dev/null", **environ},
+                start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
             )
-            _, error = await shell.communicate()
+            _, error = await shell.communicate(f"{line}\nexit\n".encode())
             assert shell.returncode == 0, error
             return line
 

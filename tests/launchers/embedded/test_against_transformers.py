@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._embedded.chat import template_of
+from launchers._embedded.chat import Chat
 from launchers._embedded.model import Model
 from launchers._embedded.tokenizer import Tokenizer
 from launchers.embedded import WEIGHTS
@@ -35,7 +35,7 @@ def test_a_chat_is_rendered_and_continued_alike() -> None:
     transformers = pytest.importorskip("transformers")
     their_tokenizer = transformers.AutoTokenizer.from_pretrained(str(WEIGHTS))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(str(WEIGHTS), dtype=torch.float32).eval()
-    ours, tokenizer, render = Model(WEIGHTS), Tokenizer(WEIGHTS / "tokenizer.json"), template_of(WEIGHTS)
+    ours, tokenizer, render = Model(WEIGHTS), Tokenizer(WEIGHTS / "tokenizer.json"), Chat(WEIGHTS)
     for problem in islice(problems("test", 5), 20):
         turns = [{"role": "user", "content": problem.question}]
         text = their_tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)

@@ -14,6 +14,8 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from launchers import _openai_requests
+from launchers._embedded import fields
 from launchers._embedded.engine import Engine
 from launchers._embedded.generation import Generation, Wanted
 from launchers._embedded.server import create_app
@@ -336,6 +338,107 @@ def test_what_cannot_be_answered_is_refused_with_the_reason(
         status, answer = await peer.ask(path, **body)
         assert status == 400
         assert said in (answer.get("message") or answer["error"])
+
+    tell(story)
+
+
+REFUSED: list[tuple[str, object]] = [
+    ("best_of", 2),
+    ("frequency_penalty", 0.5),
+    ("presence_penalty", 0.5),
+    ("repetition_penalty", 1.1),
+    ("length_penalty", 2),
+    ("prompt_ignore_length", 3),
+    ("logit_bias", {"5": 3}),
+    ("top_k", 5),
+    ("min_p", 0.1),
+    ("top_p_min", 0.1),
+    ("min_tokens", 3),
+    ("stop_token_ids", [3]),
+    ("include_stop_str_in_output", True),
+    ("skip_special_tokens", False),
+    ("spaces_between_special_tokens", False),
+    ("detokenize", False),
+    ("return_context_logits", True),
+    ("use_beam_search", True),
+    ("early_stopping", True),
+    ("suffix", "after"),
+    ("response_format", {"type": "json_object"}),
+    ("tools", [{"type": "function", "function": {"name": "f"}}]),
+    ("tool_choice", "required"),
+    ("add_generation_prompt", False),
+    ("chat_template", "{{ messages }}"),
+    ("documents", [{"text": "d"}]),
+    ("prompt_token_ids", [5]),
+    ("reasoning_effort", "high"),
+    ("thinking", {"type": "enabled"}),
+    ("thinking_token_budget", 5),
+    ("media_io_kwargs", {"video": {}}),
+    ("mm_processor_kwargs", {"a": 1}),
+    ("lora_request", {"lora_name": "a", "lora_int_id": 1}),
+    ("disaggregated_params", {"request_type": "context_only"}),
+]
+HONOURED = {
+    *(
+        "model",
+        "prompt",
+        "messages",
+        "max_tokens",
+        "max_completion_tokens",
+        "n",
+        "temperature",
+        "top_p",
+        "seed",
+        "stop",
+    ),
+    *("ignore_eos", "truncate_prompt_tokens", "stream", "stream_options", "echo", "logprobs", "top_logprobs"),
+    "chat_template_kwargs",
+}
+HARMLESS: dict[str, object] = {
+    "user": "me",
+    "priority": 0.5,
+    "conversation_params": {"conversation_id": "c"},
+    "cache_salt": "s",
+    "agent_hierarchy": [],
+    "add_special_tokens": True,
+    "parallel_tool_calls": True,
+}
+
+
+def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell) -> None:
+    known = _openai_requests.TEXT_FIELDS | _openai_requests.CHAT_FIELDS
+    assert {name for name, _ in REFUSED} == set(fields.NEUTRAL)
+    assert known == {*HONOURED, *HARMLESS, *fields.NEUTRAL}
+
+    async def story(peer: Peer) -> None:
+        for path, own in (
+            ("/completions", _openai_requests.TEXT_FIELDS),
+            ("/chat/completions", _openai_requests.CHAT_FIELDS),
+        ):
+            [alone] = await peer.choices(path, max_tokens=2)
+            for name, value in REFUSED:
+                status, answer = await peer.ask(path, **{name: value})
+                assert (status, answer.get("message")) == (400, f"`{name}` is not served by the embedded model")
+                if name in own:
+                    assert await peer.choices(path, max_tokens=2, **{name: None}) == [alone]
+            harmless = {name: value for name, value in HARMLESS.items() if name in own}
+            assert await peer.choices(path, max_tokens=2, **harmless) == [alone]
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/chat/completions", {"echo": True}, "`echo` of a chat is not served"),
+        ("/completions", {"stream": True, "stream_options": {"continuous_usage_stats": True}}, "continuous_usage"),
+        ("/chat/completions", {"max_tokens": 3, "max_completion_tokens": 4}, "differ"),
+    ],
+)
+def test_what_is_refused_only_together(tell: Tell, path: str, body: dict[str, object], said: str) -> None:
+    async def story(peer: Peer) -> None:
+        status, answer = await peer.ask(path, **body)
+        assert (status, said in answer["message"]) == (400, True)
 
     tell(story)
 

@@ -1,0 +1,72 @@
+"""How long a request may take to arrive: a client that sends half of one, or a byte at a time, would else hold its
+connection for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+HEAD_S = 4.0
+"""From the start of a connection to the end of its first head. Later heads have the time that one may be idle."""
+BODY_S = 30.0
+"""From the end of the head to that of the body: 16 MiB take less over a slow line of an office."""
+HOPS = 10
+"""Turns of the event loop between a head that was read and its request: more than aiohttp takes."""
+
+_TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class Arrival:
+    """Closes the connections of a server whose requests do not arrive in time, with a 408.
+
+    `guarded` wraps the protocol factory of the server and bounds heads; `middleware` bounds bodies, and comes first.
+    """
+
+    def __init__(self, refuse: Callable[[str], web.Response]) -> None:
+        self._refuse = refuse
+        self._waiting: dict[object, asyncio.TimerHandle] = {}
+
+    @property
+    def middleware(self) -> Middleware:
+        @web.middleware
+        async def arriving(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self._body(request, handler)
+
+        return arriving
+
+    def guarded(self, server: web.Server) -> Callable[[], web.RequestHandler]:
+        loop = asyncio.get_running_loop()
+
+        def connect() -> web.RequestHandler:
+            connection = server()
+            self._waiting[connection] = loop.call_later(HEAD_S, self._head, connection, HOPS)
+            return connection
+
+        return connect
+
+    def _head(self, connection: web.RequestHandler, hops: int) -> None:
+        if connection not in self._waiting:
+            return
+        if hops:  # where the loop was held up, a head that came in time may just have been read
+            asyncio.get_running_loop().call_soon(self._head, connection, hops - 1)
+            return
+        del self._waiting[connection]
+        if connection.transport is not None:
+            connection.transport.write(_TIMEOUT)
+        connection.force_close()
+
+    async def _body(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        timer = self._waiting.pop(request.protocol, None)
+        if timer is not None:
+            timer.cancel()
+        try:
+            async with asyncio.timeout(BODY_S):
+                await request.read()
+        except TimeoutError:
+            response = self._refuse(f"the body of the request did not arrive within {BODY_S:g} s")
+            response.force_close()
+            return response
+        return await handler(request)

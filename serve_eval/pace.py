@@ -1,0 +1,80 @@
+"""A long step of our own, such as reading thousands of cases: it tells how far it is, and ends when that takes too
+long."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from serve_eval.errors import PlanError, ServeEvalError
+
+VARIABLE = "SERVE_EVAL_READING_TIMEOUT"
+LIMIT_S = 300.0
+"""Of each step, unless the variable says otherwise."""
+FIRST_S = 1.0
+"""How long a step takes before it tells of itself."""
+EVERY = 64
+"""Items between two looks at the clock."""
+
+
+def _to_nobody(line: str, last: bool) -> None:
+    pass
+
+
+tell: Callable[[str, bool], None] = _to_nobody
+"""Where the lines go: the text, and whether it is the last of its step. The command line sets it."""
+
+
+class Pace:
+    """How far a step over `total` items is; `unit` is what these are. `at` raises `error` once the limit is reached."""
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        unit: str,
+        error: type[ServeEvalError] = PlanError,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._total, self._unit, self._error, self._clock = name, total, unit, error, clock
+        self._start, self._limit_s = clock(), _limit_s()
+        self._calls = self._done = 0
+        self._told = False
+
+    def at(self, done: int) -> None:
+        """Say how many items are done. Cheap: the clock is looked at now and then."""
+        self._done = done
+        self._calls += 1
+        if self._calls % EVERY == 0:
+            self._look()
+
+    def _look(self) -> None:
+        took_s = self._clock() - self._start
+        if took_s >= self._limit_s:
+            reached = f"{self._done} of {self._total} {self._unit}"
+            raise self._error(
+                f"{self._name}: took longer than {self._limit_s:g} s, and was at {reached}",
+                hint=f"Split it into smaller files, or give it more time: {VARIABLE}={2 * self._limit_s:g} (seconds).",
+            )
+        if took_s >= FIRST_S:
+            self._told = True
+            tell(f"{self._name}: {self._done} of {self._total} {self._unit}, {took_s:.0f} s", False)
+
+    def end(self) -> None:
+        """Tell that the step is over, where it told of itself before."""
+        if self._told:
+            tell(f"{self._name}: {self._done} of {self._total} {self._unit}, {self._clock() - self._start:.0f} s", True)
+            self._told = False
+
+
+def _limit_s() -> float:
+    given = os.environ.get(VARIABLE, "")
+    try:
+        limit_s = float(given) if given else LIMIT_S
+    except ValueError:
+        limit_s = 0.0
+    if not limit_s > 0:
+        raise PlanError(f"{VARIABLE}={given}: not a number of seconds")
+    return limit_s

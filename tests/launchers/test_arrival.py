@@ -1,0 +1,106 @@
+"""Requests that never arrive whole, sent through sockets to the servers of ours with a limit of milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from launchers import _arrival, _openai_server
+from launchers._embedded.server import create_app as embedded
+from launchers._openai_server import serve_app
+from launchers._simulator import SimulatorConfig
+from launchers._simulator import create_app as simulated
+from tests.launchers.embedded import tiny
+
+SHORT_S = 0.05
+NEVER_S = 3600.0
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\n"
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"
+
+Make = Callable[[Path], web.Application]
+
+
+def _embedded(folder: Path) -> web.Application:
+    return embedded(tiny.write(folder / "model"), {"tiny": "none"})
+
+
+def _simulated(folder: Path) -> web.Application:
+    return simulated(SimulatorConfig())
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_arrival, "HEAD_S", SHORT_S)
+    monkeypatch.setattr(_arrival, "BODY_S", SHORT_S)
+    monkeypatch.setattr(_openai_server, "KEEPALIVE_S", NEVER_S)
+    monkeypatch.setattr(_openai_server, "LINGERING_S", SHORT_S)
+
+
+async def _until_closed(url: str, start: bytes, *, dripping: bool = False) -> bytes:
+    """What comes back until the server closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2].split("/")[0]))
+
+    async def drip() -> None:
+        while True:
+            writer.write(b"x")
+            await asyncio.sleep(SHORT_S / 10)
+
+    writer.write(start)
+    more = asyncio.create_task(drip()) if dripping else None
+    try:
+        said = b""
+        while part := await reader.read(4096):
+            said += part
+        return said
+    except ConnectionResetError:
+        return said
+    finally:
+        if more is not None:
+            more.cancel()
+        writer.close()
+
+
+@pytest.mark.parametrize("make", [_embedded, _simulated])
+@pytest.mark.parametrize("dripping", [False, True])
+@pytest.mark.parametrize(
+    "start", [b"", b"POST /v1/comp", HEAD[:-2], HEAD, HEAD + b"{", CHUNKED], ids=lambda start: str(len(start))
+)
+def test_a_request_that_never_arrives_is_answered_408_and_closed(
+    make: Make, start: bytes, dripping: bool, tmp_path: Path
+) -> None:
+    async def story() -> bytes:
+        async with asyncio.timeout(60), serve_app(make(tmp_path)) as url:
+            return await _until_closed(url, start, dripping=dripping)
+
+    said = asyncio.run(story())
+    bad = dripping and start in (b"", CHUNKED)  # what drips there is no HTTP, and may be answered as such
+    assert said.startswith(b"HTTP/1.1 408 ") or (bad and (said.startswith(b"HTTP/1") or not said))
+    assert b"\r\nConnection: close\r\n" in said or bad
+
+
+def test_a_later_request_of_a_connection_has_the_limit_too(tmp_path: Path) -> None:
+    async def story() -> bytes:
+        async with asyncio.timeout(60), serve_app(_simulated(tmp_path)) as url:
+            return await _until_closed(url, b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n" + HEAD)
+
+    said = asyncio.run(story())
+    assert said.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in said
+
+
+def test_a_slow_answer_is_no_slow_request() -> None:
+    async def slow(request: web.Request) -> web.Response:
+        await asyncio.sleep(SHORT_S * 4)
+        return web.Response(text="done")
+
+    async def story() -> bytes:
+        app = web.Application()
+        app.router.add_get("/slow", slow)
+        async with asyncio.timeout(60), serve_app(app) as url:
+            return await _until_closed(url, b"GET /slow HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+
+    assert asyncio.run(story()).endswith(b"done")
