@@ -26,6 +26,7 @@ LAYERS: list[tuple[str, ...]] = [
         "apart_process",
         "chat_template",
         "lm_eval_layout",
+        "ownership",
     ),
     (
         "client",
@@ -51,7 +52,6 @@ LAYERS: list[tuple[str, ...]] = [
         "history",
         "charting",
         "plan",
-        "trust",
         "protocol",
         "validity",
         "report",
@@ -65,6 +65,8 @@ LAYERS: list[tuple[str, ...]] = [
     ("choices", "executions", "judgements", "proofs", "scoring", "tally", "alarm", "runner", "tasks", "verdicts"),
     (
         "preparation",
+        "reaching",
+        "trust",
         "early",
         "rerunning",
         "probe",
