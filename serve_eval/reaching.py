@@ -1,4 +1,4 @@
-"""What of a plan runs something or reaches somewhere: the one list of the fields that a folder of somebody else asks for.
+"""What of a plan runs something or reaches somewhere: the list of the fields for which a folder of somebody else asks.
 
 Everything asks that is not listed as harmless: a number, a size, a choice among words, data that is read here. What a
 launcher, a task or a verdict rule of the user's own does with an option is not known, so that each of its options asks;

@@ -11,7 +11,19 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: list[tuple[str, ...]] = [
     ("errors",),
-    ("schema", "stats", "folders", "origins", "yaml_file", "address", "fingerprint", "prompt_hash", "order", "traffic"),
+    (
+        "schema",
+        "stats",
+        "folders",
+        "origins",
+        "yaml_file",
+        "address",
+        "fingerprint",
+        "prompt_hash",
+        "order",
+        "traffic",
+        "inherited",
+    ),
     (
         "concurrency",
         "watch",
@@ -161,7 +173,7 @@ def test_alternatives_do_not_import_each_other() -> None:
 
 
 def test_launchers_see_only_nouns_and_errors() -> None:
-    allowed = {"serve_eval.schema", "serve_eval.errors", "serve_eval.prompt_hash"}
+    allowed = {"serve_eval.schema", "serve_eval.errors", "serve_eval.prompt_hash", "serve_eval.inherited"}
     for name, file in _modules():
         if name.startswith("launchers"):
             for imported in _imports(file):

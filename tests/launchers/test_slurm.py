@@ -339,7 +339,7 @@ def test_two_launches_do_not_share_the_nodes_of_a_job(
 
 def test_srun_finds_its_configuration_and_nothing_of_the_job_around_it() -> None:
     around = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "PMIX_RANK": "0", "HOME": "/"}
-    assert _environment.scrubbed(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
+    assert _environment.inherited(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
 
 
 # ---------------------------------------------------------------------------------------------- the end of a step
