@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from serve_eval import inherited as inheriting
 from serve_eval.errors import PlanError
+from serve_eval.inherited import inherited as inherited_by_any
 from serve_eval.inherited import secret
 
 NAMES = frozenset(
@@ -38,7 +38,8 @@ UNSURE = ("UCX_TLS", "UCX_NET_DEVICES")
 OURS = ("CUDA_VISIBLE_DEVICES",)
 """What a plan may not set: GPUs would be shared that are checked and locked under other numbers."""
 VARIABLE = "SERVE_EVAL_PASS_ENV"
-"""Names what every server gets besides, in the way of `pass_env`: separated by blanks or commas."""
+"""Names what servers and the commands that tell of the cluster get besides, separated by blanks or commas; a * at the
+end of one stands for the rest of a name."""
 SECRET_VALUE = re.compile(r"\b(?:hf_|sk-|nvapi-|ghp_)[A-Za-z0-9]{16}|://[^/@\s]*:[^/@\s]+@")
 """How tokens and keys begin, and a password in an address."""
 MARK = "SERVE_EVAL_LAUNCH"
@@ -47,14 +48,19 @@ MARK = "SERVE_EVAL_LAUNCH"
 
 def inherited(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[str, str]:
     """What a server gets of our environment: what it needs, and what is named for it."""
-    named = [*pass_env, *environ.get(VARIABLE, "").replace(",", " ").split()]
-    found = inheriting.inherited(environ, named, names=NAMES, prefixes=PREFIXES)
+    named = [*pass_env, *_named(environ)]
+    found = inherited_by_any(environ, named, names=NAMES, prefixes=PREFIXES)
     return {name: value for name, value in found.items() if name not in UNSURE or name in named}
 
 
 def for_helpers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a command gets that tells of the machine or the cluster, such as nvidia-smi and squeue."""
-    return inheriting.inherited(environ, names={"MUNGE_SOCKET"}, prefixes=("SLURM_", "CUDA_", "NVIDIA_"))
+    names, prefixes = {"MUNGE_SOCKET"}, ("SLURM_", "CUDA_", "NVIDIA_")
+    return inherited_by_any(environ, _named(environ), names=names, prefixes=prefixes)
+
+
+def _named(environ: Mapping[str, str]) -> list[str]:
+    return environ.get(VARIABLE, "").replace(",", " ").split()
 
 
 def check(env: Mapping[str, str | None], where: str) -> None:

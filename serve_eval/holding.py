@@ -188,8 +188,8 @@ async def start(
 
 
 def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
-    """`serve-eval serve` as a process that has nothing of ours but the environment, and its log. The servers get of that
-    what they need."""
+    """`serve-eval serve` as a process that has nothing of ours but the environment, and its log. The servers get of
+    that what they need."""
     import yaml
 
     (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -97,7 +97,7 @@ JUDGED_BY = ("cases.path", "cases.scorer")
 ASKING_OPTIONS: Mapping[str, str] = {"lm_eval.data_files": "read, as its package does,"}
 """Options of our tasks that ask themselves. All others ask questions, or say what is read here."""
 HARMLESS_OPTIONS = frozenset(
-    {"cases.prompt", "cases.system_messages", "humaneval.stop", "mmmu.subjects", "longbench_v1.sets"}
+    {"cases.prompt", "cases.system_messages", "mmmu.subjects", "longbench_v1.sets"}
     | {"longbench_v1.prompts", "perplexity.files", "lm_eval.metric", "lm_eval.filter", "lm_eval.prefix"}
 )
 """Texts and lists among the options of our tasks that are sent with the prompts, or say which files are. These go where

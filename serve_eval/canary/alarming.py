@@ -25,8 +25,8 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Where alarms go. `webhook` may hold `${VARIABLE}`, which is filled in when it is called; `pass_env` names what the
-    command gets of the environment beside what any program needs."""
+    """Where alarms go. `webhook` may hold `${VARIABLE}`, which is filled in when it is called; `pass_env` names what
+    the command gets of the environment beside what any program needs."""
 
     command: tuple[str, ...] = ()
     pass_env: tuple[str, ...] = ()
