@@ -49,8 +49,9 @@ code lie and what is allowed, not what is asked. The content of the data is held
 
 
 def private_file(path: Path) -> BinaryIO:
-    """A new, empty file that the user alone can read, opened for writing. Raises OSError."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+    """A new, empty file that the user alone can read, opened for writing: no link that a folder of somebody else has
+    there is followed. Raises OSError."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -213,7 +214,7 @@ def held(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         ours = (LOCK_FILE, f"{sign}.partial")  # what a kill before the sign was written leaves behind
         foreign = not (path / sign).exists() and any(p.name not in ours for p in path.iterdir())
-        lock = None if foreign else os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = None if foreign else os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be used as a run folder: {error.strerror}") from error
     if lock is None:

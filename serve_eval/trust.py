@@ -6,6 +6,7 @@ Folders of code are named anew each time, in one's own folders too: no signature
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -59,6 +60,17 @@ def _given(plan: Plan, settings: Mapping[str, Any]) -> set[str]:
     return found | ({"launcher", *(f"launcher.{name}" for name in plan.launcher.options)} if other else set())
 
 
+def _links(folder: Path) -> list[tuple[str, str]]:
+    """The symbolic links below a folder with where they lead: what is written there would land elsewhere."""
+    found = []
+    for place, folders_below, files in os.walk(folder):
+        for name in (*folders_below, *files):
+            path = os.path.join(place, name)  # noqa: PTH118
+            if os.path.islink(path):  # noqa: PTH114
+                found.append((os.path.relpath(path, folder), os.path.realpath(path)))
+    return sorted(found)
+
+
 def _noted(run: Path) -> list[str]:
     """The addresses that the folder itself names beside its plan."""
     endpoint = run_folder.sessions(run)[-1:]
@@ -80,6 +92,7 @@ def check(folder: Path, plans: Mapping[str, Plan], given: Collection[str] = (), 
         if one.field not in given
     ]
     lines += [f"  environment.json: send prompts of the run to {shown(url)}" for url in noted]
+    lines += [f"  {_plain(name)}: write through this link to {shown(to)}" for name, to in _links(folder)]
     if not lines:
         return
     key = "" if ownership.has_key() else f" No key can be kept in {_state()}: XDG_STATE_HOME names another folder."

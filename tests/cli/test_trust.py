@@ -215,6 +215,21 @@ def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(finished: Path,
     assert serve_eval("run", "--resume", moved).returncode == 2
 
 
+def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished: Path, tmp_path: Path) -> None:
+    (mine := tmp_path / "mine").write_text("mine\n")
+    folder = _foreign(finished, tmp_path / "copy", _reached(headers={}), answers=True)
+    for name in ("lock", "report.json.partial", "samples/word_problems.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(mine)
+    asked = serve_eval("run", "--resume", folder)
+    assert asked.returncode == 2
+    assert f'  samples/word_problems.jsonl: write through this link to "{mine}"\n' in asked.stderr
+    for command in ("verdict", "rescore"):
+        serve_eval(command, folder)
+    assert serve_eval("run", "--resume", folder, "--trust-plan").returncode == 2, "a lock is no link, whoever says so"
+    assert mine.read_text() == "mine\n"
+
+
 def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(finished: Path, tmp_path: Path) -> None:
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
     assert serve_eval("run", "--resume", folder).returncode == DONE

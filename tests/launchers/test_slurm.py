@@ -170,7 +170,8 @@ def test_what_slurm_writes_into_a_log_is_understood(log: str, told: str) -> None
 # -------------------------------------------------------------------------------------------------- the allocation
 
 STANDINS = {
-    "squeue": 'if [[ $* == *--steps* ]]; then cat "$STANDIN_AT/steps"; else echo "${STANDIN_JOB:-RUNNING} gpu[1-2]"; fi',
+    "squeue": """if [[ $* == *--steps* ]]; then cat "$STANDIN_AT/steps"
+else echo "${STANDIN_JOB:-RUNNING} gpu[1-2]"; fi""",
     "scontrol": 'echo "${STANDIN_HOSTS:-gpu1 gpu2}" | tr " " "\\n"',
     "sinfo": "printf 'gpu:h200:4(S:0-1)\\ngpu:6,nic:2\\n'",
     "scancel": """cd "$STANDIN_AT"; echo "$*" >> cancelled
