@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from serve_eval import folders
 from serve_eval.errors import ServeEvalError
 from serve_eval.judgements import judges_of
+from serve_eval.plan import DEFAULT_BASE_URL
 from serve_eval.protocol import OPTIONS as CHOICES
 from serve_eval.protocol import build_task
 from serve_eval.schema import Connection, DataRoots, Plan, Spec, Task, lives
@@ -133,6 +134,8 @@ def _by_launcher(plan: Plan) -> Iterator[Reached]:
     ours = name in folders.shipped(LAUNCHERS)
     if name not in QUIET or not ours:
         yield Reached(field="launcher", does="start servers by the launcher", value=name)
+    if name == "external":
+        options = {"base_url": DEFAULT_BASE_URL, **options}
     for option, value in options.items():
         if not (ours and option in HARMLESS.get(name, ())):
             does = OPTIONS.get(option, "use") if ours else "use"

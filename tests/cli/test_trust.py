@@ -95,6 +95,7 @@ def _reached(**fields: Any) -> Change:
 SH = ["/bin/sh", "-c", "MARK"]
 FIELDS: list[tuple[str, Any, Change]] = [
     ("launcher.base_url", "URL", _launched("external", base_url="URL")),
+    ("launcher.base_url", "http://localhost:8000/v1", _launched("external")),
     ("connection.api_key_env", "AWS_SECRET", _reached(api_key_env="AWS_SECRET")),
     ("connection.headers", {"X-A": "${SECRET_XYZ}"}, _reached(headers={"X-A": "${SECRET_XYZ}"})),
     ("connection.proxy", "URL", _reached(proxy="URL")),
