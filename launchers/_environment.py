@@ -12,7 +12,7 @@ from serve_eval.inherited import secret
 
 NAMES = frozenset(
     {"HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN"}  # a server loads gated models with it
-    | {"LLM_MODELS_ROOT", "FORCE_DETERMINISTIC", "DO_NOT_TRACK", "SLURM_CONF", "MUNGE_SOCKET"}
+    | {"LLM_MODELS_ROOT", "FORCE_DETERMINISTIC", "DO_NOT_TRACK", "SLURM_CONF", "MUNGE_SOCKET", "CONTAINER_HOST"}
     | {
         "CC",
         "CXX",
@@ -27,7 +27,7 @@ PREFIXES = (
     *("HIP_", "HSA_", "ROCR_", "ROCM_", "TRTLLM_", "TLLM_", "TENSORRT_", "FLASHINFER_", "VLLM_", "SGLANG_", "SGL_"),
     *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "SAFETENSORS_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "GGML_", "LLAMA_", "PRTE_", "OPAL_"),
-    *("DOCKER_", "CONTAINER_", "CONTAINERS_", "PODMAN_", "ENROOT_", "PYXIS_"),
+    *("DOCKER_", "CONTAINERS_", "PODMAN_", "ENROOT_", "PYXIS_"),
 )
 """What engines, their libraries, and the clients of container engines read."""
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "MPI_", "I_MPI_", "HYDRA_", "MPICH_", "MV2_")
