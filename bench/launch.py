@@ -42,6 +42,7 @@ def one_launch(folder: Path, data: Path) -> list[float]:
     }
     plan.write_text(json.dumps({"model": "m/m", "tasks": ["gsm8k"], "dataset_root": str(data), "launcher": launcher}))
     standin = {"STANDIN_PYTHON": sys.executable, "STANDIN_TIMES": str(times), "STANDIN_POLL_S": "0.05"}
+    standin["SERVE_EVAL_PASS_ENV"] = "STANDIN_*"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     path = f"{ROOT / 'tests/standin'}{os.pathsep}{os.environ['PATH']}"
     command = [sys.executable, "-m", "serve_eval", "run", str(plan), "--limit", "20", "--no-reference"]

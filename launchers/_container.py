@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Literal
@@ -83,11 +84,6 @@ def check(container: Container, deployment: Deployment, model: str, where: str =
     for mount in container.mounts:
         if mount.startswith((".", "~")) or ":/" not in mount:
             problems.append(f"{where}.mounts: {mount}: give full paths, SOURCE:TARGET[:OPTIONS]")
-    for name in container.pass_env:
-        if "=" in name or not name:
-            problems.append(
-                f"{where}.pass_env: {name.partition('=')[0]}: names only; set values with env, secrets never"
-            )
     for argument in container.run_args:
         flag = argument.partition("=")[0]
         if flag in OURS or (flag[:1] == "-" and flag[1:2] in [*OURS_SHORT]):
@@ -98,6 +94,10 @@ def check(container: Container, deployment: Deployment, model: str, where: str =
         problems.append(f"{where}: the model {model}: a container knows full paths only")
     if problems:
         raise PlanError(problems)
+    _environment.check_names(container.pass_env, f"{where}.pass_env")
+    for name in (*container.pass_env, *deployment.pass_env):
+        if name.endswith("*"):
+            raise PlanError(f"{where}.pass_env: {name}: a container gets variables by their whole names")
     _environment.check_words(container.run_args, f"{where}.run_args")
 
 
@@ -116,9 +116,10 @@ def wrapped(server: Server, container: Container, launch: str = "", *, tied: boo
     """
     name = "-".join(part for part in ("serve-eval", launch, server.name) if part)
     env = {key: value for key, value in server.env.items() if key != "CUDA_VISIBLE_DEVICES"}
+    names = tuple(dict.fromkeys((*container.pass_env, *server.pass_env)))
     run = (container.engine, "run", "--rm", "--init", *(("--interactive",) if tied else ()))
     within = TIED if tied else ()
-    same = (*_shared(container), *_environment_words(env, container), *container.run_args, container.image)
+    same = (*_shared(container), *_environment_words(env, names, container), *container.run_args, container.image)
     published, words = _published(server, container)
     own = ("--name", name, *_devices(server.place.gpus, container.engine), *published, *_mounted(server, container))
     before = (*run, *own, *same)
@@ -128,6 +129,7 @@ def wrapped(server: Server, container: Container, launch: str = "", *, tied: boo
         argv=(*before, *within, *words),
         probe=(*run, *_devices((), container.engine), *same, *within, *server.probe),
         env={key: None for key, value in env.items() if value is None and container.engine == "docker"},
+        pass_env=names,  # the engine's client reads their values
         at_end=(container.engine, "rm", "-f", name),
         image=container.image,
         options_at=len(before) + len(within) + at,
@@ -151,12 +153,12 @@ def _shared(container: Container) -> tuple[str, ...]:
     return (*found, *(word for mount in container.mounts for word in ("-v", mount)))
 
 
-def _environment_words(env: dict[str, str | None], container: Container) -> tuple[str, ...]:
+def _environment_words(env: dict[str, str | None], names: Sequence[str], container: Container) -> tuple[str, ...]:
     """Docker removes a variable that is named without a value and not set outside; Podman has an option for that."""
     _environment.check(env, "launcher.env")
     remove = "--unsetenv" if container.engine == "podman" else "-e"
     words = [(remove, name) if value is None else ("-e", f"{name}={value}") for name, value in env.items()]
-    words += [("-e", name) for name in container.pass_env if name not in env]
+    words += [("-e", name) for name in names if name not in env]
     return tuple(word for pair in words for word in pair)
 
 

@@ -32,7 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Aggregated(Options, frozen=True, kw_only=True):
     """One server. `model` is what is loaded (None: the plan's model), `config` a YAML file of LlmArgs or its content,
-    `command` the executable or what stands before `serve`."""
+    `command` the executable or what stands before `serve`, `pass_env` names of variables that it inherits besides."""
 
     model: str | None = None
     tp: int | None = None
@@ -43,6 +43,7 @@ class Aggregated(Options, frozen=True, kw_only=True):
     config: str | dict[str, Any] | None = None
     extra_args: list[str] = []
     env: dict[str, str | None] = {}
+    pass_env: list[str] = []
     command: str | list[str] = "trtllm-serve"
 
 
@@ -78,6 +79,7 @@ class Disaggregated(Options, frozen=True, kw_only=True):
     orchestrator: dict[str, Any] = {}
     perf_metrics: bool = False
     env: dict[str, str | None] = {}
+    pass_env: list[str] = []
     command: str | list[str] = "trtllm-serve"
     request_timeout_s: int | None = None
 
@@ -121,6 +123,7 @@ def parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
     """
     served(deployment, context)
     _environment.check(deployment.env, "launcher.env")
+    _environment.check_names(deployment.pass_env, "launcher.pass_env")
     _environment.check_words(_trtllm_command.words(deployment.command), "launcher.command")
     if isinstance(deployment, Aggregated):
         _environment.check_words(deployment.extra_args, "launcher.extra_args")
@@ -219,7 +222,15 @@ def _aggregated(
         extra_args=deployment.extra_args,
     )
     env = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus), **deployment.env}
-    return Server(name=part.name, argv=argv, probe=(*words, "serve"), place=place, env=env, files=files)
+    return Server(
+        name=part.name,
+        argv=argv,
+        probe=(*words, "serve"),
+        place=place,
+        env=env,
+        pass_env=tuple(deployment.pass_env),
+        files=files,
+    )
 
 
 def _worker(
@@ -255,6 +266,7 @@ def _worker(
         probe=(*words, "serve"),
         place=place,
         env={"CUDA_VISIBLE_DEVICES": ",".join(place.gpus), **ucx, **deployment.env, **side.env},
+        pass_env=tuple(deployment.pass_env),
         files={config_file: _trtllm_command.to_yaml(content)},
     )
 
@@ -289,6 +301,7 @@ def _orchestrator(
         probe=(*words, "disaggregated"),
         place=place,
         env={"TRTLLM_DISAGG_NO_RETRY": "1", **deployment.env},
+        pass_env=tuple(deployment.pass_env),
         files={file: _trtllm_command.to_yaml(content)},
     )
 

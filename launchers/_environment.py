@@ -1,32 +1,66 @@
-"""The environment that servers start in."""
+"""The environment that servers start in: what they need of ours, what a plan names, and no key but that of the hub."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 
 from serve_eval.errors import PlanError
+from serve_eval.inherited import inherited as inherited_by_any
+from serve_eval.inherited import secret
 
+NAMES = frozenset(
+    {"HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN"}  # a server loads gated models with it
+    | {"LLM_MODELS_ROOT", "FORCE_DETERMINISTIC", "DO_NOT_TRACK", "SLURM_CONF", "MUNGE_SOCKET", "CONTAINER_HOST"}
+    | {
+        "CC",
+        "CXX",
+        "CPATH",
+        "C_INCLUDE_PATH",
+        "CPLUS_INCLUDE_PATH",
+        "LIBRARY_PATH",
+    }  # kernels are compiled at the start
+)
+PREFIXES = (
+    *("CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NVCC_", "NVSHMEM_", "NCCL_", "UCX_", "UCC_", "NIXL_", "GLOO_", "FI_"),
+    *("HIP_", "HSA_", "ROCR_", "ROCM_", "TRTLLM_", "TLLM_", "TENSORRT_", "FLASHINFER_", "VLLM_", "SGLANG_", "SGL_"),
+    *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "SAFETENSORS_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "GGML_", "LLAMA_", "PRTE_", "OPAL_"),
+    *("DOCKER_", "CONTAINERS_", "PODMAN_", "ENROOT_", "PYXIS_"),
+)
+"""What engines, their libraries, and the clients of container engines read."""
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "MPI_", "I_MPI_", "HYDRA_", "MPICH_", "MV2_")
-"""Prefixes of what a server inside a SLURM step or under mpirun inherits: with them it takes itself for a rank of that
-job, and hangs."""
-KEPT = ("SLURM_CONF",)
-"""Where the configuration of SLURM is; it says nothing of a job."""
+"""Prefixes of what a server inside a SLURM step or under mpirun would inherit: with them it takes itself for a rank of
+that job, and hangs."""
 UNSURE = ("UCX_TLS", "UCX_NET_DEVICES")
 """Chosen for the machine as a whole; the launcher sets its own where it matters."""
 OURS = ("CUDA_VISIBLE_DEVICES",)
 """What a plan may not set: GPUs would be shared that are checked and locked under other numbers."""
-SECRET = {"TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIALS"}
-"""Words in the name of a variable that holds a secret."""
+VARIABLE = "SERVE_EVAL_PASS_ENV"
+"""Names what servers and the commands that tell of the cluster get besides, separated by blanks or commas; a * at the
+end of one stands for the rest of a name."""
 SECRET_VALUE = re.compile(r"\b(?:hf_|sk-|nvapi-|ghp_)[A-Za-z0-9]{16}|://[^/@\s]*:[^/@\s]+@")
 """How tokens and keys begin, and a password in an address."""
 MARK = "SERVE_EVAL_LAUNCH"
 """A variable by which every process of a launch is known, however far from us it was started."""
 
 
-def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
-    """What may be inherited."""
-    return {k: v for k, v in environ.items() if k in KEPT or not (k.startswith(FOREIGN) or k in UNSURE)}
+def inherited(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[str, str]:
+    """What a server gets of our environment: what it needs, and what is named for it."""
+    named = [*pass_env, *_named(environ)]
+    found = inherited_by_any(environ, named, names=NAMES, prefixes=PREFIXES)
+    return {name: value for name, value in found.items() if name not in UNSURE or name in named}
+
+
+def for_helpers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a command gets that tells of the machine or the cluster, such as nvidia-smi and squeue."""
+    names, prefixes = {"MUNGE_SOCKET"}, ("SLURM_", "CUDA_", "NVIDIA_")
+    return inherited_by_any(environ, _named(environ), names=names, prefixes=prefixes)
+
+
+def _named(environ: Mapping[str, str]) -> list[str]:
+    return environ.get(VARIABLE, "").replace(",", " ").split()
 
 
 def check(env: Mapping[str, str | None], where: str) -> None:
@@ -35,23 +69,29 @@ def check(env: Mapping[str, str | None], where: str) -> None:
     for name, value in env.items():
         if name in OURS:
             raise PlanError(f"{where}.{name}: is set by the launcher", hint="launcher.gpus says which GPUs are used.")
-        if value and (_secret(name) or SECRET_VALUE.search(value)):
-            raise PlanError(f"{where}.{name}: a plan holds no secret", hint=f"Export {name}: servers inherit it.")
+        if value and (secret(name) or SECRET_VALUE.search(value)):
+            hint = f"Export {name}: servers get it." if name in NAMES else f"Export {name}, and name it in pass_env."
+            raise PlanError(f"{where}.{name}: a plan holds no secret", hint=hint)
+
+
+def check_names(names: Iterable[str], where: str) -> None:
+    """Raises PlanError, without a value, for what is no name of a variable, and for one that the launcher sets."""
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", name):
+            raise PlanError(f"{where}: {name.partition('=')[0]}: names only; set values with env, secrets never")
+        if name in OURS:
+            raise PlanError(f"{where}: {name}: is set by the launcher", hint="launcher.gpus says which GPUs are used.")
 
 
 def check_words(words: Iterable[str], where: str) -> None:
     """Raises PlanError, without the value, for a word of a command line that looks like a secret."""
     for word in words:
         name, _, value = word.rpartition("=")
-        if SECRET_VALUE.search(word) or (value and _secret(name.lstrip("-"))):
+        if SECRET_VALUE.search(word) or (value and secret(name.lstrip("-"))):
             raise PlanError(
                 f"{where}: {name or 'one of its words'}: a plan holds no secret",
-                hint="Export it as a variable, which servers inherit.",
+                hint="Export it as a variable, and name that in pass_env.",
             )
-
-
-def _secret(name: str) -> bool:
-    return bool(SECRET & set(re.split("[_-]", name.upper())))
 
 
 def over(environ: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:

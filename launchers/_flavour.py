@@ -32,7 +32,7 @@ async def adapted_to_machine(servers: Sequence[Server]) -> list[Server]:
     What --help told is remembered on disk, but for servers that run elsewhere, of whose files nothing is known here; a
     refusal rests on what it tells now.
     """
-    environ = _environment.over(_environment.scrubbed(os.environ), servers[0].env)
+    environ = _environment.over(_environment.inherited(os.environ, servers[0].pass_env), servers[0].env)
     keys = {server.probe: _known_flags.key(server.probe, environ, server.image) for server in servers}
     here = {server.probe for server in servers if server.here}
     known = {probe: flags for probe in here if (flags := _known_flags.remembered(keys[probe])) is not None}

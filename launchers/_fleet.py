@@ -97,7 +97,7 @@ async def fleet(
         try:
             async with AsyncExitStack() as stack:
                 for server in servers:
-                    env = _environment.over(_environment.scrubbed(environ), server.env)
+                    env = _environment.over(_environment.inherited(environ, server.pass_env), server.env)
                     process = await stack.enter_async_context(
                         server_process(
                             server.argv,
@@ -162,7 +162,7 @@ def _write(servers: Sequence[Server], log_dir: Path) -> None:
     log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = [shlex.join(server.line()) + " &" for server in servers]
     script = (
-        "#!/bin/sh\n# What was started. Variables of MPI and SLURM were removed besides.\n"
+        "#!/bin/sh\n# What was started, with those variables of the environment alone that servers need.\n"
         + "\n".join(lines)
         + "\nwait\n"
     )

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from launchers._environment import for_helpers
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
 
 SMI_S = 30.0
@@ -64,7 +65,7 @@ def memory_used() -> dict[Gpu, int | None] | None:
     """MiB in use by GPU (None: it does not tell); None where nvidia-smi cannot tell of any."""
     query = ["nvidia-smi", "--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits"]
     try:
-        out = subprocess.run(query, capture_output=True, text=True, check=True, timeout=SMI_S).stdout  # noqa: S603
+        out = subprocess.run(query, capture_output=True, text=True, check=True, timeout=SMI_S, env=for_helpers()).stdout  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
     used: dict[Gpu, int | None] = {}

@@ -73,6 +73,7 @@ def server(
     """
     extra = options["extra_args"]
     _environment.check(options["env"], "launcher.env")
+    _environment.check_names(options["pass_env"], "launcher.pass_env")
     _environment.check_words([*command, *extra], "launcher.command or launcher.extra_args")
     for word in extra:
         if (flag := word.partition("=")[0]) in flags:
@@ -87,5 +88,6 @@ def server(
         probe=(),
         place=where,
         env={**visible, **(env or {}), **options["env"]},
+        pass_env=tuple(options["pass_env"]),
         health=health,
     )

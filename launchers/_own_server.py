@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from launchers._process import ServerProcess, server_process, while_alive
+from serve_eval.inherited import inherited
 
 READY_S = 60.0
 """How long the server may take to start."""
@@ -27,7 +28,7 @@ async def own_server(
     listens there. Raises LaunchError when it does not start, and in place of the block when it ends by itself."""
     log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready_file.unlink(missing_ok=True)
-    async with server_process(command, log_file=log_file) as server:
+    async with server_process(command, log_file=log_file, env=inherited(os.environ)) as server:
 
         async def base_url() -> str | None:
             return ready_file.read_text() if ready_file.exists() else None

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from launchers._environment import for_helpers
 from launchers._slurm_steps import ASK_S
 from serve_eval.errors import LaunchError, PlanError
 
@@ -100,7 +101,13 @@ def _asked(*words: str) -> str:
     """What a command of SLURM prints. Raises LaunchError with what it says when it fails."""
     try:
         done = subprocess.run(  # noqa: S603
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S, check=False
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ASK_S,
+            check=False,
+            env=for_helpers(),
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(f"{words[0]} does not answer: {error}", hint="Does SLURM's controller run?") from error

@@ -11,23 +11,25 @@ import contextlib
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 
 ASK_S = 20.0
 """How long an answer of SLURM's controller may take."""
 POLL_S = 0.5
 
 
-def steps(job: str) -> dict[str, str]:
-    """The ids of the job's steps by their names; none when the job is over. Raises OSError and SubprocessError."""
+def steps(job: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The ids of the job's steps by their names; none when the job is over. `env` None: our environment, which is that
+    of the step's launch where this is a script. Raises OSError and SubprocessError."""
     words = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j"]
     done = subprocess.run(  # noqa: S603
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S, check=False
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S, check=False, env=env
     )
     pairs = (line.strip().partition(" ") for line in done.stdout.splitlines())
     return {name.strip(): number for number, _, name in pairs}
 
 
-def cancel(step: str, *options: str) -> None:
+def cancel(step: str, *options: str, env: Mapping[str, str] | None = None) -> None:
     """Raises OSError and SubprocessError."""
     subprocess.run(  # noqa: S603
         ["scancel", *options, step],  # noqa: S607
@@ -36,6 +38,7 @@ def cancel(step: str, *options: str) -> None:
         stderr=subprocess.DEVNULL,
         timeout=ASK_S,
         check=False,
+        env=env,
     )
 
 

@@ -47,7 +47,7 @@ class Place:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """One process to start. `name` also names its log. `probe` is a command that tells of its flags with --help, mostly
-    the beginning of `argv`. `env` is set on top of the scrubbed environment (None: removed).
+    the beginning of `argv`. `env` is set on top of what is inherited (None: removed), of which `pass_env` names more.
     `files` are written before.
 
     `here`: it uses ports and GPUs of this machine, which are then checked and locked. `at_end` is a command that ends
@@ -62,6 +62,7 @@ class Server:
     probe: tuple[str, ...]
     place: Place
     env: Mapping[str, str | None] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
     files: Mapping[Path, str] = field(default_factory=dict)
     here: bool = True
     at_end: tuple[str, ...] = ()

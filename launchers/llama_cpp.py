@@ -36,6 +36,7 @@ async def launch(
     prompt_logprobs: bool = False,
     gpus: list[int | str] | None = None,
     env: dict[str, str | None] = {},  # noqa: B006 - shown in lists of options, and never changed
+    pass_env: list[str] = [],  # noqa: B006
     extra_args: list[str] = [],  # noqa: B006
     host: str = "127.0.0.1",
     port: int | None = None,

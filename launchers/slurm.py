@@ -14,11 +14,13 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from launchers import _deployment, _gpus, _slurm, _slurm_container, _slurm_placement, _slurm_steps, _trtllm_command
 from launchers._deployment import Aggregated, Deployment, Disaggregated
+from launchers._environment import for_helpers
 from launchers._session import session
 from launchers._slurm import Steps
 from launchers._slurm_allocation import Allocation, around_us, running
@@ -190,14 +192,14 @@ async def _check_steps(job: str, tag: str, told: Callable[[str], None]) -> None:
     try:
         while left := {
             name: number
-            for name, number in (await asyncio.to_thread(_slurm_steps.steps, job)).items()
+            for name, number in (await asyncio.to_thread(_slurm_steps.steps, job, for_helpers())).items()
             if name.endswith(f"-{tag}")
         }:
             if time.monotonic() > deadline:
                 told(f"warning: steps are left: {', '.join(left)}; scancel {' '.join(left.values())} ends them")
                 return
             for number in left.values() if not cancelled else ():
-                await asyncio.to_thread(_slurm_steps.cancel, number)
+                await asyncio.to_thread(partial(_slurm_steps.cancel, number, env=for_helpers()))
             cancelled = True
             await asyncio.sleep(0.5)
     except (OSError, subprocess.SubprocessError) as error:

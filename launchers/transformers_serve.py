@@ -33,6 +33,7 @@ async def launch(
     threads: int | None = None,
     gpus: list[int | str] | None = None,
     env: dict[str, str | None] = {},  # noqa: B006 - shown in lists of options, and never changed
+    pass_env: list[str] = [],  # noqa: B006
     extra_args: list[str] = [],  # noqa: B006
     host: str = "127.0.0.1",
     port: int | None = None,

@@ -39,6 +39,7 @@ async def launch(
     config: str | dict[str, Any] | None = None,
     gpus: list[int | str] | None = None,
     env: dict[str, str | None] = {},  # noqa: B006 - shown in lists of options, and never changed
+    pass_env: list[str] = [],  # noqa: B006
     extra_args: list[str] = [],  # noqa: B006
     command: str | list[str] = "trtllm-serve",
     host: str = "127.0.0.1",
@@ -50,9 +51,10 @@ async def launch(
     """Starts the server, waits until it answers a completion, and yields its endpoint.
 
     `model` is what is loaded (None: the plan's model), `config` a YAML file of LlmArgs or its content. `gpus` are taken
-    from CUDA_VISIBLE_DEVICES or counted from 0 where none are named. `env` is set, or removed where null. `command` is
-    the executable, or what stands before `serve`. `port` None: a free one. `ready_timeout_s` bounds the loading,
-    `answer_timeout_s` the first completion, `stop_timeout_s` the time between SIGTERM and SIGKILL, all in seconds.
+    from CUDA_VISIBLE_DEVICES or counted from 0 where none are named. `env` is set, or removed where null; `pass_env`
+    names what is inherited besides. `command` is the executable, or what stands before `serve`. `port` None: a free
+    one. `ready_timeout_s` bounds the loading, `answer_timeout_s` the first completion, `stop_timeout_s` the time
+    between SIGTERM and SIGKILL, all in seconds.
 
     Raises PlanError for options that contradict each other, LaunchError when the server does not start or ends.
     """

@@ -44,6 +44,7 @@ async def launch(
     perf_metrics: bool = False,
     gpus: list[int | str] | None = None,
     env: dict[str, str | None] = {},  # noqa: B006
+    pass_env: list[str] = [],  # noqa: B006
     command: str | list[str] = "trtllm-serve",
     host: str = LOOPBACK,
     port: int | None = None,

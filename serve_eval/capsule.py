@@ -36,7 +36,7 @@ from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample
 from serve_eval.server_logs import between, log_files, read
 from serve_eval.smoke.curl import curl, escaped
 from serve_eval.smoke.row import Sent
-from serve_eval.trust import trusted
+from serve_eval.trust import to_read
 
 AROUND_S = 10.0
 """How long before and after the request the logs are told."""
@@ -98,7 +98,7 @@ def capsules(
     for a sample that the run does not have, or that is of a hold-out set unless `allow_holdout`; DatasetError when the
     data is not that of the run; RunFolderError for a folder that is there.
     """
-    plan = trusted(run_folder.saved_plan(run), include_path)
+    plan = to_read(run, include_path)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|", plan.connection.api_key_env):
         raise RunFolderError(f"{run}: api_key_env of its plan is no name of a variable")
     prints, sessions = run_folder.saved_fingerprints(run), run_folder.sessions(run)

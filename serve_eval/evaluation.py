@@ -83,7 +83,8 @@ async def evaluate(
 ) -> Report:
     """Runs a plan in a run folder, or goes on with what is there, and returns the report (also in report.json).
 
-    Secrets are taken from `environ` when the connection is opened and kept in memory only. `strict` makes an undecided
+    The plan is the caller's own, who answers for what it runs and reaches: it is signed as such in the folder. Secrets
+    are taken from `environ` when the connection is opened and kept in memory only. `strict` makes an undecided
     run fail. `moved` lets a run go on at another base URL. `launching` gives the endpoint when something is to be
     asked (None: `launch`, for this run alone). `told` gets a line now and then about what is waited for. `rerun` says
     what of an earlier session is asked again. `prepared` are the plan's tasks where they are prepared already, or fewer
@@ -105,7 +106,7 @@ async def evaluate(
     warnings: list[str] = []
     with (
         _broken_disk(out_dir),
-        run_folder.open_folder(out_dir, plan, fingerprints, moved=moved) as folder,
+        run_folder.open_folder(out_dir, plan, fingerprints, moved=moved, own=True) as folder,
         scoring_of(plan, prepared) as scoring,
         ExitStack() as stack,
     ):

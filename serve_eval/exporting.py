@@ -19,7 +19,7 @@ from serve_eval.lm_eval_layout import NO_FILTER, Logged, file_name, mean_stderr,
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.rescoring import scores_on_file
 from serve_eval.schema import HOLDOUT, MEAN, Message, Response, Sample, Score, Task, file_stem
-from serve_eval.trust import trusted
+from serve_eval.trust import to_read
 
 FOLDER = "lm-eval"
 """Where in a run folder the files go, unless said otherwise."""
@@ -42,7 +42,7 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
 
     Raises RunFolderError for a run without a report, DatasetError when the samples are not those of the run.
     """
-    saved, prints = trusted(run_folder.saved_plan(run), include_path), run_folder.saved_fingerprints(run)
+    saved, prints = to_read(run, include_path), run_folder.saved_fingerprints(run)
     report = _report(run)
     told = {task["result"]["task"]: task["result"] for task in report["tasks"]}
     prepared = prepare(replace(saved, no_reference=True))

@@ -21,6 +21,7 @@ from typing import Literal
 import msgspec
 
 from serve_eval.errors import LaunchError
+from serve_eval.ownership import state_folder
 from serve_eval.run_folder import pretty_json, write_private
 from serve_eval.schema import Endpoint
 
@@ -70,8 +71,7 @@ def began(pid: int) -> str | None:
 
 def registry(environ: Mapping[str, str] = os.environ) -> Path:
     """The folder of this user and machine, made when it is not there. Raises LaunchError for one that is not ours."""
-    state = environ.get("XDG_STATE_HOME") or "~/.local/state"
-    folder = Path(state).expanduser().absolute() / "serve-eval" / "servers" / socket.gethostname()
+    folder = state_folder(environ) / "servers" / socket.gethostname()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for place in (folder.parent, folder):

@@ -43,6 +43,8 @@ WAITING = ("ready_timeout_s", "answer_timeout_s", "stop_timeout_s")
 TEXT_BYTES = 1024 * 1024
 """A file that is longer is not read for the id."""
 ID_CHARS = 8
+PASSED = ("SERVE_EVAL_TRACEBACK", "SERVE_EVAL_PASS_ENV")
+"""Variables of ours that a holder gets: all others would be flags of another command."""
 POLL_S = 0.1
 TELL_S = 10.0
 
@@ -186,7 +188,8 @@ async def start(
 
 
 def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
-    """`serve-eval serve` as a process that has nothing of ours but the environment, and its log."""
+    """`serve-eval serve` as a process that has nothing of ours but the environment, and its log. The servers get of
+    that what they need."""
     import yaml
 
     (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -199,7 +202,7 @@ def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
     )
     file, log_file = folder / "plan.yaml", folder / "logs" / "holder.log"
     write_private(file, yaml.safe_dump(msgspec.to_builtins(to_file(bare)), sort_keys=False).encode())
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SERVE_EVAL_") or k == "SERVE_EVAL_TRACEBACK"}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SERVE_EVAL_") or k in PASSED}
     with os.fdopen(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
         holder = subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-m", "serve_eval", "serve", str(file), "--output-dir", str(folder)],

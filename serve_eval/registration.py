@@ -25,7 +25,7 @@ from serve_eval.proofs import Proofs, standing
 from serve_eval.reference_samples import SampleScores
 from serve_eval.schema import AccuracySpec, Plan
 from serve_eval.tally import Tally, take
-from serve_eval.trust import trusted
+from serve_eval.trust import to_read
 from serve_eval.work import scoring_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def register(
     alike, ReferenceFileError for a file that cannot be changed.
     """
     chosen = list(runs)[:wanted]
-    plans = [trusted(run_folder.saved_plan(run), include_path) for run in chosen]
+    plans = [to_read(run, include_path) for run in chosen]
     prints = [run_folder.saved_fingerprints(run) for run in chosen]
     _check_alike(chosen, plans, prints)
     prepared = prepare(replace(plans[0], allow_missing_reference=True))

@@ -48,7 +48,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scoring import ScoringProcesses
 from serve_eval.tally import Tally, take
-from serve_eval.trust import trusted
+from serve_eval.trust import to_read
 from serve_eval.work import recipe_of
 
 NOT_SCORED = "not scored"
@@ -145,7 +145,7 @@ def rescore(
     that decides what is asked, DatasetError when the samples are not those of the run, RunFolderError for a folder that
     cannot be read or for a `to` that is not new, SandboxError for programs that must not or cannot be run.
     """
-    saved = trusted(run_folder.saved_plan(run), include_path)
+    saved = to_read(run, include_path)
     prints = run_folder.saved_fingerprints(run)
     specs = _with_settings(saved, settings)
     prepared = prepare(replace(saved, allow_missing_reference=True))
@@ -383,7 +383,7 @@ def _write(run: Path, to: Path, plan: Plan, work: Sequence[_Work], report: Mappi
     """A run folder with the same answers and sessions, and a report where `run` has one."""
     prints = {one.task.name: fingerprint(one.task, one.prepared.dataset) for one in work}
     try:
-        with run_folder.open_folder(to, plan, prints) as folder:
+        with run_folder.open_folder(to, plan, prints, own=run_folder.plan_and_owner(run)[1]) as folder:
             kept = [
                 Path(place) / f"{file_stem(name)}.jsonl" for place in ("samples", FOLDER, JUDGED) for name in prints
             ]

@@ -1,6 +1,6 @@
 """A run's folder: locked while it is used, bound to one plan, private to the user.
 
-plan.json            the plan and the protocol fingerprint of each task
+plan.json            the plan and the protocol fingerprint of each task, signed by who made it (see ownership)
 environment.json     one entry per session: versions, endpoint, what it can do, limits, and at its end the load
 samples/<task>.jsonl what the endpoint said            scores/<task>.jsonl  what we made of it
 executions/<task>.jsonl what running its answers gave, for a task that runs them
@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from serve_eval import folders
+from serve_eval import folders, ownership
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.schema import Ability, Endpoint, Load, Plan, lives
@@ -49,8 +49,9 @@ code lie and what is allowed, not what is asked. The content of the data is held
 
 
 def private_file(path: Path) -> BinaryIO:
-    """A new, empty file that the user alone can read, opened for writing. Raises OSError."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+    """A new, empty file that the user alone can read, opened for writing: no link that a folder of somebody else has
+    there is followed. Raises OSError."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -79,18 +80,26 @@ def saved_plan(path: Path) -> Plan:
     return _stored(path)[0]
 
 
+def plan_and_owner(path: Path) -> tuple[Plan, bool]:
+    """The plan of a run folder, and whether this user saved it there. Raises RunFolderError when there is none."""
+    plan, _, own = _stored(path)
+    return plan, own
+
+
 def saved_fingerprints(path: Path) -> dict[str, dict[str, str]]:
     """The protocol fingerprint of each task of a run folder. Raises RunFolderError when there is none."""
     return _stored(path)[1]
 
 
-def _stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]]]:
-    """The plan and the fingerprints of a run folder; fields that a newer version added have their defaults."""
+def _stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]], bool]:
+    """The plan and the fingerprints of a run folder, and whether this user saved them; fields that a newer version
+    added have their defaults."""
     file = path / PLAN_FILE
     try:
         stored = msgspec.json.decode(file.read_bytes())
         plan = msgspec.convert(stored["plan"], Plan)
-        return plan, msgspec.convert(stored["fingerprints"], dict[str, dict[str, str]])
+        prints = msgspec.convert(stored["fingerprints"], dict[str, dict[str, str]])
+        return plan, prints, ownership.is_own(stored, path)
     except FileNotFoundError as error:
         raise RunFolderError(f"{path} holds no run: there is no {PLAN_FILE}") from error
     except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
@@ -107,8 +116,22 @@ def sessions(path: Path) -> list[dict[str, Any]]:
 
 
 def note_session(path: Path, session: dict[str, object]) -> None:
-    """Adds a session."""
-    write_private(path / ENVIRONMENT_FILE, pretty_json([*sessions(path), session]))
+    """Adds a session. Its endpoint is signed: later commands send prompts there."""
+    write_private(path / ENVIRONMENT_FILE, pretty_json([*sessions(path), _with_signature(session, path)]))
+
+
+def own_endpoint(path: Path) -> bool:
+    """Tell whether this user noted the endpoint of the last session there, or there was no session yet."""
+    noted = sessions(path)
+    return not noted or ownership.is_own(_of_endpoint(noted[-1]), path)
+
+
+def _with_signature(session: dict[str, Any], path: Path) -> dict[str, Any]:
+    return {**session, **ownership.signed(_of_endpoint(session), path)}
+
+
+def _of_endpoint(session: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: session[name] for name in ("endpoint", ownership.SIGNATURE) if name in session}
 
 
 def unsupported(path: Path) -> dict[str, Ability]:
@@ -120,7 +143,7 @@ def unsupported(path: Path) -> dict[str, Ability]:
 def note_endpoint(path: Path, endpoint: Endpoint) -> None:
     """Replaces the endpoint of the last session, of which more is known at its end."""
     noted = sessions(path)
-    noted[-1]["endpoint"] = endpoint
+    noted[-1] = _with_signature({**noted[-1], "endpoint": endpoint}, path)
     write_private(path / ENVIRONMENT_FILE, pretty_json(noted))
 
 
@@ -162,16 +185,17 @@ def note_looks(path: Path, tasks: Mapping[str, str]) -> None:
 
 @contextmanager
 def open_folder(
-    path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool = False
+    path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool = False, own: bool = False
 ) -> Iterator[Path]:
     """The folder, created or found again, locked until the end of the block (also when the process is killed).
 
-    A folder without any answer yet takes another plan; `moved` allows another base URL. Raises RunFolderError when
+    A folder without any answer yet takes another plan; `moved` allows another base URL. `own`: the plan is that of this
+    user, who gave it or said that it is trusted; it is saved with a signature. Raises RunFolderError when
     another process has it, when it belongs to another plan or other data (the differing field is named), or when it
     holds other files than a run's.
     """
     with held(path, PLAN_FILE):
-        _bind(path, plan, fingerprints, moved=moved)
+        _bind(path, plan, fingerprints, moved=moved, own=own)
         for name in ("samples", "scores", "logs"):
             (path / name).mkdir(mode=0o700, exist_ok=True)
         yield path
@@ -190,7 +214,7 @@ def held(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         ours = (LOCK_FILE, f"{sign}.partial")  # what a kill before the sign was written leaves behind
         foreign = not (path / sign).exists() and any(p.name not in ours for p in path.iterdir())
-        lock = None if foreign else os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = None if foreign else os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be used as a run folder: {error.strerror}") from error
     if lock is None:
@@ -211,10 +235,10 @@ def held(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
         os.close(lock)
 
 
-def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool) -> None:
+def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool, own: bool) -> None:
     asked = has_answers(path)
     if asked or (path / PLAN_FILE).exists():
-        old_plan, old_prints = _stored(path)
+        old_plan, old_prints, was_own = _stored(path)
         found, wanted = (
             msgspec.json.decode(msgspec.json.encode({"plan": p, "fingerprints": f}))
             for p, f in ((old_plan, old_prints), (plan, fingerprints))
@@ -236,10 +260,13 @@ def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]],
         elif not moved:
             later = replace(old_plan, tasks=plan.tasks, early_stop=plan.early_stop)
             later = replace(later, repeats=plan.repeats, repeats_of=plan.repeats_of)
-            if later == old_plan and fingerprints == old_prints:
+            if own and not was_own:  # nobody said so of the connection that is saved there
+                later = replace(later, connection=plan.connection)
+            if later == old_plan and fingerprints == old_prints and was_own >= own:
                 return
-            plan = later  # later commands go by it
-    write_private(path / PLAN_FILE, pretty_json({"schema_version": 1, "plan": plan, "fingerprints": fingerprints}))
+            plan, own = later, own or was_own  # later commands go by it
+    saved: dict[str, object] = {"schema_version": 1, "plan": plan, "fingerprints": fingerprints}
+    write_private(path / PLAN_FILE, pretty_json(ownership.signed(saved, path) if own else saved))
 
 
 def _drop_what_lives(*stored: dict[str, Any]) -> None:

@@ -1,14 +1,130 @@
-"""The plan of a folder that may be somebody else's: code that it names runs only when the user names it too."""
+"""The plan of a folder that may be somebody else's: what it would run or reach has to be said anew by the user.
+
+Folders of code are named anew each time, in one's own folders too: no signature tells what lies in them by now.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from serve_eval import folders, origins
+import msgspec
+
+from serve_eval import folders, origins, ownership, run_folder, served
 from serve_eval.errors import PlanError
+from serve_eval.reaching import CONNECTION, reached
 from serve_eval.schema import Plan
+
+SHOWN = 2000
+"""Characters of a value that a refusal shows; a longer one is to be read in the folder."""
+
+
+def to_read(run: Path, include_path: Sequence[str]) -> Plan:
+    """The plan of a run folder for a command that only reads it: as `trusted`, and without the hub, unless this user
+    allowed that. Raises RunFolderError for a folder without a plan, and PlanError as `trusted`."""
+    saved, own = run_folder.plan_and_owner(run)
+    plan = trusted(saved, include_path)
+    return replace(plan, allow_hub=plan.allow_hub and own)
+
+
+def to_follow(run: Path, settings: Mapping[str, Any], *, trust_plan: bool, endpoint: bool = False) -> Plan:
+    """The plan of a run folder for a command that starts or asks what it says: as `trusted` with the `include_path` of
+    the settings. With `endpoint` the one that the last session noted is asked.
+
+    Raises PlanError, which lists what the plan would run and reach, unless this user saved it there, the settings (as
+    `plan.resolve` takes them) have values of the user's own in their place, or `trust_plan` says that it is trusted.
+    """
+    saved, own = run_folder.plan_and_owner(run)
+    plan = trusted(saved, settings.get("include_path", ()))
+    if not trust_plan and not (own and (not endpoint or run_folder.own_endpoint(run))):
+        key = settings.get("api_key_env", plan.connection.api_key_env)
+        chosen = tuple(task for task in plan.tasks if task.name in settings.get("tasks", (task.name,)))
+        asked = replace(plan, tasks=chosen, connection=replace(plan.connection, api_key_env=key))
+        check(run, {"": asked}, _given(plan, settings), _noted(run) if endpoint else ())
+    return plan
+
+
+def _given(plan: Plan, settings: Mapping[str, Any]) -> set[str]:
+    """The fields of a plan that settings have values for, as `reached` names them."""
+    found = {f"connection.{name}" for name in CONNECTION if name in settings}
+    found |= {name for name in ("launcher", "allow_hub") if name in settings}
+    found |= {text.partition("=")[0] for text in settings.get("set", ())}
+    if "base_url" in settings:
+        found.add("launcher.base_url")
+    other = settings.get("launcher", "external" if "base_url" in settings else plan.launcher.name) != plan.launcher.name
+    return found | ({"launcher", *(f"launcher.{name}" for name in plan.launcher.options)} if other else set())
+
+
+def _links(folder: Path) -> list[tuple[str, str]]:
+    """The symbolic links below a folder with where they lead: what is written there would land elsewhere."""
+    found = []
+    for place, folders_below, files in os.walk(folder):
+        for name in (*folders_below, *files):
+            path = os.path.join(place, name)  # noqa: PTH118
+            if os.path.islink(path):  # noqa: PTH114
+                found.append((os.path.relpath(path, folder), os.path.realpath(path)))
+    return sorted(found)
+
+
+def _noted(run: Path) -> list[str]:
+    """The addresses that the folder itself names beside its plan."""
+    endpoint = run_folder.sessions(run)[-1:]
+    found = [one["endpoint"].get("base_url", "") for one in endpoint]
+    servers = [one["endpoint"].get("info", {}).get("servers") for one in endpoint]
+    found += [url for one in servers if isinstance(one, Mapping) for url in one.values()]
+    lines = [one for of_task in (served.read(run) or {}).values() for ones in of_task.values() for one in ones]
+    found += [url for one in lines for url in (one.context, one.generation)]
+    return sorted({str(url) for url in found if url})
+
+
+def check(folder: Path, plans: Mapping[str, Plan], given: Collection[str] = (), noted: Sequence[str] = ()) -> None:
+    """Raises PlanError where a plan of a folder of somebody else runs or reaches anything, but for the fields that are
+    `given` anew. Plans are there by what their lines begin with; `noted` are addresses that the folder has besides."""
+    lines = [
+        f"  {_plain(name + one.field)}: {_plain(one.does)} {shown(one.value)}"
+        for name, plan in plans.items()
+        for one in reached(plan)
+        if one.field not in given
+    ]
+    lines += [f"  environment.json: send prompts of the run to {shown(url)}" for url in noted]
+    lines += [f"  {_plain(name)}: write through this link to {shown(to)}" for name, to in _links(folder)]
+    if not lines:
+        return
+    key = "" if ownership.has_key() else f" No key can be kept in {_state()}: XDG_STATE_HOME names another folder."
+    raise PlanError(
+        f"the plan in {_plain(str(folder))} was not saved there by you: its signature is missing or not yours, as "
+        "after a copy or a change by hand. It would:\n" + "\n".join(dict.fromkeys(lines)),
+        hint="If you trust all of this: --trust-plan. Else give values of your own with flags, or a plan of your own."
+        + key,
+    )
+
+
+def _plain(text: str) -> str:
+    """Names of somebody else's in the same way, without quotes."""
+    return shown(text)[1:-1]
+
+
+def _state() -> str:
+    try:
+        return str(ownership.state_folder())
+    except RuntimeError:
+        return "the home, which nothing names"
+
+
+def flag_of(plans: Sequence[Plan], *, own: bool) -> str:
+    """The flag without which a saved plan does not go on: none for a folder that is this user's own."""
+    return "" if own or not any(map(reached, plans)) else " --trust-plan"
+
+
+def shown(value: object) -> str:
+    """A value of somebody else's on one line of ASCII: nothing in it acts on a terminal or reads as something else."""
+    text = json.dumps(msgspec.to_builtins(value), ensure_ascii=True)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters, to be read in the folder)"
 
 
 def trusted(saved: Plan, include_path: Sequence[str]) -> Plan:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from serve_eval import run_folder
+from serve_eval import ownership, run_folder
 from serve_eval.cli.suite import _suite
 from serve_eval.errors import RunFolderError, SandboxError
 from serve_eval.evaluation import evaluate, judge_again
@@ -212,7 +212,8 @@ def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_
     )
     suite = _suite(tmp_path / "suite.yaml", None, allow_code_execution=False)
     assert [run.plan.allow_code_execution for run in suite.runs] == [True, True]
-    (tmp_path / "suite.json").write_bytes(run_folder.pretty_json({"schema_version": 1, "suite": suite}))
+    saved = ownership.signed({"schema_version": 1, "suite": suite}, tmp_path)
+    (tmp_path / "suite.json").write_bytes(run_folder.pretty_json(saved))
     for allowed in (False, True):
         resumed = _suite(None, tmp_path, allow_code_execution=allowed)
         assert [run.plan.allow_code_execution for run in resumed.runs] == [allowed, allowed]

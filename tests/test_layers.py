@@ -11,7 +11,19 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: list[tuple[str, ...]] = [
     ("errors", "pace"),
-    ("schema", "stats", "folders", "origins", "yaml_file", "address", "fingerprint", "prompt_hash", "order", "traffic"),
+    (
+        "schema",
+        "stats",
+        "folders",
+        "origins",
+        "yaml_file",
+        "address",
+        "fingerprint",
+        "prompt_hash",
+        "order",
+        "traffic",
+        "inherited",
+    ),
     (
         "concurrency",
         "masking",
@@ -27,6 +39,7 @@ LAYERS: list[tuple[str, ...]] = [
         "apart_process",
         "chat_template",
         "lm_eval_layout",
+        "ownership",
     ),
     (
         "client",
@@ -52,7 +65,6 @@ LAYERS: list[tuple[str, ...]] = [
         "history",
         "charting",
         "plan",
-        "trust",
         "protocol",
         "validity",
         "report",
@@ -66,6 +78,8 @@ LAYERS: list[tuple[str, ...]] = [
     ("choices", "executions", "judgements", "proofs", "scoring", "tally", "alarm", "runner", "tasks", "verdicts"),
     (
         "preparation",
+        "reaching",
+        "trust",
         "early",
         "rerunning",
         "probe",
@@ -160,7 +174,8 @@ def test_alternatives_do_not_import_each_other() -> None:
 
 
 def test_launchers_see_only_nouns_and_errors() -> None:
-    allowed = {f"serve_eval.{name}" for name in ("schema", "errors", "prompt_hash", "chat_template")}
+    names = ("schema", "errors", "prompt_hash", "chat_template", "inherited")
+    allowed = {f"serve_eval.{name}" for name in names}
     for name, file in _modules():
         if name.startswith("launchers"):
             for imported in _imports(file):

@@ -1,4 +1,4 @@
-"""An alarm on its way: to a command, and to a webhook. Neither can stop the watch, or hear a key."""
+"""An alarm on its way: to a command, and to a webhook. Neither can stop the watch, or hear a key that is not theirs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -14,6 +14,7 @@ import msgspec
 
 from serve_eval.connection import expanded
 from serve_eval.errors import PlanError
+from serve_eval.inherited import inherited
 from serve_eval.schema import Connection
 
 COMMAND_S, WEBHOOK_S = 60.0, 10.0
@@ -24,14 +25,19 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Where alarms go. `webhook` may hold `${VARIABLE}`, which is filled in when it is called."""
+    """Where alarms go. `webhook` may hold `${VARIABLE}`, which is filled in when it is called; `pass_env` names what
+    the command gets of the environment beside what any program needs."""
 
     command: tuple[str, ...] = ()
+    pass_env: tuple[str, ...] = ()
     webhook: str | None = None
 
 
-def delivery(command: str | None, webhook: str | None, environ: Mapping[str, str]) -> Delivery:
-    """Raises PlanError for a command that is none or cannot be split, and a webhook that is no address."""
+def delivery(
+    command: str | None, webhook: str | None, environ: Mapping[str, str], pass_env: Sequence[str] = ()
+) -> Delivery:
+    """Raises PlanError for a command that is none or cannot be split, a webhook that is no address, and the name of a
+    variable that the environment does not have."""
     try:
         words = tuple(shlex.split(command or ""))
     except ValueError as error:
@@ -40,7 +46,11 @@ def delivery(command: str | None, webhook: str | None, environ: Mapping[str, str
         raise PlanError("--on-alarm-command: there is no command in it")
     if webhook is not None and not _is_address(expanded(webhook, environ, "--webhook")):
         raise PlanError("--webhook: expected http://... or https://...")
-    return Delivery(command=words, webhook=webhook)
+    if pass_env and command is None:
+        raise PlanError("--alarm-env is for --on-alarm-command: give one")
+    if missing := [name for name in pass_env if name not in environ]:
+        raise PlanError(f"--alarm-env: the environment has no {', '.join(missing)}")
+    return Delivery(command=words, webhook=webhook, pass_env=tuple(pass_env))
 
 
 def _is_address(url: str) -> bool:
@@ -62,7 +72,7 @@ async def deliver(
     body = msgspec.json.encode(alarm)
     ways = {}
     if to.command:
-        ways["command"] = _run(to.command, body, _without_keys(environ, connection))
+        ways["command"] = _run(to.command, body, _for_command(environ, connection, to.pass_env))
     if to.webhook is not None:
         ways["webhook"] = _post(expanded(to.webhook, environ, "--webhook"), body)
     results = await asyncio.gather(*ways.values())
@@ -72,11 +82,12 @@ async def deliver(
     return {way: not problem for way, problem in zip(ways, results, strict=True)}
 
 
-def _without_keys(environ: Mapping[str, str], connection: Connection) -> dict[str, str]:
-    """The environment without what the endpoint is reached with."""
+def _for_command(environ: Mapping[str, str], connection: Connection, named: Sequence[str]) -> dict[str, str]:
+    """What a command gets of the environment: what any program needs, without what the endpoint is reached with, and
+    what is named for it."""
     texts = [*connection.headers.values(), connection.proxy or ""]
     hidden = {"OPENAI_API_KEY", connection.api_key_env, *(name for text in texts for name in _VARIABLE.findall(text))}
-    return {name: value for name, value in environ.items() if name not in hidden}
+    return {name: value for name, value in inherited(environ, named).items() if name in named or name not in hidden}
 
 
 async def _run(command: tuple[str, ...], body: bytes, environ: Mapping[str, str]) -> str:

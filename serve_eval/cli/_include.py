@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from serve_eval.schema import Plan
 
 HELP = "Folder with tasks, scorers, launchers, verdicts of your own; its code runs. Repeatable."
+TRUST_HELP = "Follow the plan of a folder that is not your own: run what it runs, send keys where it sends them."
+TrustPlan = Annotated[bool, typer.Option("--trust-plan", help=TRUST_HELP)]
 IncludePath = Annotated[list[str] | None, typer.Option("--include-path", metavar="DIR", help=HELP)]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from serve_eval.cli._include import IncludePath, folders_of
+from serve_eval.cli._include import IncludePath, TrustPlan, folders_of
 
 
 def attribute(
@@ -25,6 +25,7 @@ def attribute(
     seed: Annotated[int | None, typer.Option("--seed", help="Of the choice (default: that of the run).")] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", help="Prompts asked at a time.")] = 4,
     include_path: IncludePath = None,
+    trust_plan: TrustPlan = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show whom it asks, and the cost; send nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print attribution.json.")] = False,
 ) -> None:
@@ -43,14 +44,14 @@ def attribute(
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import PlanError
     from serve_eval.report.exit_code import INTERRUPTED
-    from serve_eval.run_folder import saved_plan
-    from serve_eval.trust import trusted
+    from serve_eval.trust import to_follow
 
     if samples < 1 or concurrency < 1:
         raise PlanError("--samples and --concurrency must be 1 or more")
     from serve_eval import attributing
 
-    plan = trusted(saved_plan(run), folders_of(include_path))
+    settings = {"include_path": folders_of(include_path)}
+    plan = to_follow(run, settings, trust_plan=trust_plan, endpoint=True)
     given = [attributing.worker(text) for text in worker or ()]
     try:
         asking = run_async(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serve_eval.cli._include import IncludePath, folders_of
+from serve_eval.cli._include import IncludePath, TrustPlan, folders_of
 from serve_eval.cli.run import _headers, _lines, _with_margin, names_of
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def compare(
         bool, typer.Option("--allow-code-execution", help="Run code that the models write, shut off.")
     ] = False,
     include_path: IncludePath = None,
+    trust_plan: TrustPlan = False,
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", help="Requests in flight at each endpoint (default 64).")
     ] = None,
@@ -148,7 +149,7 @@ def compare(
         raise PlanError("--tokenizer is for --invariants", hint="For both sides: --set TASK.tokenizer=DIR.")
     if chunk_tokens is not None:
         raise PlanError("--chunk-tokens is for --invariants")
-    sides, rule = _sides(a, b, settings_given, model_b)
+    sides, rule = _sides(a, b, settings_given, model_b, trust_plan=trust_plan)
     rules = Rules(
         rule=rule,
         again=SELF if again is None else again,
@@ -161,13 +162,20 @@ def compare(
     )
 
 
-def _sides(a: str, b: str, settings: dict[str, Any], model_b: str | None) -> tuple[tuple[Side, Side], Any]:
-    """Both sides and the rule. An endpoint is asked what the other side asks, where that is a plan or a run."""
+def _sides(
+    a: str, b: str, settings: dict[str, Any], model_b: str | None, *, trust_plan: bool
+) -> tuple[tuple[Side, Side], Any]:
+    """Both sides and the rule. An endpoint is asked what the other side asks, where that is a plan or a run; of a run
+    of somebody else, what else that would reach has to be trusted."""
     from serve_eval.comparison import Side
     from serve_eval.plan import to_file
+    from serve_eval.trust import to_follow
 
     own = {"A": settings, "B": settings if model_b is None else {**settings, "model": model_b}}
     texts = {"A": a, "B": b}
+    for name, text in texts.items():
+        if _is_endpoint(text) and Path(run := texts["A" if name == "B" else "B"]).is_dir():
+            to_follow(Path(run), {**own[name], "base_url": text}, trust_plan=trust_plan)
     found = {name: _resolved(text, own[name]) for name, text in texts.items() if not _is_endpoint(text)}
     documents = {name: to_file(resolved.plan) for name, (resolved, _) in found.items()}
     for name, text in texts.items():
@@ -202,13 +210,12 @@ def _resolved(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | Non
     """The plan of a file or of a run folder, with that folder."""
     from serve_eval.errors import PlanError
     from serve_eval.plan import to_file
-    from serve_eval.run_folder import saved_plan
-    from serve_eval.trust import trusted
+    from serve_eval.trust import to_read
     from serve_eval.yaml_file import read
 
     path = Path(text)
     if path.is_dir():
-        saved = to_file(trusted(saved_plan(path), settings.get("include_path", ())))
+        saved = to_file(to_read(path, settings.get("include_path", ())))
         saved = {key: value for key, value in saved.items() if key not in ("verdict", "early_stop")}
         judged = [one for one in settings.get("set", ()) if one.startswith("verdict.")]
         kept: dict[str, Any] = {name: settings[name] for name in ("verdict", "include_path") if name in settings}

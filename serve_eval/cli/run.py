@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serve_eval.cli._include import HELP, folders_of, permissions
+from serve_eval.cli._include import HELP, TRUST_HELP, folders_of, permissions
 
 if TYPE_CHECKING:
     from serve_eval.endpoint import Launching
@@ -80,6 +80,7 @@ def run(
         list[str] | None,
         typer.Option("--include-path", metavar="DIR", help=HELP, rich_help_panel=_FREE),
     ] = None,
+    trust_plan: Annotated[bool, typer.Option("--trust-plan", help=TRUST_HELP, rich_help_panel=_FREE)] = False,
     limit: Annotated[int | None, _flag("--limit", "A seeded random subset of N samples per task.", _FREE)] = None,
     repeats: Annotated[
         int | None,
@@ -343,7 +344,8 @@ def run(
     levelled = _by_level(ctx, settings_given, resuming=resume is not None)
     if chosen := _choices(ctx, choices, resuming=resume is not None):
         levelled["choices"] = chosen
-    resolved = _resolve(plan, resume, levelled)
+    follow = not (dry_run or dump_prompts is not None)
+    resolved = _resolve(plan, resume, levelled, follow=follow, trust_plan=trust_plan)
     what = rerun_of(rerun, run_all=run_all)
     if resolved.notes:
         from serve_eval.cli._streams import say
@@ -461,7 +463,8 @@ def execute(
     from serve_eval.report.exit_code import INFRASTRUCTURE, INTERRUPTED
     from serve_eval.report.page import write_page
     from serve_eval.report.terminal import render
-    from serve_eval.run_folder import PLAN_FILE, REPORT_FILE
+    from serve_eval.run_folder import PLAN_FILE, REPORT_FILE, plan_and_owner
+    from serve_eval.trust import flag_of
 
     base_url = plan.launcher.options.get("base_url")
     where = f"endpoint {base_url}" if base_url else f"launcher {plan.launcher.name}"
@@ -478,8 +481,8 @@ def execute(
     except (Interrupted, ServeEvalError) as ending:
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
         if stopped and (out_dir / PLAN_FILE).exists():
-            again = f"serve-eval run --resume {shlex.quote(str(out_dir))}"
-            say(f"Answers so far are kept; go on with: {again}{permissions([plan])}")
+            again = f"serve-eval run --resume {shlex.quote(str(out_dir))}{permissions([plan])}"
+            say(f"Answers so far are kept; go on with: {again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}")
         elif isinstance(ending, Interrupted):
             say("Interrupted; nothing is kept")
         if isinstance(ending, ServeEvalError):
@@ -493,19 +496,24 @@ def execute(
     return report.exit_code
 
 
-def _resolve(plan: Path | None, resume: Path | None, settings: dict[str, Any]) -> Resolved:
+def _resolve(
+    plan: Path | None, resume: Path | None, settings: dict[str, Any], *, follow: bool, trust_plan: bool
+) -> Resolved:
+    """The plan of a file, a folder or flags alone. That of a folder is looked at alone unless it is to be followed."""
     from dataclasses import replace
 
     from serve_eval.errors import PlanError
     from serve_eval.plan import resolve, to_file
-    from serve_eval.run_folder import saved_plan
-    from serve_eval.trust import trusted
+    from serve_eval.trust import to_follow, to_read
     from serve_eval.yaml_file import read
 
     if resume is not None and (plan is not None or "output_dir" in settings):
         raise PlanError("--resume takes the plan and the folder of the run: give neither a plan file nor -o with it")
+    if resume is None and trust_plan:
+        raise PlanError("--trust-plan is for --resume: a plan that is given is your own")
     if resume is not None:
-        saved = trusted(saved_plan(resume), settings.get("include_path", ()))
+        included = settings.get("include_path", ())
+        saved = to_follow(resume, settings, trust_plan=trust_plan) if follow else to_read(resume, included)
         replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
         inherited = {name: value for name, value in os.environ.items() if name not in replaced}
         resolved = resolve(to_file(saved), settings, inherited)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from serve_eval.cli._include import IncludePath, folders_of, permissions
+from serve_eval.cli._include import IncludePath, TrustPlan, folders_of, permissions
 from serve_eval.cli.run import rerun_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def suite(
         bool, typer.Option("--allow-code-execution", help="Run code that models write, shut off, in every run.")
     ] = False,
     include_path: IncludePath = None,
+    trust_plan: TrustPlan = False,
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Use servers that are held already, where they are the same.")
     ] = False,
@@ -57,7 +58,14 @@ def suite(
         raise PlanError("give a suite file, or --resume with the folder of a suite")
     if resume is not None and output_dir is not None:
         raise PlanError("--resume takes the folder of the suite: give no -o with it")
-    known = _suite(file, resume, allow_code_execution=allow_code_execution, include_path=folders_of(include_path))
+    known = _suite(
+        file,
+        resume,
+        allow_code_execution=allow_code_execution,
+        include_path=folders_of(include_path),
+        follow=not dry_run,
+        trust_plan=trust_plan,
+    )
     if dry_run:
         from serve_eval.cli._suite_dry_run import show
 
@@ -68,32 +76,42 @@ def suite(
 
 
 def _suite(
-    file: Path | None, resume: Path | None, *, allow_code_execution: bool, include_path: Sequence[str] = ()
+    file: Path | None,
+    resume: Path | None,
+    *,
+    allow_code_execution: bool,
+    include_path: Sequence[str] = (),
+    follow: bool = True,
+    trust_plan: bool = False,
 ) -> Suite:
     """The suite of a file or a folder. A folder may come from somebody else: what it allowed, and the folders of code
-    that it names, have to be said anew."""
+    that it names, have to be said anew, and where it is to be followed, that what it runs and reaches is trusted."""
     from dataclasses import replace
 
     from serve_eval import origins
     from serve_eval.suite.file import read
-    from serve_eval.suite.folder import saved_suite
-    from serve_eval.trust import trusted
+    from serve_eval.suite.folder import suite_and_owner
+    from serve_eval.trust import check, trusted
 
     origins.include(include_path)
     if resume is not None:
-        suite = saved_suite(resume)
+        suite, own = suite_and_owner(resume)
     else:
         assert file is not None
-        suite = read(file, os.environ)
+        suite, own = read(file, os.environ), True
     in_file = resume is None
 
     def allowed(run: SuiteRun) -> SuiteRun:
         allow = allow_code_execution or (in_file and run.plan.allow_code_execution)
         plan = run.plan if in_file else trusted(run.plan, ())
         found = tuple(dict.fromkeys((*include_path, *plan.include_path)))
-        return replace(run, plan=replace(plan, allow_code_execution=allow, include_path=found))
+        hub = plan.allow_hub and (own or follow)
+        return replace(run, plan=replace(plan, allow_code_execution=allow, include_path=found, allow_hub=hub))
 
-    return replace(suite, runs=tuple(map(allowed, suite.runs)))
+    suite = replace(suite, runs=tuple(map(allowed, suite.runs)))
+    if resume is not None and follow and not (own or trust_plan):
+        check(resume, {f"{run.name}: ": run.plan for run in suite.runs})
+    return suite
 
 
 def execute(
@@ -116,10 +134,16 @@ def execute(
     from serve_eval.report.exit_code import INTERRUPTED
     from serve_eval.report.suite_table import render
     from serve_eval.suite.execution import evaluate_suite
-    from serve_eval.suite.folder import SUITE_FILE, SUITE_REPORT_FILE
+    from serve_eval.suite.folder import SUITE_FILE, SUITE_REPORT_FILE, suite_and_owner
+    from serve_eval.trust import flag_of
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
-    again = f"serve-eval suite --resume {shlex.quote(str(out_dir))}{permissions([run.plan for run in known.runs])}"
+    plans = [run.plan for run in known.runs]
+
+    def again() -> str:
+        flags = permissions(plans) + flag_of(plans, own=suite_and_owner(out_dir)[1])
+        return f"serve-eval suite --resume {shlex.quote(str(out_dir))}{flags}"
+
     launching = partial(attached, reuse=True, keep=False, told=say) if reuse else None
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
@@ -128,10 +152,10 @@ def execute(
         )
     except Interrupted:
         kept = (out_dir / SUITE_FILE).exists()
-        say(f"Answers so far are kept; go on with: {again}" if kept else "Interrupted; nothing is kept")
+        say(f"Answers so far are kept; go on with: {again()}" if kept else "Interrupted; nothing is kept")
         return INTERRUPTED
     if any(run.error is not None for run in report.runs):
-        say(f"Runs that ended early can be tried again: {again}")
+        say(f"Runs that ended early can be tried again: {again()}")
     if as_json:
         emit((out_dir / SUITE_REPORT_FILE).read_text(encoding="utf-8"))
     else:

@@ -35,10 +35,10 @@ def verdict(
     from serve_eval.evaluation import judge_again
     from serve_eval.plan import resolve, to_file
     from serve_eval.report.terminal import render
-    from serve_eval.run_folder import pretty_json, saved_plan
-    from serve_eval.trust import trusted
+    from serve_eval.run_folder import pretty_json
+    from serve_eval.trust import to_read
 
-    plan = trusted(saved_plan(run), folders_of(include_path))
+    plan = to_read(run, folders_of(include_path))
     saved, was = to_file(plan), plan.verdict.name
     given = {
         "verdict": rule,

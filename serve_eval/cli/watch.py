@@ -87,6 +87,14 @@ def watch(
         str | None,
         typer.Option(metavar="'CMD'", help="Run this with the alarm as JSON on its input.", rich_help_panel=_ALARM),
     ] = None,
+    alarm_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A variable that the command gets, such as its own key. Repeatable.",
+            rich_help_panel=_ALARM,
+        ),
+    ] = None,
     webhook: Annotated[
         str | None,
         typer.Option(
@@ -176,6 +184,7 @@ def watch(
         on_alarm=on_alarm,
         command=on_alarm_command,
         webhook=(os.environ.get("SERVE_EVAL_WEBHOOK") or None) if webhook is None else webhook,
+        alarm_env=names_of(alarm_env) or (),
         rounds=rounds,
         timeout=timeout,
     )
@@ -253,7 +262,7 @@ def _job(plan: Plan, *, every: str, tokens: int | None, prompts: int | None, **m
         timeout_s=more["timeout"],
         seed=more["seed"],
         ends=more["on_alarm"] == "exit",
-        delivery=delivery(more["command"], more["webhook"], os.environ),
+        delivery=delivery(more["command"], more["webhook"], os.environ, more["alarm_env"]),
     )
 
 

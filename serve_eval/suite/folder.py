@@ -1,6 +1,6 @@
 """A suite's folder: locked while it is used, bound to one suite.
 
-suite.json            the runs with their plans, and the waivers
+suite.json            the runs with their plans, and the waivers, signed by who made it (see ownership)
 runs/<name>/          an ordinary run folder each
 servers/<number>/     logs of the servers that several runs shared
 suite_report.json     the report, once every run was tried
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import run_folder
+from serve_eval import ownership, run_folder
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.preparation import prepare
 from serve_eval.rerunning import Rerun
@@ -31,14 +31,16 @@ SCHEMA_VERSION = 1
 def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
     """The folder, created or found again, locked until the end of the block.
 
-    Names, waivers and attributes may differ from the last time: they change nothing that is asked. Raises
-    RunFolderError when another process has the folder, or when it holds other files or other runs (it says which).
+    The suite is that of this user, who gave it or said that it is trusted: it is saved with a signature. Names, waivers
+    and attributes may differ from the last time: they change nothing that is asked. Raises RunFolderError when another
+    process has the folder, or when it holds other files or other runs (it says which).
     """
     with run_folder.held(path, SUITE_FILE, "suite"):
         if (path / SUITE_FILE).exists():
             _check_same(path, saved_suite(path), suite)
         (path / SUITE_REPORT_FILE).unlink(missing_ok=True)  # it tells of an earlier state
-        write_private(path / SUITE_FILE, pretty_json({"schema_version": SCHEMA_VERSION, "suite": suite}))
+        content = ownership.signed({"schema_version": SCHEMA_VERSION, "suite": suite}, path)
+        write_private(path / SUITE_FILE, pretty_json(content))
         try:
             for folder in (RUNS, SERVERS):
                 (path / folder).mkdir(mode=0o700, exist_ok=True)
@@ -49,9 +51,15 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
 
 def saved_suite(path: Path) -> Suite:
     """The suite of a folder. Raises RunFolderError when there is none."""
+    return suite_and_owner(path)[0]
+
+
+def suite_and_owner(path: Path) -> tuple[Suite, bool]:
+    """The suite of a folder, and whether this user saved it there. Raises RunFolderError when there is none."""
     file = path / SUITE_FILE
     try:
-        return msgspec.convert(msgspec.json.decode(file.read_bytes())["suite"], Suite)
+        stored = msgspec.json.decode(file.read_bytes())
+        return msgspec.convert(stored["suite"], Suite), ownership.is_own(stored, path)
     except FileNotFoundError as error:
         raise RunFolderError(f"{path} holds no suite: there is no {SUITE_FILE}") from error
     except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping
 
@@ -27,10 +28,17 @@ def _deliver(to: Delivery, environ: Mapping[str, str] | None = None) -> tuple[di
 
 def test_a_command_hears_no_secret_of_the_endpoint_and_no_shell_reads_it() -> None:
     secret = {"MY_KEY": "a", "OPENAI_API_KEY": "b", "TEAM_TOKEN": "c", "USER_OF": "d"}
-    wanted = "import os, sys; sys.exit(os.environ != dict(os.environ, PAGER='1') or bool({'MY_KEY', 'OPENAI_API_KEY', "
-    script = wanted + "'TEAM_TOKEN', 'USER_OF'} & set(os.environ)) or sys.argv[1] != '$PAGER;')"
-    to = delivery(f'{sys.executable} -c "{script}" $PAGER;', None, {})
-    assert _deliver(to, {**secret, "PAGER": "1"}) == ({"command": True}, [])
+    script = "import os, sys; sys.exit(set(os.environ) - {'LC_CTYPE'} != {'PATH', 'PAGER'} or sys.argv[1] != '$PAGER;')"
+    around = {**secret, "PAGER": "1", "SECRET_XYZ": "e", "PATH": os.environ["PATH"]}
+    to = delivery(f'{sys.executable} -c "{script}" $PAGER;', None, around, ["PAGER"])
+    assert _deliver(to, around) == ({"command": True}, [])
+
+
+def test_a_variable_for_the_command_has_to_be_there() -> None:
+    with pytest.raises(PlanError, match="--alarm-env: the environment has no PAGER_KEY"):
+        delivery("mail me", None, {}, ["PAGER_KEY"])
+    with pytest.raises(PlanError, match="--alarm-env is for --on-alarm-command"):
+        delivery(None, None, {"PAGER_KEY": "k"}, ["PAGER_KEY"])
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from serve_eval.schema import LaunchContext
 from tests.standin.process import environment
 
 ROOT = Path(__file__).resolve().parents[2]
-MARK = "SERVE_EVAL_TEST_RUN"
-"""A variable that the tool and all that it starts have."""
+MARK = "STANDIN_TEST_RUN"
+"""A variable that the tool and all that it starts have: the stand-in gets those of its name."""
 LEFT_S = 20.0
 GENERATION = {"when": {"gpus": "1"}}
 

@@ -170,14 +170,15 @@ def test_what_slurm_writes_into_a_log_is_understood(log: str, told: str) -> None
 # -------------------------------------------------------------------------------------------------- the allocation
 
 STANDINS = {
-    "squeue": 'if [[ $* == *--steps* ]]; then cat "$STANDINS/steps"; else echo "${STATE:-RUNNING} gpu[1-2]"; fi',
-    "scontrol": 'echo "${HOSTS:-gpu1 gpu2}" | tr " " "\\n"',
+    "squeue": """if [[ $* == *--steps* ]]; then cat "$STANDIN_AT/steps"
+else echo "${STANDIN_JOB:-RUNNING} gpu[1-2]"; fi""",
+    "scontrol": 'echo "${STANDIN_HOSTS:-gpu1 gpu2}" | tr " " "\\n"',
     "sinfo": "printf 'gpu:h200:4(S:0-1)\\ngpu:6,nic:2\\n'",
-    "scancel": """cd "$STANDINS"; echo "$*" >> cancelled
+    "scancel": """cd "$STANDIN_AT"; echo "$*" >> cancelled
 if [[ $1 == --signal=TERM && -e pid ]]; then kill "$(cat pid)"; sed -i "/^$2 /d" steps; fi
 if [[ $1 != --signal=TERM ]]; then sed -i "/^$1 /d" steps; fi""",
     "srun": """while [[ $1 == --* ]]; do case $1 in --job-name=*) name=${1#*=};; esac; shift; done
-if [[ $name != help-* && $name != end-* ]]; then echo "7.0 $name" > "$STANDINS/steps"; echo $$ > "$STANDINS/pid"; fi
+if [[ $name != help-* && $name != end-* ]]; then echo "7.0 $name" > "$STANDIN_AT/steps"; echo $$ > "$STANDIN_AT/pid"; fi
 exec "$@"
 """,
 }
@@ -191,7 +192,8 @@ def commands_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("STANDINS", str(tmp_path))
+    monkeypatch.setenv("STANDIN_AT", str(tmp_path))
+    monkeypatch.setenv("SERVE_EVAL_PASS_ENV", "STANDIN_*")
     return tmp_path
 
 
@@ -220,7 +222,7 @@ def test_an_allocation_that_cannot_be_used_is_refused(commands_of_slurm: Path, m
         running(["gpu3"], None, INSIDE)
     with pytest.raises(LaunchError, match="GPU 4,5 of its node, and not all from 0"):
         running(None, None, {**INSIDE, "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "4,5"})
-    monkeypatch.setenv("STATE", "PENDING")
+    monkeypatch.setenv("STANDIN_JOB", "PENDING")
     with pytest.raises(LaunchError, match="job 7 is pending"):
         running(None, None, INSIDE)
     monkeypatch.setenv("PATH", "/nowhere")
@@ -247,13 +249,16 @@ def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
 ) -> None:
     standin()
     monkeypatch.setenv("PATH", f"{commands_of_slurm}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("HOSTS", "127.0.0.1")
+    monkeypatch.setenv("STANDIN_HOSTS", "127.0.0.1")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_PROCID", "3")
+    monkeypatch.setenv("OPENAI_API_KEY", "not-to-be-seen")
 
     async def story() -> Endpoint:
         options = checked(wrapper="", mpi="none")
         async with slurm.launch(context, **options) as endpoint:
+            step = (commands_of_slurm / "pid").read_text().strip()
+            assert "not-to-be-seen" not in Path(f"/proc/{step}/environ").read_text()
             async with httpx.AsyncClient(trust_env=False) as client:
                 assert (await client.get(endpoint.base_url.removesuffix("/v1") + "/health")).status_code == 200
             with (commands_of_slurm / "steps").open("a") as steps:
@@ -272,7 +277,7 @@ def test_a_container_within_a_step_serves_and_is_gone_afterwards(
     context: LaunchContext, engine: Engine, commands_of_slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{commands_of_slurm}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("HOSTS", "127.0.0.1")
+    monkeypatch.setenv("STANDIN_HOSTS", "127.0.0.1")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
     async def story() -> list[str]:
@@ -339,7 +344,7 @@ def test_two_launches_do_not_share_the_nodes_of_a_job(
 
 def test_srun_finds_its_configuration_and_nothing_of_the_job_around_it() -> None:
     around = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "PMIX_RANK": "0", "HOME": "/"}
-    assert _environment.scrubbed(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
+    assert _environment.inherited(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
 
 
 # ---------------------------------------------------------------------------------------------- the end of a step

@@ -138,6 +138,7 @@ def site(slurm: dict[str, str], tmp_path: Path, data_root: Path) -> Site:
         "SLURM_CONF": slurm["SLURM_CONF"],
         "DATA_ROOT": str(data_root),
         "SITE": str(tmp_path),
+        "SERVE_EVAL_PASS_ENV": "STANDIN_*, SITE",
     }
     environ["PATH"] = f"{BIN}{os.pathsep}{environ['PATH']}"
     return Site(tmp_path, environ)

@@ -33,10 +33,10 @@ def environment(
     load_s: float = 0.0,
     **more: str,
 ) -> dict[str, str]:
-    """Our environment with the stand-in as `trtllm-serve`."""
+    """Our environment with the stand-in as `trtllm-serve`, which gets what is meant for it."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("STANDIN_")}
     env |= {"PATH": f"{FOLDER}{os.pathsep}{env.get('PATH', '')}", "STANDIN_PYTHON": sys.executable}
-    env |= {"STANDIN_FLAVOUR": flavour, "STANDIN_LOAD_S": str(load_s)}
+    env |= {"SERVE_EVAL_PASS_ENV": "STANDIN_*", "STANDIN_FLAVOUR": flavour, "STANDIN_LOAD_S": str(load_s)}
     if faults is not None:
         env["STANDIN_FAULTS"] = json.dumps(faults)
     if answers is not None:

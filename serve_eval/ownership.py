@@ -1,0 +1,87 @@
+"""Whose a saved plan is: what this user saved carries a signature that only this user can make.
+
+The owner of a file tells nothing, since whoever unpacks an archive or clones a repository owns what comes out of it. So
+there is a key, ~/.local/state/serve-eval/key (below XDG_STATE_HOME where that is set), mode 0600, made with the first
+run. A signature is HMAC-SHA256 over the content and the real path of its folder: what was edited, copied or moved has
+none that counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+KEY_FILE, KEY_BYTES = "key", 32
+SIGNATURE = "signature"
+"""The key under which a file of ours holds its signature, beside what is signed."""
+
+
+def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where this user's state lies. Raises RuntimeError where no home is known."""
+    return Path(environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser().absolute() / "serve-eval"
+
+
+def signed(content: Mapping[str, object], folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, object]:
+    """The content with the signature of this user for this folder; without one where no key can be kept."""
+    plain = {name: value for name, value in content.items() if name != SIGNATURE}
+    key = _key(environ, make=True)
+    return plain if key is None else {**plain, SIGNATURE: _signature(key, plain, folder)}
+
+
+def is_own(content: Mapping[str, object], folder: Path, environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether the content was signed by this user, for this folder, and is unchanged."""
+    given, key = content.get(SIGNATURE), _key(environ, make=False)
+    if key is None or not isinstance(given, str):
+        return False
+    plain = {name: value for name, value in content.items() if name != SIGNATURE}
+    return hmac.compare_digest(given.encode(), _signature(key, plain, folder).encode())
+
+
+def has_key(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether there is a key, making one where that is possible."""
+    return _key(environ, make=True) is not None
+
+
+def _signature(key: bytes, plain: Mapping[str, object], folder: Path) -> str:
+    value: Any = msgspec.json.decode(msgspec.json.encode(plain))  # as it comes back out of a file
+    text = os.fsencode(os.path.realpath(folder)) + b"\0" + msgspec.json.encode(value, order="sorted")
+    return hmac.new(key, text, hashlib.sha256).hexdigest()
+
+
+def _key(environ: Mapping[str, str], *, make: bool) -> bytes | None:
+    """The key; None where there is none, or one that others could have written or read."""
+    try:
+        file = state_folder(environ) / KEY_FILE
+        if make and not file.exists():
+            _make(file)
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as opened:
+            state = os.fstat(opened.fileno())
+            private = stat.S_ISREG(state.st_mode) and not state.st_mode & 0o077 and state.st_uid == os.geteuid()
+            key = opened.read(KEY_BYTES + 1) if private else b""
+    except (OSError, RuntimeError):
+        return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def _make(file: Path) -> None:
+    """Puts a new key there in one step, unless another process was first. Raises OSError."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:
+            new.write(secrets.token_bytes(KEY_BYTES))
+            new.flush()
+            os.fsync(new.fileno())
+        with suppress(FileExistsError):
+            os.link(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,185 @@
+"""What of a plan runs something or reaches somewhere: the list of the fields for which a folder of somebody else asks.
+
+Everything asks that is not listed as harmless: a number, a size, a choice among words, data that is read here. What a
+launcher, a task or a verdict rule of the user's own does with an option is not known, so that each of its options asks;
+their code runs only from folders that are named anew (see trust). What `verdict`, `limits` and the other fields of a
+plan hold that are not here reaches nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+
+from serve_eval import folders
+from serve_eval.errors import ServeEvalError
+from serve_eval.judgements import judges_of
+from serve_eval.plan import DEFAULT_BASE_URL
+from serve_eval.protocol import OPTIONS as CHOICES
+from serve_eval.protocol import build_task
+from serve_eval.schema import Connection, DataRoots, Plan, Spec, Task, lives
+
+LAUNCHERS, TASKS = "launchers", "serve_eval.tasks"
+_TIMES = frozenset({"port", "ready_timeout_s", "answer_timeout_s", "stop_timeout_s"})
+_SIZES = frozenset({"tp", "pp", "cp", "ep", "gpus"})
+_SIMULATED = {"accuracy", "flip_rate", "seed", "run", "varied", "damage", "latency_s", "latency_jitter_s"} | {
+    *("failure_rate", "failure_kind", "failures_per_prompt", "truncate_rate", "empty_rate", "crash_after"),
+    *("context_tokens", "any_model", "strict_fields", "no_models", "no_chat", "no_completions", "no_images"),
+    *("no_guided", "no_tools", "prompt_logprobs", "tokens_per_step"),
+}
+HARMLESS: Mapping[str, frozenset[str]] = {
+    "external": frozenset({"ready_timeout_s"}),
+    "simulated": frozenset(_SIMULATED),
+    "embedded": frozenset({"damage", "also", "strict_fields", "port"}),
+    "trtllm": _TIMES | _SIZES,
+    "trtllm_disaggregated": _TIMES | {"gpus", "discovery", "perf_metrics", "request_timeout_s"},
+    "container": _TIMES | {"gpus", "engine", "shm_size", "ulimits"},
+    "slurm": _TIMES | {"gpus_per_node"},
+    "llama_cpp": _TIMES | {"gpus", "server", "context_tokens", "parallel", "threads", "gpu_layers", "prompt_logprobs"},
+    "transformers_serve": _TIMES | {"gpus", "device", "dtype", "continuous_batching", "threads"},
+}
+"""Options of our launchers that run and reach nothing by themselves. `device` and `dtype` are one word each."""
+OPTIONS: Mapping[str, str] = {
+    "base_url": "send the prompts, and the key in {key}, to",
+    "command": "run",
+    "extra_args": "hand to the server",
+    "env": "set for the server",
+    "pass_env": "hand on the variables",
+    "config": "configure the server with",
+    "model": "load",
+    "backend": "choose the engine",
+    "host": "listen on",
+    "bind": "listen on",
+    "weights": "load",
+    "context_servers": "start",
+    "generation_servers": "start",
+    "trtllm": "start",
+    "trtllm_disaggregated": "start",
+    "orchestrator": "configure the orchestrator with",
+    "cache_transceiver": "move the cache by",
+    "image": "run the image",
+    "container": "run the container",
+    "mounts": "mount",
+    "mount_paths": "mount the paths on the command line:",
+    "network": "use the network",
+    "ipc": "share",
+    "user": "run as",
+    "run_args": "hand to the container engine",
+    "nodes": "use the nodes",
+    "mpi": "hand to srun as --mpi",
+    "wrapper": "run",
+    "srun_args": "hand to srun",
+    "sbatch_args": "write into the job script",
+}
+"""What the other options of our launchers do."""
+QUIET = ("external", "simulated", "embedded")
+"""Launchers that start nothing, or nothing but a server of ours on the loopback."""
+CONNECTION: Mapping[str, str] = {
+    "api_key_env": "read the variable and send it as the key:",
+    "headers": "send{variables}",
+    "proxy": "send everything{variables} through",
+    "ca_bundle": "trust the certificates of",
+}
+USUAL, WITHOUT_KEY = Connection(), Connection(api_key_env="")
+"""What an endpoint and a judge are reached with where nothing else is said."""
+HARMLESS_CONNECTION = ("max_tokens_field",)
+ASKING_FIELDS = ("launcher", "tasks", "connection", "allow_hub")
+"""Fields of a plan that ask, or whose parts do."""
+ANEW_FIELDS = ("include_path", "allow_code_execution")
+"""Those that a saved plan never decides: they are named anew each time, in one's own folder too."""
+HARMLESS_FIELDS = (
+    *("model", "verdict", "reference_model", "accuracy_spec", "dataset_roots", "references_dir", "limit", "repeats"),
+    *("repeats_of", "seed", "no_reference", "allow_missing_reference", "allow_mismatch", "integration_test"),
+    *("early_stop", "limits"),
+)
+JUDGED_BY = ("cases.path", "cases.scorer")
+"""Options of our tasks that may name judges, whose addresses and keys ask."""
+ASKING_OPTIONS: Mapping[str, str] = {"lm_eval.data_files": "read, as its package does,"}
+"""Options of our tasks that ask themselves. All others ask questions, or say what is read here."""
+HARMLESS_OPTIONS = frozenset(
+    {"cases.prompt", "cases.system_messages", "mmmu.subjects", "longbench_v1.sets"}
+    | {"longbench_v1.prompts", "perplexity.files", "lm_eval.metric", "lm_eval.filter", "lm_eval.prefix"}
+)
+"""Texts and lists among the options of our tasks that are sent with the prompts, or say which files are. These go where
+the prompts go, which asks."""
+HARMLESS_CHOICES = frozenset(
+    {"system_prompt", "stop", "extra_body", "tokenizer", "template_date", "thinking", "acceptance_length"}
+)
+"""The same of those for every task. A chat template is rendered in a sandbox."""
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """A field by its name as flags and --set have it, what following it would do, and its value."""
+
+    field: str
+    does: str
+    value: object
+
+
+def reached(plan: Plan) -> list[Reached]:
+    """Everything in a plan that runs something or reaches somewhere, in its own words."""
+    found = [*_by_launcher(plan), *_by_connection("connection", plan.connection)]
+    for spec in plan.tasks:
+        found += _by_task(spec)
+    if plan.allow_hub:
+        found.append(Reached(field="allow_hub", does="download data sets from the Hugging Face hub:", value=True))
+    return found
+
+
+def _by_launcher(plan: Plan) -> Iterator[Reached]:
+    name, options = plan.launcher.name, plan.launcher.options
+    ours = name in folders.shipped(LAUNCHERS)
+    if name not in QUIET or not ours:
+        yield Reached(field="launcher", does="start servers by the launcher", value=name)
+    if name == "external":
+        options = {"base_url": DEFAULT_BASE_URL, **options}
+    for option, value in options.items():
+        if not (ours and option in HARMLESS.get(name, ())):
+            does = OPTIONS.get(option, "use") if ours else "use"
+            key = plan.connection.api_key_env
+            text = does.format(key=key) if key else does.replace(", and the key in {key},", "")
+            yield Reached(field=f"launcher.{option}", does=text, value=value)
+
+
+def _by_connection(where: str, connection: Connection, usual: Connection = USUAL) -> Iterator[Reached]:
+    for one in fields(Connection):
+        value = getattr(connection, one.name)
+        if one.name in HARMLESS_CONNECTION or not value or value == getattr(usual, one.name):
+            continue
+        texts = value.values() if isinstance(value, Mapping) else [str(value)]
+        names = dict.fromkeys(name for text in texts for name in _VARIABLE.findall(text))
+        variables = f", with the value of {' and '.join(names)}," if names else ""
+        does = CONNECTION.get(one.name, "use").format(variables=variables)
+        yield Reached(field=f"{where}.{one.name}", does=does, value=value)
+
+
+def _by_task(spec: Spec) -> Iterator[Reached]:
+    family = spec.name.partition(":")[0]
+    ours = family in folders.shipped(TASKS)
+    for option, value in spec.options.items():
+        if not ours and option not in CHOICES:
+            yield Reached(field=f"{spec.name}.{option}", does="use", value=value)
+        elif ours and f"{family}.{option}" in ASKING_OPTIONS:
+            does = ASKING_OPTIONS[f"{family}.{option}"]
+            yield Reached(field=f"{spec.name}.{option}", does=does, value=value)
+    if ours and lives(spec.name):
+        yield from _by_judges(spec)
+
+
+def _by_judges(spec: Spec) -> Iterator[Reached]:
+    """Of a task of cases, which are read for it; a problem of theirs is told where they are used."""
+    try:
+        task: Task = build_task(spec)
+        judges = [judge for judge, _ in judges_of(task, task.load(DataRoots(), 1).samples)] if task.questions else []
+    except ServeEvalError:
+        return
+    for judge in judges:
+        where = f"{spec.name}.scorer, judge {judge.name}"
+        if judge.base_url is not None:
+            key = judge.connection.api_key_env
+            what = f"send the answers{f', and the key in {key},' if key else ''} to"
+            yield Reached(field=f"{where}.base_url", does=what, value=judge.base_url)
+            yield from _by_connection(where, judge.connection, WITHOUT_KEY)

@@ -1,0 +1,323 @@
+"""Folders of somebody else: what their plans run and reach is asked for again. One's own go on without a question."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.command import in_a_process, serve_eval
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
+ASK = ("run", "--launcher", "simulated", "--set", "launcher.accuracy=1.0", "--model", "m", "--tasks", "word_problems")
+LIMITED = ("--limit", "3", "--no-reference")
+DONE = 3  # no reference
+Change = Callable[[dict[str, Any]], None]
+
+
+class Trap:
+    """A file that is made when anything of a plan is run, and a socket that sees whoever connects."""
+
+    def __init__(self, folder: Path, listening: socket.socket) -> None:
+        self.marker, self._listening = folder / "MARKER", listening
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        self.command = ["/bin/sh", "-c", f"echo run >> {self.marker}; exit 1; #"]
+
+    def connections(self) -> int:
+        count = 0
+        while True:
+            try:
+                self._listening.accept()[0].close()
+            except BlockingIOError:
+                return count
+            count += 1
+
+    def untouched(self) -> bool:
+        return not self.marker.exists() and self.connections() == 0
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trap]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        found = Trap(tmp_path, listening)
+        (programs := tmp_path / "programs").mkdir()
+        for name in ("docker", "podman", "srun", "scontrol", "squeue", "trtllm-serve", "llama-server", "transformers"):
+            (programs / name).write_text(f"#!/bin/sh\necho {name} >> {found.marker}\nexit 1\n")
+            (programs / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+    """A run of one's own."""
+    out = tmp_path_factory.mktemp("own") / "out"
+    done = serve_eval(*ASK, *LIMITED, "--header", "X-Team: evals", "-o", out)
+    assert done.returncode == DONE, done.stderr
+    return out
+
+
+def _changed(folder: Path, change: Change) -> None:
+    content = json.loads((folder / "plan.json").read_text())
+    change(content["plan"])
+    (folder / "plan.json").write_text(json.dumps(content))
+
+
+def _foreign(finished: Path, to: Path, change: Change, *, answers: bool = False) -> Path:
+    """A folder with such a plan, as somebody else would hand it on."""
+    shutil.copytree(finished, to, ignore=None if answers else shutil.ignore_patterns("samples", "scores"))
+    _changed(to, change)
+    return to
+
+
+def _launched(name: str, **options: Any) -> Change:
+    def change(plan: dict[str, Any]) -> None:
+        plan["launcher"] = {"name": name, "options": options}
+
+    return change
+
+
+def _reached(**fields: Any) -> Change:
+    def change(plan: dict[str, Any]) -> None:
+        plan["connection"].update(fields)
+
+    return change
+
+
+SH = ["/bin/sh", "-c", "MARK"]
+FIELDS: list[tuple[str, Any, Change]] = [
+    ("launcher.base_url", "URL", _launched("external", base_url="URL")),
+    ("launcher.base_url", "http://localhost:8000/v1", _launched("external")),
+    ("connection.api_key_env", "AWS_SECRET", _reached(api_key_env="AWS_SECRET")),
+    ("connection.headers", {"X-A": "${SECRET_XYZ}"}, _reached(headers={"X-A": "${SECRET_XYZ}"})),
+    ("connection.proxy", "URL", _reached(proxy="URL")),
+    ("connection.ca_bundle", "/evil.pem", _reached(ca_bundle="/evil.pem")),
+    ("allow_hub", True, lambda plan: plan.update(allow_hub=True)),
+    ("launcher.command", SH, _launched("trtllm", command=SH)),
+    ("launcher.env", {"LD_PRELOAD": "/evil.so"}, _launched("trtllm", env={"LD_PRELOAD": "/evil.so"})),
+    ("launcher.pass_env", ["AWS_SECRET"], _launched("trtllm", pass_env=["AWS_SECRET"])),
+    ("launcher.extra_args", ["--a", "\x1b[2K\u202eb"], _launched("trtllm", extra_args=["--a", "\x1b[2K\u202eb"])),
+    ("launcher.config", "/evil.yaml", _launched("trtllm", config="/evil.yaml")),
+    ("launcher.model", "evil/model", _launched("trtllm", model="evil/model")),
+    ("launcher.host", "0.0.0.0", _launched("trtllm", host="0.0.0.0")),
+    ("launcher", "trtllm", _launched("trtllm")),
+    ("launcher.command", SH, _launched("trtllm_disaggregated", command=SH)),
+    (
+        "launcher.context_servers",
+        {"extra_args": ["--x"]},
+        _launched("trtllm_disaggregated", context_servers={"extra_args": ["--x"]}),
+    ),
+    ("launcher.image", "evil", _launched("container", image="evil")),
+    ("launcher.run_args", ["--privileged"], _launched("container", image="evil", run_args=["--privileged"])),
+    ("launcher.mounts", ["/:/host"], _launched("container", image="evil", mounts=["/:/host"])),
+    ("launcher.trtllm", {"command": SH}, _launched("container", image="evil", trtllm={"command": SH})),
+    ("launcher.wrapper", "evil", _launched("slurm", wrapper="evil")),
+    ("launcher.srun_args", ["--prolog=/evil"], _launched("slurm", srun_args=["--prolog=/evil"])),
+    ("launcher.container", {"image": "evil"}, _launched("slurm", container={"image": "evil"})),
+    ("launcher.command", SH, _launched("llama_cpp", command=SH)),
+    ("launcher.command", SH, _launched("transformers_serve", command=SH)),
+    ("launcher.weights", "/evil", _launched("embedded", weights="/evil")),
+]
+
+
+def _filled(value: Any, trap: Trap) -> Any:
+    """The value with the trap in it."""
+    text = json.dumps(value).replace('"URL"', json.dumps(trap.url)).replace('"MARK"', json.dumps(trap.command[-1]))
+    return json.loads(text)
+
+
+@pytest.mark.parametrize(("field", "value", "change"), FIELDS, ids=[f"{n}-{row[0]}" for n, row in enumerate(FIELDS)])
+def test_a_folder_of_somebody_else_runs_and_reaches_nothing(
+    finished: Path, tmp_path: Path, trap: Trap, field: str, value: Any, change: Change
+) -> None:
+    def hostile(plan: dict[str, Any]) -> None:
+        plan["connection"]["headers"] = {}
+        change(plan)
+        plan.update(_filled(plan, trap))
+
+    folder = _foreign(finished, tmp_path / "hostile", hostile)
+    done = serve_eval("run", "--resume", folder, AWS_SECRET="aws", SECRET_XYZ="xyz")
+    assert done.returncode == 2, done.stderr
+    assert f"the plan in {folder} was not saved there by you" in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith(f"  {field}: ")]
+    assert line.endswith(f" {json.dumps(_filled(value, trap))}")
+    assert done.stderr.isascii()
+    assert "\x1b" not in done.stderr
+    assert "--trust-plan" in done.stderr
+    assert trap.untouched()
+
+
+def test_what_a_plan_does_is_told_whole(finished: Path, tmp_path: Path, trap: Trap) -> None:
+    def hostile(plan: dict[str, Any]) -> None:
+        _launched("external", base_url=trap.url)(plan)
+        _reached(api_key_env="AWS_SECRET", headers={"X-A": "Token ${SECRET_XYZ}"})(plan)
+
+    folder = _foreign(finished, tmp_path / "hostile", hostile)
+    done = serve_eval("run", "--resume", folder)
+    assert f'  launcher.base_url: send the prompts, and the key in AWS_SECRET, to "{trap.url}"\n' in done.stderr
+    assert '  connection.api_key_env: read the variable and send it as the key: "AWS_SECRET"\n' in done.stderr
+    assert "  connection.headers: send, with the value of SECRET_XYZ, {" in done.stderr
+    mine = serve_eval("run", "--resume", folder, "--base-url", "http://127.0.0.1:9/v1", "--header", "X-A: me")
+    assert "connection.api_key_env" in mine.stderr
+    assert not {"launcher.base_url", "connection.headers"} & {*mine.stderr.replace(":", " ").split()}
+    assert trap.untouched()
+
+
+def test_a_plan_that_is_trusted_runs_and_reaches_what_it_says(finished: Path, tmp_path: Path, trap: Trap) -> None:
+    runs = _foreign(finished, tmp_path / "runs", _launched("trtllm", command=trap.command))
+    assert serve_eval("run", "--resume", runs, "--trust-plan").returncode in (2, 4)
+    assert trap.marker.read_text().startswith("run\n")
+    looked_at = serve_eval("run", "--resume", _foreign(finished, tmp_path / "x", lambda plan: None), "--dry-run")
+    assert looked_at.returncode in (0, DONE), "a dry run sends nothing, and shows what there is"
+
+
+def test_judges_of_cases_are_reached_too(finished: Path, tmp_path: Path, trap: Trap) -> None:
+    judge = {"base_url": trap.url, "model": "j", "name": "fair", "api_key_env": "AWS_SECRET"}
+    cases = [{"case": "town:1", "input": {"prompt": "Which town?"}, "expected": "Bonn"}]
+    content = {"towns": {"scorer": {"judge": {"judges": [judge]}}, "cases": cases}}
+    (file := tmp_path / "towns.yaml").write_text(yaml.safe_dump(content))
+    task = {"name": "cases:towns", "options": {"path": [str(file)]}}
+    folder = _foreign(finished, tmp_path / "hostile", lambda plan: plan.update(tasks=[task]))
+    done = serve_eval("run", "--resume", folder, AWS_SECRET="aws")
+    assert done.returncode == 2
+    where = "  cases:towns.scorer, judge fair"
+    assert f'{where}.base_url: send the answers, and the key in AWS_SECRET, to "{trap.url}"\n' in done.stderr
+    assert f'{where}.api_key_env: read the variable and send it as the key: "AWS_SECRET"\n' in done.stderr
+    assert trap.untouched()
+
+
+def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(finished: Path, tmp_path: Path) -> None:
+    assert serve_eval("run", "--resume", finished).returncode == DONE
+    out = tmp_path / "out"
+    again = serve_eval(*ASK, *LIMITED, "--header", "X-Team: evals", "-o", out)
+    assert again.returncode == DONE, again.stderr
+    _changed(out, _reached(headers={"X-Team": "others"}))
+    asked = serve_eval("run", "--resume", out)
+    assert (asked.returncode, '  connection.headers: send {"X-Team": "others"}\n' in asked.stderr) == (2, True)
+    assert serve_eval("run", "--resume", out, "--header", "X-Team: evals").returncode == DONE
+    saved = json.loads((out / "plan.json").read_text())["plan"]["connection"]["headers"]
+    assert saved == {"X-Team": "evals"}, "what was approved is what later commands go by"
+    assert serve_eval("run", "--resume", out).returncode == DONE
+    moved = shutil.move(out, tmp_path / "moved")
+    assert serve_eval("run", "--resume", moved).returncode == 2
+    assert serve_eval("run", "--resume", moved, "--trust-plan").returncode == DONE
+    assert serve_eval("run", "--resume", moved).returncode == DONE, "it is one's own from then on"
+    content = json.loads((tmp_path / "moved/plan.json").read_text())
+    del content["signature"]  # as a folder of an earlier version
+    (tmp_path / "moved/plan.json").write_text(json.dumps(content))
+    assert serve_eval("run", "--resume", moved).returncode == 2
+
+
+def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished: Path, tmp_path: Path) -> None:
+    (mine := tmp_path / "mine").write_text("mine\n")
+    folder = _foreign(finished, tmp_path / "copy", _reached(headers={}), answers=True)
+    for name in ("lock", "report.json.partial", "samples/word_problems.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(mine)
+    asked = serve_eval("run", "--resume", folder)
+    assert asked.returncode == 2
+    assert f'  samples/word_problems.jsonl: write through this link to "{mine}"\n' in asked.stderr
+    for command in ("verdict", "rescore"):
+        serve_eval(command, folder)
+    assert serve_eval("run", "--resume", folder, "--trust-plan").returncode == 2, "a lock is no link, whoever says so"
+    assert mine.read_text() == "mine\n"
+
+
+def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(finished: Path, tmp_path: Path) -> None:
+    folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
+    assert serve_eval("run", "--resume", folder).returncode == DONE
+
+
+@pytest.mark.parametrize("how", ["nowhere", "readable", "of another"])
+def test_without_a_key_of_ones_own_it_is_asked(finished: Path, tmp_path: Path, how: str) -> None:
+    state = tmp_path / "state"
+    if how != "nowhere":
+        (state / "serve-eval").mkdir(parents=True)
+        (state / "serve-eval/key").write_bytes(b"k" * 32)
+        (state / "serve-eval/key").chmod(0o644 if how == "readable" else 0o600)
+    place = "/proc/nowhere" if how == "nowhere" else str(state)
+    asked = serve_eval("run", "--resume", finished, XDG_STATE_HOME=place)
+    assert asked.returncode == 2
+    assert (f"No key can be kept in {place}/serve-eval" in asked.stderr) is (how != "of another")
+    assert serve_eval("run", "--resume", finished, "--trust-plan", XDG_STATE_HOME=place).returncode == DONE
+    assert serve_eval("run", "--resume", finished, "--trust-plan").returncode == DONE
+
+
+def test_commands_that_read_a_folder_run_and_reach_nothing(finished: Path, tmp_path: Path, trap: Trap) -> None:
+    def hostile(plan: dict[str, Any]) -> None:
+        _launched("external", base_url=trap.url)(plan)
+        _reached(proxy=trap.url, api_key_env="AWS_SECRET")(plan)
+        plan["allow_hub"] = True
+
+    folder = _foreign(finished, tmp_path / "hostile", hostile, answers=True)
+    around = {"AWS_SECRET": "aws", "HF_ENDPOINT": trap.url}
+    for command in (
+        ("verdict", folder),
+        ("rescore", folder, "-o", tmp_path / "scored"),
+        ("export", folder, "-o", tmp_path / "exported"),
+        ("references", "register", folder, "--references-dir", tmp_path / "references"),
+        ("diagnose", folder),
+        ("compare", folder, folder, "-o", tmp_path / "compared"),
+    ):
+        done = serve_eval(*command, **around)
+        assert "unexpected" not in done.stderr, done.stderr
+        assert trap.untouched(), command
+    assert "signature" not in json.loads((tmp_path / "scored/plan.json").read_text())
+    later = serve_eval("run", "--resume", tmp_path / "scored", **around)
+    assert (later.returncode, "was not saved there by you" in later.stderr) == (2, True)
+
+
+def test_other_commands_that_ask_ask_too(finished: Path, tmp_path: Path, trap: Trap) -> None:
+    folder = _foreign(finished, tmp_path / "hostile", _reached(proxy=trap.url, api_key_env="AWS_SECRET"), answers=True)
+    for command in (("compare", folder, "127.0.0.1:9"), ("compare", "127.0.0.1:9", folder), ("attribute", folder)):
+        more = ("-o", tmp_path / "out") if command[0] == "compare" else ()
+        done = serve_eval(*command, *more, AWS_SECRET="aws")
+        assert (done.returncode, f'connection.proxy: send everything through "{trap.url}"' in done.stderr) == (2, True)
+    assert trap.untouched()
+
+
+def test_attribute_asks_nobody_that_a_folder_was_made_to_name(finished: Path, tmp_path: Path, trap: Trap) -> None:
+    out = tmp_path / "out"
+    assert serve_eval(*ASK, *LIMITED, "-o", out).returncode == DONE
+    sessions = json.loads((out / "environment.json").read_text())
+    assert sessions[0]["signature"]
+    sessions[0]["endpoint"]["base_url"] = trap.url
+    (out / "environment.json").write_text(json.dumps(sessions))
+    asked = serve_eval("attribute", out)
+    assert (asked.returncode, f'environment.json: send prompts of the run to "{trap.url}"' in asked.stderr) == (2, True)
+    assert trap.untouched()
+
+
+def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path: Path, trap: Trap) -> None:
+    plan = {"launcher": {"name": "simulated", "accuracy": 1.0}, "model": "m", "tasks": ["word_problems"], "limit": 2}
+    run = {**plan, "name": "one", "no_reference": True, "connection": {"headers": {"X-Team": "evals"}}}
+    (file := tmp_path / "suite.yaml").write_text(yaml.safe_dump({"name": "s", "plans": [run]}))
+    out = tmp_path / "out"
+    assert serve_eval("suite", file, "-o", out).returncode == DONE
+    assert serve_eval("suite", "--resume", out).returncode == DONE
+    content = json.loads((out / "suite.json").read_text())
+    _launched("trtllm", command=trap.command)(content["suite"]["runs"][0]["plan"])
+    (out / "suite.json").write_text(json.dumps(content))
+    asked = serve_eval("suite", "--resume", out, "--rerun", "all")
+    assert asked.returncode == 2
+    assert f"  one: launcher.command: run {json.dumps(trap.command)}\n" in asked.stderr
+    assert trap.untouched()
+    shutil.rmtree(out / "runs")
+    serve_eval("suite", "--resume", out, "--trust-plan")
+    assert trap.marker.exists()
+
+
+def test_a_process_of_its_own_keeps_its_secrets(finished: Path, tmp_path: Path, trap: Trap) -> None:
+    folder = _foreign(finished, tmp_path / "hostile", _launched("trtllm", command=trap.command))
+    done = in_a_process("run", "--resume", folder, OPENAI_API_KEY="sk-real", SECRET_XYZ="xyz")
+    assert done.returncode == 2
+    assert not {"sk-real", "xyz"} & {*done.stderr.split()}
+    assert trap.untouched()

@@ -1,0 +1,64 @@
+"""Every field of a plan and every option of ours is classified: it asks, or it runs and reaches nothing."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import fields
+
+import pytest
+
+from serve_eval import folders, reaching
+from serve_eval.protocol import OPTIONS as CHOICES
+from serve_eval.schema import Connection, Limits, Plan, Spec
+
+TEXTS = (str, list, tuple, dict, typing.Any)
+
+
+def _can_hold_text(hint: typing.Any) -> bool:
+    """Tell whether a type takes more than numbers and certain words."""
+    if typing.get_origin(hint) is typing.Literal:
+        return False
+    inner = typing.get_args(hint)
+    return hint in TEXTS or typing.get_origin(hint) in TEXTS or any(map(_can_hold_text, inner))
+
+
+@pytest.mark.parametrize("launcher", folders.shipped("launchers"))
+def test_every_option_of_a_launcher_is_classified(launcher: str) -> None:
+    options = set(folders.options_of(folders.load("launchers", launcher)))
+    harmless = reaching.HARMLESS[launcher]
+    assert options <= harmless | reaching.OPTIONS.keys(), "list it in serve_eval/reaching.py"
+    assert harmless <= options, "it is gone"
+
+
+def test_every_field_of_a_plan_is_classified() -> None:
+    listed = [*reaching.ASKING_FIELDS, *reaching.ANEW_FIELDS, *reaching.HARMLESS_FIELDS]
+    assert sorted(listed) == sorted(field.name for field in fields(Plan)), "list it in serve_eval/reaching.py"
+    ways = {*reaching.CONNECTION, *reaching.HARMLESS_CONNECTION}
+    assert ways == {field.name for field in fields(Connection)}, "list it in serve_eval/reaching.py"
+    assert not [name for name, hint in typing.get_type_hints(Limits).items() if _can_hold_text(hint)]
+
+
+@pytest.mark.parametrize("task", folders.shipped("serve_eval.tasks"))
+def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task: str) -> None:
+    make = folders.function("serve_eval.tasks", task)
+    hints = typing.get_type_hints(make)
+    texts = {f"{task}.{name}" for name in folders.options_of(make) if _can_hold_text(hints[name])}
+    own = {name for name in texts if name.partition(".")[2] not in CHOICES}
+    known = {*reaching.JUDGED_BY, *reaching.ASKING_OPTIONS, *reaching.HARMLESS_OPTIONS}
+    assert own <= known, "list it in serve_eval/reaching.py"
+    assert {name for name in known if name.startswith(f"{task}.")} <= own, "it is gone"
+
+
+def test_every_choice_that_can_hold_a_text_is_classified() -> None:
+    assert {name for name, hint in CHOICES.items() if _can_hold_text(hint)} <= reaching.HARMLESS_CHOICES
+    assert CHOICES.keys() >= reaching.HARMLESS_CHOICES
+
+
+def test_options_of_launchers_and_tasks_that_are_not_ours_ask() -> None:
+    task = Spec(name="towns", options={"where": "x", "max_tokens": 3})
+    plan = Plan(model="m", launcher=Spec(name="theirs", options={"port": 1}), tasks=(task,))
+    assert [(one.field, one.value) for one in reaching.reached(plan)] == [
+        ("launcher", "theirs"),
+        ("launcher.port", 1),
+        ("towns.where", "x"),
+    ]
