@@ -7,10 +7,17 @@ what is expected (==, <, in, arithmetic) is left to the program, which could ans
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
-from typing import Any
 
 from serve_eval.sandbox._talk import STANDARD_MODULES, Side, refused
+
+TYPE_CHECKING = False  # typing takes time to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+SEARCHING = {"eval", "exec", "globals", "locals", "vars"}
+"""Checks that use these may name anything."""
 
 
 class _Own:
@@ -36,7 +43,7 @@ class _Own:
         if other is None:
             return False
         raise TypeError(
-            f"the result is an object of the program's own class {vars(self)['_name']}, and == is the program's to say: "
+            f"what == says of the program's own class {vars(self)['_name']} is the program's word: "
             "compare what it is made of"
         )
 
@@ -118,7 +125,7 @@ class Checker(Side):
     def number(self, value: Any) -> int | None:
         if isinstance(value, _Own):
             return vars(value)["_number"]  # type: ignore[no-any-return]
-        return next((number for number, kind in self._classes.items() if kind is value), None)
+        return None
 
     def stand_in(self, number: int, kind: str, name: str) -> Any:
         if number not in self._stand_ins:
@@ -148,11 +155,19 @@ class Checker(Side):
     def check(self, checks: str) -> None:
         """Run the checks with the names that the program defined. Raises what they raise."""
         compiled = compile(checks, "checks", "exec", dont_inherit=True)
-        wanted = _names(compiled)
-        everything = not wanted.isdisjoint({"eval", "exec", "globals", "locals", "vars"})
-        own = self.ask("names", 0, (None if everything else list(wanted),))
-        space = {name: _module(name, value) for name, value in own.items() if type(name) is str}
-        exec(compiled, {**space, "__name__": "program"})
+        named = _names(compiled)
+        wanted = None if not named.isdisjoint(SEARCHING) else {name for name in named if not _taken(name)}
+        own = self.ask("names", 0, (wanted and list(wanted),)) if wanted != set() else {}
+        space = {"__name__": "program"}
+        for name, value in own.items():
+            # What the program says it has, and the checks did not ask for, could be in the place of a built-in.
+            if type(name) is str and not _taken(name) and (wanted is None or name in wanted):
+                space[name] = _module(name, value)
+        exec(compiled, space)  # noqa: S102  (what this process is for)
+
+
+def _taken(name: str) -> bool:
+    return name.startswith("__") or hasattr(builtins, name)
 
 
 def _names(code: Any) -> set[str]:
@@ -166,4 +181,3 @@ def _module(name: str, value: Any) -> Any:
     if isinstance(value, _Own) and vars(value).get("_module") == name and name in STANDARD_MODULES:
         return __import__(name)
     return value
-

@@ -7,16 +7,19 @@ the descriptors of this process, which alone knows the checks and the token that
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # the module around it takes time to import
 import ctypes
 import os
 import resource
-import signal
 import sys
-from typing import Any
 
 from serve_eval.sandbox._checker import Checker
 from serve_eval.sandbox._program import Program
 from serve_eval.sandbox._values import from_plain
+
+TYPE_CHECKING = False  # typing takes time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 JOIN_SESSION_KEYRING = 1
 SET_DUMPABLE, SET_SECCOMP, SET_NO_NEW_PRIVS = 4, 22, 38

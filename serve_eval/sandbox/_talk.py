@@ -1,4 +1,4 @@
-"""How the program and its checker ask each other, over two pipes, one at a time: runs within the sandbox, on both sides.
+"""How the program and its checker ask each other, one at a time, over two pipes: runs within the sandbox on both sides.
 
 A request is an operation, what it is done to and its arguments; the answer is a value or an exception, and then what is
 in the containers that both sides know, as it is after the operation.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from typing import Any
 
 from serve_eval.sandbox._values import NAMED, Own, Reader, Refused, Writer
+
+TYPE_CHECKING = False  # typing takes time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 REQUEST, ANSWER, RAISED = b"Q", b"A", b"X"
 
@@ -118,7 +121,7 @@ class Side:
         return b"".join(pieces)
 
     def _own(self, value: Any) -> Own | int | str:
-        theirs = self.number(value)
+        theirs = next((number for number, kind in self._classes.items() if kind is value), self.number(value))
         if theirs is not None:
             return theirs
         kind = self.kind(value)
@@ -131,13 +134,17 @@ class Side:
         return place, kind, str(getattr(value, "__name__", type(value).__name__))
 
     def _reader(self, message: bytes, known: tuple[Any, ...]) -> Reader:
-        return Reader(message, stays=self.stand_in, mine=self._mine, error_class=self._error_class, known=known, named=self.named)
+        return Reader(
+            message, stays=self.stand_in, mine=self._mine, error_class=self._error_class, known=known, named=self.named
+        )
 
     def _mine(self, number: int) -> Any:
         return self._things[number]
 
     def _error_class(self, number: int, told: tuple[Any, ...]) -> Any:
         module, name, *bases = told
+        if not all(isinstance(base, type) and issubclass(base, BaseException) for base in bases):
+            raise ValueError("a class of exceptions has other bases")
         found = getattr(sys.modules.get(module), name, None) if module.split(".")[0] in STANDARD_MODULES else None
         if isinstance(found, type) and issubclass(found, BaseException):
             return found
@@ -159,7 +166,7 @@ def _where(error: BaseException) -> str:
     lines, step = [], error.__traceback__
     while step is not None:
         if step.tb_frame.f_code.co_filename == "program":
-            lines.append(f'  in the program, line {step.tb_lineno}, in {step.tb_frame.f_code.co_name}')
+            lines.append(f"  in the program, line {step.tb_lineno}, in {step.tb_frame.f_code.co_name}")
         step = step.tb_next
     return "\n".join(lines[-5:])
 

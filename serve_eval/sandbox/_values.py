@@ -9,10 +9,13 @@ from __future__ import annotations
 import builtins
 import struct
 import sys
-from collections.abc import Callable
-from typing import Any
 
-TYPES = {
+TYPE_CHECKING = False  # typing takes time to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+TYPES: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (int, float, bool, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, object)
 }
@@ -20,7 +23,7 @@ ERRORS = {
     name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
 }
 NAMED: dict[str, Any] = {**ERRORS, **TYPES}
-STANDARD = {
+STANDARD: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "Decimal": ("decimal", str),
     "Fraction": ("fractions", str),
     "date": ("datetime", lambda x: x.isoformat()),
@@ -33,6 +36,7 @@ STANDARD = {
 DEEPEST = 200
 _MUTABLE = (list, dict, set, bytearray)
 _PLAIN: tuple[type[Any], ...] = (int, float, str, bytes, complex, tuple, frozenset)
+_BASES: tuple[type[Any], ...] = (*_PLAIN, list, dict, set)
 
 Own = tuple[int, str, str]
 """Number, kind and the name of the type of what stays with its owner."""
@@ -43,8 +47,8 @@ class Refused(TypeError):
 
 
 class Writer:
-    """Writes one message. `own` gives (number, kind, type name) of a value that stays here, the number of one that belongs
-    to the reader, or the name of a built-in that the reader has too. `known` are containers that the reader has."""
+    """Writes one message. `own` gives (number, kind, type name) of a value that stays here, the number of one that
+    belongs to the reader, or the name of a built-in that the reader has too. `known` are containers that it has."""
 
     def __init__(self, own: Callable[[Any], Own | int | str], known: tuple[Any, ...] = ()) -> None:
         self._own, self.out = own, bytearray()
@@ -96,18 +100,18 @@ class Writer:
             self.containers.append(value)
             self.contents(value, depth)
 
-    def _other(self, value: Any, kind: type[Any], depth: int) -> None:
+    def _other(self, value: Any, kind: Any, depth: int) -> None:
         module, make = STANDARD.get(kind.__name__, ("", repr))
-        base = next((one for one in (*_PLAIN, list, dict, set) if isinstance(value, one)), None)
-        if kind is type and (TYPES.get(value.__name__) is value or ERRORS.get(value.__name__) is value):
+        base = next((one for one in _BASES if isinstance(value, one)), None)
+        if kind is type and NAMED.get(value.__name__) is value:
             self._bytes(b"t", value.__name__.encode())
         elif isinstance(value, type) and issubclass(value, BaseException):
             self._error_class(value, depth)
         elif isinstance(value, BaseException):
             self._error(value, depth)
-        elif kind.__module__ == module and getattr(sys.modules.get(module), kind.__name__, None) is kind:
+        elif kind.__module__ == module and getattr(sys.modules[module], kind.__name__, None) is kind:
             self._bytes(b"x", kind.__name__.encode())
-            self.write(make(value), depth + 1)  # type: ignore[no-untyped-call]
+            self.write(make(value), depth + 1)
         elif base in _PLAIN or (base is not None and kind.__module__ != "program"):
             assert base is not None
             self.write(_content(base, value), depth + 1)
@@ -170,9 +174,9 @@ class Writer:
 def _content(base: type[Any], value: Any) -> Any:
     """A value of a class of somebody as the built-in that it is inside, whatever its methods say."""
     if base is tuple or base is list:
-        return base(base.__iter__(value))  # type: ignore[attr-defined]
+        return base(base.__iter__(value))
     if base is frozenset or base is set:
-        return base(base.__iter__(value))  # type: ignore[attr-defined]
+        return base(base.__iter__(value))
     if base is dict:
         return dict(dict.items(value))
     if base is int:
@@ -186,7 +190,7 @@ def _content(base: type[Any], value: Any) -> Any:
 
 class Reader:
     """Reads one message. `stays(number, kind, name)` stands for a value of the writer's, `mine(number)` is one of ours,
-    and `error_class(number, names and bases)` makes a class of exceptions. `named` are the built-ins that may be named."""
+    and `error_class(number, names and bases)` makes a class of exceptions. `named` are built-ins that may be named."""
 
     def __init__(
         self,

@@ -37,7 +37,9 @@ sys.stdout.buffer.write(marshal.dumps((modules, told["keyctl"], bytes.fromhex(to
 def build(command: Sequence[str]) -> bytes:
     """The bundle for an interpreter, which is the last word of a command line. Raises SandboxError where it cannot
     compile it, and for a machine without a filter."""
-    texts = {f"serve_eval.sandbox.{name}": (Path(__file__).parent / f"{name}.py").read_text("utf-8") for name in MODULES}
+    texts = {
+        f"serve_eval.sandbox.{name}": (Path(__file__).parent / f"{name}.py").read_text("utf-8") for name in MODULES
+    }
     told = {"modules": [*texts.items()], "keyctl": seccomp.keyctl(), "filter": seccomp.build().hex()}
     try:
         done = subprocess.run(  # noqa: S603  (an interpreter of this machine, with a text of ours)

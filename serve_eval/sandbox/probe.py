@@ -46,6 +46,7 @@ def write(folder):
 mounts = {line.split()[1] for line in open("/proc/self/mounts")}
 folders = {"/", "/proc", "/proc/sys", *mounts, *("/" + name for name in os.listdir("/"))}
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+environment = open("/proc/self/environ")
 inside, outside, _ = map(int, open("/proc/self/uid_map").read().split())
 print(json.dumps({
     "network": [line.split(":")[0].strip() for line in open("/proc/self/net/dev").readlines()[2:]] != ["lo"],
@@ -57,7 +58,7 @@ print(json.dumps({
     or status["NoNewPrivs"].strip() != "1",
     "uid": os.getuid() - inside + outside,
     "processes": sum(name.isdigit() for name in os.listdir("/proc")),
-    "environment": sorted({line.split("=")[0] for line in open("/proc/self/environ").read().split("\\0")} - {"", "PWD"}),
+    "environment": sorted({line.split("=")[0] for line in environment.read().split("\\0")} - {"", "PWD"}),
     "root": os.listdir("/"),
     "etc": os.listdir("/etc"),
     "limits": {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name))[1] for name in LIMITS},
@@ -113,7 +114,7 @@ async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int)
         said = ran.stderr.strip().rpartition("\n")[2]
         raise SandboxError(f"the probe ended as {ran.ended.value} ({ran.exit}): {said[:300] or 'it said nothing'}")
     seen = msgspec.json.decode(ran.stdout, type=_Seen)
-    ours = {os.readlink(f"/proc/self/ns/{name}") for name in NAMESPACES}
+    ours = {str(Path(f"/proc/self/ns/{name}").readlink()) for name in NAMESPACES}
     strange = {*seen.root} - _SYSTEM - {place.split("/")[1] for place in interpreter.readable}
     problems = [
         *(["it reaches a network"] if seen.network else []),

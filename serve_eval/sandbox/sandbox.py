@@ -130,9 +130,7 @@ def _by_itself(status: int | None) -> Ended:
     return Ended.RAISED if status == 1 else Ended.EXITED
 
 
-async def _attend(
-    process: Process, verdict: int, wall_s: float, length: int
-) -> tuple[bytes | None, str | None]:
+async def _attend(process: Process, verdict: int, wall_s: float, length: int) -> tuple[bytes | None, str | None]:
     """What a process wrote into the pipe when it came to its end, None when it was ended; and what it took too much of,
     when it was ended for that. Nothing is left of it.
 

@@ -26,7 +26,7 @@ its share of them."""
 
 def excess(front: int, scratch: int) -> str | None:
     """What the process tree behind a process has too much of, in words; None where it keeps to its bounds. `scratch` is
-    the size of its /tmp in bytes, by which that is known. Raises SandboxError where the kernel does not show the tree."""
+    the size of its /tmp in bytes, by which that is known. Raises SandboxError where the kernel shows no tree."""
     if not Path("/proc/self/task").joinpath(str(os.getpid()), "children").exists():
         raise SandboxError("the kernel does not list the children of a process (CONFIG_PROC_CHILDREN)")
     processes = list(_tree(front))
