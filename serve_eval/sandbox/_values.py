@@ -101,16 +101,17 @@ class Writer:
             self.contents(value, depth)
 
     def _other(self, value: Any, kind: Any, depth: int) -> None:
-        module, make = STANDARD.get(kind.__name__, ("", repr))
-        base = next((one for one in _BASES if isinstance(value, one)), None)
-        if kind is type and NAMED.get(value.__name__) is value:
+        name = str(kind.__name__)
+        module, make = STANDARD.get(name, ("", repr))
+        base = next((one for one in _BASES if issubclass(kind, one)), None)
+        if kind is type and NAMED.get(getattr(value, "__name__", ""), 0) is value:
             self._bytes(b"t", value.__name__.encode())
-        elif isinstance(value, type) and issubclass(value, BaseException):
+        elif issubclass(kind, type) and issubclass(value, BaseException):
             self._error_class(value, depth)
-        elif isinstance(value, BaseException):
+        elif issubclass(kind, BaseException):
             self._error(value, depth)
-        elif kind.__module__ == module and getattr(sys.modules[module], kind.__name__, None) is kind:
-            self._bytes(b"x", kind.__name__.encode())
+        elif kind.__module__ == module and getattr(sys.modules[module], name, None) is kind:
+            self._bytes(b"x", name.encode())
             self.write(make(value), depth + 1)
         elif base in _PLAIN or (base is not None and kind.__module__ != "program"):
             assert base is not None
