@@ -22,6 +22,8 @@ Wrap = Callable[[Sequence[str], Sequence[str], int], list[str]]
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
 """What an interpreter may need of the system; most are links into /usr today."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+MASKED = ("/proc/keys", "/proc/key-users")
+"""What the kernel tells of the keys of a user, by name, to each of its programs: empty in there."""
 FILES = 8192
 """How many files and folders there may be in its /tmp."""
 
@@ -35,6 +37,8 @@ def bubblewrap(command: Sequence[str], readable: Sequence[str], scratch: int) ->
     options += ["--proc", "/proc", "--dir", "/dev"]
     for device in DEVICES:
         options += ["--dev-bind", device, device]
+    for place in filter(os.path.exists, MASKED):
+        options += ["--ro-bind", "/dev/null", place]
     options += ["--size", str(scratch), "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]  # noqa: S108
     return [_tool("bwrap", "bubblewrap"), *options, "--", *command]
 
@@ -58,6 +62,7 @@ def namespaces(command: Sequence[str], readable: Sequence[str], scratch: int) ->
         lines += [f": > .{device}", f"mount --bind {device} .{device}"]
     lines += [
         "mount -t proc -o nosuid,nodev,noexec proc proc",
+        *(f"mount --bind dev/null .{place}" for place in MASKED if Path(place).exists()),
         "echo 0 > proc/sys/user/max_user_namespaces",
         f"mount -t tmpfs -o nosuid,nodev,size={scratch},nr_inodes={FILES},mode=755 scratch tmp",
         "pivot_root . old",

@@ -51,7 +51,7 @@ class Sandbox:
     for an interpreter that does not run."""
 
     def __init__(self, wrap: Wrap, interpreter: Interpreter, *, uid: int | None, at_once: int) -> None:
-        self._wrap, self._interpreter, self._uid, self.at_once = wrap, interpreter, uid, at_once
+        self.wrap, self.interpreter, self.uid, self.at_once = wrap, interpreter, uid, at_once
         self._room = asyncio.Semaphore(at_once)
         self._bundle = bundle.build(as_user([interpreter.path], uid))
 
@@ -91,8 +91,8 @@ class Sandbox:
         inside, job, stdin = given
         most = ",".join(f"{name}:{value}" for name, value in limits.items())
         handed = (inside.fileno(), job.fileno(), told)
-        command = [self._interpreter.path, *bundle.FLAGS, "-c", bundle.START, *map(str, handed), most]
-        shut_off = as_user(self._wrap(command, self._interpreter.readable, SCRATCH_BYTES), self._uid)
+        command = [self.interpreter.path, *bundle.FLAGS, "-c", bundle.START, *map(str, handed), most]
+        shut_off = as_user(self.wrap(command, self.interpreter.readable, SCRATCH_BYTES), self.uid)
         for file in given:
             file.seek(0)
         stdout, stderr = written

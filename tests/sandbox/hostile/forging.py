@@ -135,7 +135,7 @@ FORGING = [
         "            try: os.write(fd, text)\n            except OSError: pass\n    time.sleep(20)",
         checks=IS_WORD,
         by="raised|timeout|killed|exited",
-        wall_s=2.0,
+        wall_s=1.0,
     ),
     Attempt(
         name="own-answers",
@@ -145,7 +145,7 @@ FORGING = [
         "for fd in pipes:\n    try: os.write(fd, made)\n    except OSError: pass\ntime.sleep(20)",
         checks=IS_WORD,
         by="raised|timeout|exited",
-        wall_s=2.0,
+        wall_s=1.0,
     ),
     Attempt(
         name="odd-message",

@@ -225,9 +225,9 @@ KEYRINGS = [
     Attempt(
         name="session-keys",
         tries="to read the keys of the session of serve-eval",
-        code="print(open('/proc/keys').read())\n"
+        code="attempt(lambda: print(open('/proc/keys').read()))\n"
         "if kernel('keyctl', 10, -3, b'user', {key!r}, 0) >= 0: out('found')\nkernel('keyctl', 6, -3, None, 0)",
-        by="EPERM",
+        by="EPERM|EACCES",
     ),
     Attempt(
         name="planted-keys",
