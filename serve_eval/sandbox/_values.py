@@ -210,7 +210,7 @@ class Reader:
 
     def read(self, depth: int = 0) -> Any:
         """The next value. Raises ValueError for what is none."""
-        if depth > 2 * DEEPEST:
+        if depth > DEEPEST + 20:
             raise ValueError("a message is nested too deeply")
         tag = self._take(1)
         if tag in _SIMPLE:
