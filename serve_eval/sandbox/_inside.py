@@ -15,7 +15,7 @@ import sys
 
 from serve_eval.sandbox._checker import Checker
 from serve_eval.sandbox._program import Program
-from serve_eval.sandbox._values import from_plain
+from serve_eval.sandbox._reading import from_plain
 
 TYPE_CHECKING = False  # typing takes time to import
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import os
 import struct
 import sys
 
-from serve_eval.sandbox._values import NAMED, Own, Reader, Refused, Writer
+from serve_eval.sandbox._reading import Reader
+from serve_eval.sandbox._values import NAMED, Own, Refused, Writer
 
 TYPE_CHECKING = False  # typing takes time to import
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from serve_eval.errors import SandboxError
 from serve_eval.sandbox import seccomp
 
-MODULES = ("_values", "_talk", "_program", "_checker", "_inside")
+MODULES = ("_values", "_reading", "_talk", "_program", "_checker", "_inside")
 """In the order in which they import each other."""
 FLAGS = ("-I", "-S", "-B", "-X", "utf8")
 MOST_S = 30.0

@@ -53,6 +53,7 @@ class Sandbox:
     def __init__(self, wrap: Wrap, interpreter: Interpreter, *, uid: int | None, at_once: int) -> None:
         self.wrap, self.interpreter, self.uid, self.at_once = wrap, interpreter, uid, at_once
         self._room = asyncio.Semaphore(at_once)
+        self._look_s = watch.LOOK_S * max(1.0, at_once / 4)
         self._bundle = bundle.build(as_user([interpreter.path], uid))
 
     async def run(self, program: Program) -> Ran:
@@ -72,7 +73,7 @@ class Sandbox:
                     process = self._start((inside, job, given), (out, err), told, limits)
                 finally:
                     os.close(told)
-                said, excess = await _attend(process, verdict, program.wall_s, len(token))
+                said, excess = await _attend(process, verdict, program.wall_s, len(token), self._look_s)
                 status = process.returncode
                 if excess is not None:
                     ended, status = Ended.KILLED, None
@@ -130,7 +131,9 @@ def _by_itself(status: int | None) -> Ended:
     return Ended.RAISED if status == 1 else Ended.EXITED
 
 
-async def _attend(process: Process, verdict: int, wall_s: float, length: int) -> tuple[bytes | None, str | None]:
+async def _attend(
+    process: Process, verdict: int, wall_s: float, length: int, look_s: float
+) -> tuple[bytes | None, str | None]:
     """What a process wrote into the pipe when it came to its end, None when it was ended; and what it took too much of,
     when it was ended for that. Nothing is left of it.
 
@@ -151,7 +154,7 @@ async def _attend(process: Process, verdict: int, wall_s: float, length: int) ->
         async with asyncio.timeout(wall_s):
             while excess is None and not over.is_set():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(over.wait(), watch.LOOK_S)
+                    await asyncio.wait_for(over.wait(), look_s)
                 excess = None if over.is_set() else watch.excess(process.pid, SCRATCH_BYTES)
     except TimeoutError:
         return None, None

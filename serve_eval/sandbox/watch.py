@@ -16,7 +16,7 @@ from serve_eval.sandbox.isolation import FILES
 MEMORY_BYTES = 768 << 20
 """Of all processes and the /tmp of a program together."""
 LOOK_S = 0.025
-"""Seconds between two looks."""
+"""Seconds between two looks at a program, of which four run at once; with more, longer, so that to look stays cheap."""
 _SCRATCH = "root/tmp"
 _OWN = ("RssAnon", "RssShmem", "VmSwap", "VmPTE")
 _SHARED_OUT = ("Pss_Anon", "Pss_Shmem", "SwapPss")
