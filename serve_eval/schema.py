@@ -513,7 +513,7 @@ class Score(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Program(Struct, frozen=True, kw_only=True, gc=False):
-    """Python code to be run away from everything: `code` first, then `checks`, in a process of their own, with the names
+    """Python code to be run away from everything: `code` first, then `checks` in a process of their own, with the names
     that it left. It has passed when both came to their end within `wall_s` seconds."""
 
     code: str

@@ -9,7 +9,7 @@ import pytest
 
 from serve_eval.errors import SandboxError
 from serve_eval.sandbox import seccomp
-from serve_eval.sandbox.isolation import ISOLATIONS, MASKED, namespaces
+from serve_eval.sandbox.isolation import ISOLATIONS, namespaces
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Ended, Isolation, Program
 from tests.sandbox.conftest import OTHERS, held, unavailable
@@ -77,7 +77,10 @@ def test_the_keyring_is_a_fresh_one_also_where_nothing_filters(
 
 
 def test_names_of_keys_cannot_be_read(isolated: tuple[Sandbox, Isolation]) -> None:
-    code = f"for place in {MASKED}:\n    try: assert not open(place).read(), place\n    except OSError: pass"
+    code = """for place in "/proc/keys", "/proc/key-users":
+    try: assert not open(place).read(), place
+    except OSError: pass
+"""
     assert asyncio.run(isolated[0].run(Program(code=code))).ended is Ended.PASSED
 
 
@@ -89,8 +92,11 @@ def test_namespaces_that_lack_one_make_tests_fail_and_not_skip(option: str, kind
         return [word for word in namespaces(command, readable, scratch) if word != option]
 
     held("namespaces")
-    with pytest.raises(SandboxError, match=f"it shares {kind} with this machine"):
-        held("namespaces", {"namespaces": lacking})
+    try:
+        with pytest.raises(SandboxError, match=f"it shares {kind} with this machine"):
+            held("namespaces", {"namespaces": lacking})
+    except pytest.skip.Exception:
+        pytest.fail("a sandbox that does not hold is skipped")
 
 
 def test_where_no_call_is_refused_the_sandbox_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
