@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-slow test-slow-part test-peer test-peers test-gpu test-slurm lint calibrate detectors attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
+.PHONY: demo test test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm lint calibrate detectors attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -21,6 +21,15 @@ SLOW = "slow and not slurm and not peers and not gpu"
 
 test-slow: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m $(SLOW)
+
+# The isolation of generated code, by bubblewrap and by namespaces, as this user and, for root, as an ordinary one too:
+# nothing is skipped here. It takes half a minute; what stopped each of the hostile programs is printed.
+test-sandbox: $(VENV)/.dev
+	@command -v bwrap > /dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq bubblewrap; } > /dev/null
+	SERVE_EVAL_ISOLATIONS_REQUIRED=1 PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 90 \
+	  $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/sandbox
+	@$(BIN)/python -m tests.sandbox.hostile
+	@[ "$$(id -u)" != 0 ] || sh tests/sandbox/as_ordinary_user.sh $(BIN)/python
 
 # One part of them, in at most three minutes; which one, the number of commits picks. PART=3 runs that part.
 PART = auto

@@ -411,7 +411,8 @@ class ToolCall(Struct, frozen=True, gc=False):
 
 class Ended(StrEnum):
     """How a program ended: after its last line; by an exception, or an exit with its status 1; before its last line by
-    another exit of its own; by a signal, which some of the limits send; at the time limit."""
+    another exit of its own; by a signal, which some of the limits send, or by us when all its processes together took
+    too much; at the time limit."""
 
     PASSED = "passed"
     RAISED = "raised"
@@ -512,8 +513,8 @@ class Score(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Program(Struct, frozen=True, kw_only=True, gc=False):
-    """Python code to be run away from everything: `code` first, then `checks` with the names that it left. It has
-    passed when both came to their end within `wall_s` seconds."""
+    """Python code to be run away from everything: `code` first, then `checks` in a process of their own, with the names
+    that it left. It has passed when both came to their end within `wall_s` seconds."""
 
     code: str
     checks: str = ""

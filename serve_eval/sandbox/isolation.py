@@ -2,8 +2,8 @@
 
 Either gives it user, process, network, IPC and mount namespaces of its own, in which it has no capability and can make
 no further ones: there is no network but its own loopback, no other process to be seen or signalled, and no file but the
-system's libraries and its interpreter, read-only, and an empty /tmp of bounded size. When its first process ends, the
-kernel ends all others.
+system's libraries and its interpreter, read-only, and an empty /tmp of bounded size. The command is the first process
+in there: no signal from within reaches it, and when it ends, the kernel ends all others.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ Wrap = Callable[[Sequence[str], Sequence[str], int], list[str]]
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
 """What an interpreter may need of the system; most are links into /usr today."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-_FIRST_PROCESS = '/usr/bin/env -i "$@"; exit $?'
-"""A shell that stays as the first process of the namespace: signals have no default action for that one, and the code
-is to die of them."""
+MASKED = ("/proc/keys", "/proc/key-users")
+"""What the kernel tells of the keys of a user, by name, to each of its programs: empty in there."""
+FILES = 8192
+"""How many files and folders there may be in its /tmp."""
 
 
 def bubblewrap(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
@@ -36,8 +37,10 @@ def bubblewrap(command: Sequence[str], readable: Sequence[str], scratch: int) ->
     options += ["--proc", "/proc", "--dir", "/dev"]
     for device in DEVICES:
         options += ["--dev-bind", device, device]
+    for place in filter(os.path.exists, MASKED):
+        options += ["--ro-bind", "/dev/null", place]
     options += ["--size", str(scratch), "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]  # noqa: S108
-    return [_tool("bwrap", "bubblewrap"), *options, "--", "/bin/sh", "-c", _FIRST_PROCESS, "sh", *command]
+    return [_tool("bwrap", "bubblewrap"), *options, "--", *command]
 
 
 def namespaces(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
@@ -59,14 +62,15 @@ def namespaces(command: Sequence[str], readable: Sequence[str], scratch: int) ->
         lines += [f": > .{device}", f"mount --bind {device} .{device}"]
     lines += [
         "mount -t proc -o nosuid,nodev,noexec proc proc",
+        *(f"mount --bind dev/null .{place}" for place in MASKED if Path(place).exists()),
         "echo 0 > proc/sys/user/max_user_namespaces",
-        f"mount -t tmpfs -o nosuid,nodev,size={scratch},mode=755 scratch tmp",
+        f"mount -t tmpfs -o nosuid,nodev,size={scratch},nr_inodes={FILES},mode=755 scratch tmp",
         "pivot_root . old",
         "umount -l /old",
         "rmdir /old",
         "mount -o remount,bind,ro,nosuid,nodev /",
         "cd /tmp",
-        _FIRST_PROCESS.replace('"$@"', 'setpriv --bounding-set=-all --inh-caps=-all --no-new-privs -- "$@"'),
+        'exec env -i setpriv --bounding-set=-all --inh-caps=-all --no-new-privs -- "$@"',
     ]
     apart = ["--user", "--map-root-user", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
     _tool("setpriv", "util-linux")

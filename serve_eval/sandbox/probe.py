@@ -13,15 +13,18 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import SandboxError
-from serve_eval.sandbox.isolation import ISOLATIONS, SYSTEM, Wrap
+from serve_eval.sandbox.isolation import FILES, ISOLATIONS, SYSTEM, Wrap
 from serve_eval.sandbox.sandbox import LIMITS, OUTPUT_BYTES, SCRATCH_BYTES, Interpreter, Sandbox
+from serve_eval.sandbox.watch import MEMORY_BYTES
 from serve_eval.schema import Ended, Isolation, Program
 
 UNUSED_UIDS = range(61184, 65520)
 """Users that systemd gives to services for a while (its dynamic users), so that nothing on a disk belongs to them."""
+NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
+"""What of this machine a program has one of its own of."""
 PROBE_S = 20.0
-_OWN_PROCESSES = 3
-"""Of the sandbox: its first process, perhaps one in between, and the interpreter."""
+_OWN_PROCESSES = 2
+"""Of the sandbox: its first process, and the program."""
 _HINT = (
     "Install bubblewrap (apt-get install bubblewrap), and allow user namespaces: inside a container they need "
     "--privileged or a seccomp profile that permits them. Or run serve-eval on another Linux machine that reaches the "
@@ -36,9 +39,6 @@ def possible(action):
     except OSError:
         return False
     return True
-def connect():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        s.connect(("192.0.2.1", 9))
 def write(folder):
     with open(folder + "/probe", "w"):
         pass
@@ -46,15 +46,19 @@ def write(folder):
 mounts = {line.split()[1] for line in open("/proc/self/mounts")}
 folders = {"/", "/proc", "/proc/sys", *mounts, *("/" + name for name in os.listdir("/"))}
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+environment = open("/proc/self/environ")
 inside, outside, _ = map(int, open("/proc/self/uid_map").read().split())
 print(json.dumps({
-    "network": possible(connect) or [name for _, name in socket.if_nameindex()] != ["lo"],
+    "network": [line.split(":")[0].strip() for line in open("/proc/self/net/dev").readlines()[2:]] != ["lo"],
+    "namespaces": [os.readlink("/proc/self/ns/" + name) for name in os.listdir("/proc/self/ns")],
+    "filtered": status["Seccomp"].strip() == "2" and not possible(lambda: socket.socket(socket.AF_INET)),
+    "overseen": not possible(lambda: open("/proc/1/mem")),
     "writable": sorted(folder for folder in folders if possible(lambda: write(folder))),
     "privileged": int(status["CapEff"], 16) | int(status["CapPrm"], 16) | int(status["CapBnd"], 16) > 0
     or status["NoNewPrivs"].strip() != "1",
     "uid": os.getuid() - inside + outside,
     "processes": sum(name.isdigit() for name in os.listdir("/proc")),
-    "environment": sorted(set(os.environ) - {"LC_CTYPE"}),
+    "environment": sorted({line.split("=")[0] for line in environment.read().split("\\0")} - {"", "PWD"}),
     "root": os.listdir("/"),
     "etc": os.listdir("/etc"),
     "limits": {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name))[1] for name in LIMITS},
@@ -64,9 +68,13 @@ print(json.dumps({
 
 
 class _Seen(msgspec.Struct):
-    """What the probe saw; `root` and `etc` are the names in / and /etc, `uid` is the user outside of the namespace."""
+    """What the probe saw; `root` and `etc` are the names in / and /etc, `uid` is the user outside of the namespace.
+    `filtered`: system calls are refused; `overseen`: what checks the program cannot be looked into by it."""
 
     network: bool
+    namespaces: list[str]
+    filtered: bool
+    overseen: bool
     writable: list[str]
     privileged: bool
     uid: int
@@ -90,8 +98,8 @@ async def strongest(
     reasons = []
     for name, wrap in isolations.items():
         for interpreter in _interpreters(dropping=uid is not None):
-            sandbox = Sandbox(wrap, interpreter, uid=uid, at_once=at_once or len(os.sched_getaffinity(0)))
             try:
+                sandbox = Sandbox(wrap, interpreter, uid=uid, at_once=at_once or len(os.sched_getaffinity(0)))
                 return sandbox, await _look(name, sandbox, interpreter, os.getuid() if uid is None else uid)
             except SandboxError as error:
                 reasons.append(f"{name} with {interpreter.path}: {error}")
@@ -106,9 +114,13 @@ async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int)
         said = ran.stderr.strip().rpartition("\n")[2]
         raise SandboxError(f"the probe ended as {ran.ended.value} ({ran.exit}): {said[:300] or 'it said nothing'}")
     seen = msgspec.json.decode(ran.stdout, type=_Seen)
+    ours = {str(Path(f"/proc/self/ns/{name}").readlink()) for name in NAMESPACES}
     strange = {*seen.root} - _SYSTEM - {place.split("/")[1] for place in interpreter.readable}
     problems = [
         *(["it reaches a network"] if seen.network else []),
+        *(f"it shares {one.partition(':')[0]} with this machine" for one in seen.namespaces if one in ours),
+        *([] if seen.filtered else ["no system call is refused to it"]),
+        *([] if seen.overseen else ["it can look into what checks it"]),
         *(f"it can write to {folder}" for folder in seen.writable if folder != "/tmp"),  # noqa: S108
         *(["it has capabilities, or could get them"] if seen.privileged else []),
         *([f"it is the user {seen.uid}"] if seen.uid != uid else []),
@@ -129,7 +141,13 @@ async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int)
         writable=tuple(seen.writable),
         uid=seen.uid,
         python=seen.python,
-        limits={**seen.limits, "SCRATCH": SCRATCH_BYTES, "OUTPUT": OUTPUT_BYTES},
+        limits={
+            **seen.limits,
+            "SCRATCH": SCRATCH_BYTES,
+            "OUTPUT": OUTPUT_BYTES,
+            "MEMORY": MEMORY_BYTES,
+            "FILES": FILES,
+        },
     )
 
 

@@ -4,7 +4,6 @@ when the call returns, whatever became of it."""
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import signal
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from serve_eval.errors import SandboxError
+from serve_eval.sandbox import bundle, watch
+from serve_eval.sandbox._values import plain
 from serve_eval.sandbox.isolation import Wrap, as_user
 from serve_eval.schema import Ended, Program, Ran
 
@@ -34,8 +35,6 @@ OUTPUT_BYTES = 256 << 10
 """What is kept of what a program writes to stdout and to stderr each; it may write as much as to any other file."""
 REAPING_S = 2.0
 """How long the process in front may take to reap what was killed behind it."""
-_INSIDE = (Path(__file__).parent / "_inside.py").read_text(encoding="utf-8")
-
 Process = subprocess.Popen[bytes]
 
 
@@ -48,47 +47,56 @@ class Interpreter:
 
 
 class Sandbox:
-    """Runs programs in one isolation, `at_once` of them at most, as the user `uid` (None: as ours)."""
+    """Runs programs in one isolation, `at_once` of them at most, as the user `uid` (None: as ours). Raises SandboxError
+    for an interpreter that does not run."""
 
     def __init__(self, wrap: Wrap, interpreter: Interpreter, *, uid: int | None, at_once: int) -> None:
-        self._wrap, self._interpreter, self._uid, self.at_once = wrap, interpreter, uid, at_once
+        self.wrap, self.interpreter, self.uid, self.at_once = wrap, interpreter, uid, at_once
         self._room = asyncio.Semaphore(at_once)
+        self._look_s = watch.LOOK_S * max(1.0, at_once / 4)
+        self._bundle = bundle.build(as_user([interpreter.path], uid))
 
     async def run(self, program: Program) -> Ran:
         """Runs a program to one of its ends. Raises SandboxError when it cannot even be started."""
         async with self._room:
             token = secrets.token_hex(16).encode()
             with ExitStack() as stack:
-                job, given, out, err = (_memory(stack, name) for name in ("job", "stdin", "stdout", "stderr"))
+                names = ("inside", "job", "stdin", "stdout", "stderr")
+                inside, job, given, out, err = (_memory(stack, name) for name in names)
                 verdict, told = os.pipe()
                 stack.callback(os.close, verdict)
                 try:
-                    job.write(json.dumps(self._job(program, token)).encode())
+                    inside.write(self._bundle)
+                    job.write(plain({"code": program.code, "checks": program.checks, "token": token.decode()}))
                     given.write(program.stdin.encode(errors="replace"))
-                    process = self._start(job, (given, out, err), told)
+                    limits = {**LIMITS, "CPU": int(program.wall_s) + 1}
+                    process = self._start((inside, job, given), (out, err), told, limits)
                 finally:
                     os.close(told)
-                said = await _attend(process, verdict, program.wall_s, len(token))
+                said, excess = await _attend(process, verdict, program.wall_s, len(token), self._look_s)
                 status = process.returncode
-                if said is None:
+                if excess is not None:
+                    ended, status = Ended.KILLED, None
+                elif said is None:
                     ended, status = Ended.TIMEOUT, None
                 elif said == token and status == 0:
                     ended = Ended.PASSED
                 else:
                     ended = _by_itself(status)
-                return Ran(ended=ended, exit=status, stdout=_kept(out), stderr=_kept(err))
+                reason = "" if excess is None else f"serve-eval ended this program: {excess}\n"
+                return Ran(ended=ended, exit=status, stdout=_kept(out), stderr=_kept(err) + reason)
 
-    def _job(self, program: Program, token: bytes) -> dict[str, object]:
-        limits = {**LIMITS, "CPU": int(program.wall_s) + 1}
-        return {"code": program.code, "checks": program.checks, "limits": limits, "token": token.decode()}
-
-    def _start(self, job: BinaryIO, streams: Sequence[BinaryIO], told: int) -> Process:
-        flags = ["-I", "-S", "-B", "-X", "utf8"]
-        command = [self._interpreter.path, *flags, "-c", _INSIDE, str(job.fileno()), str(told)]
-        shut_off = as_user(self._wrap(command, self._interpreter.readable, SCRATCH_BYTES), self._uid)
-        for file in (job, streams[0]):
+    def _start(
+        self, given: Sequence[BinaryIO], written: Sequence[BinaryIO], told: int, limits: Mapping[str, int]
+    ) -> Process:
+        inside, job, stdin = given
+        most = ",".join(f"{name}:{value}" for name, value in limits.items())
+        handed = (inside.fileno(), job.fileno(), told)
+        command = [self.interpreter.path, *bundle.FLAGS, "-c", bundle.START, *map(str, handed), most]
+        shut_off = as_user(self.wrap(command, self.interpreter.readable, SCRATCH_BYTES), self.uid)
+        for file in given:
             file.seek(0)
-        stdin, stdout, stderr = streams
+        stdout, stderr = written
         try:
             # Not by the event loop: uvloop hands down every descriptor that is not marked against it.
             return subprocess.Popen(  # noqa: S603  (what it shuts off is not trusted; the command line is ours)
@@ -99,7 +107,7 @@ class Sandbox:
                 cwd="/",
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
                 close_fds=True,
-                pass_fds=(job.fileno(), told),
+                pass_fds=handed,
                 start_new_session=True,
             )
         except OSError as error:
@@ -123,13 +131,16 @@ def _by_itself(status: int | None) -> Ended:
     return Ended.RAISED if status == 1 else Ended.EXITED
 
 
-async def _attend(process: Process, verdict: int, wall_s: float, length: int) -> bytes | None:
-    """What a process wrote into the pipe when it came to its end, None when it was ended. Nothing is left of it.
+async def _attend(
+    process: Process, verdict: int, wall_s: float, length: int, look_s: float
+) -> tuple[bytes | None, str | None]:
+    """What a process wrote into the pipe when it came to its end, None when it was ended; and what it took too much of,
+    when it was ended for that. Nothing is left of it.
 
     The pipe is over when nobody holds its other end, which the process in front does as long as it lives, whatever the
     program closes. One that writes more than the verdict is ended.
     """
-    loop, over, said = asyncio.get_running_loop(), asyncio.Event(), bytearray()
+    loop, over, said, excess = asyncio.get_running_loop(), asyncio.Event(), bytearray(), None
 
     def readable() -> None:
         piece = os.read(verdict, length + 1)
@@ -141,13 +152,16 @@ async def _attend(process: Process, verdict: int, wall_s: float, length: int) ->
     loop.add_reader(verdict, readable)
     try:
         async with asyncio.timeout(wall_s):
-            await over.wait()
+            while excess is None and not over.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(over.wait(), look_s)
+                excess = None if over.is_set() else watch.excess(process.pid, SCRATCH_BYTES)
     except TimeoutError:
-        return None
+        return None, None
     finally:
         loop.remove_reader(verdict)
         _end(process, by_itself=over.is_set() and len(said) <= length)
-    return bytes(said)
+    return bytes(said), excess
 
 
 def _end(process: Process, *, by_itself: bool) -> None:

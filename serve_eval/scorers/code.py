@@ -1,4 +1,4 @@
-"""The answer is Python code that passes given checks, run shut off from this machine.
+"""The answer is Python code that passes given checks, which run shut off from this machine and from the code itself.
 
 Code out of answers by the rules of HumanEval (Chen et al. 2021, "Evaluating large language models trained on code",
 arXiv 2107.03374), and what running it is worth.
@@ -60,7 +60,7 @@ def scorer(*, time_limit_s: float = 10.0) -> Scorer:
         wrong = f"{told[ENTRY_POINT]} = None\n" if told.get(ENTRY_POINT) else ""
         return f"```python\n{told[SOLUTION]}\n```", f"```python\n{wrong}raise NotImplementedError\n```"
 
-    return Scorer(version=1, score=score, answers=answers, problems=_problems, program=to_run, scoring="inline")
+    return Scorer(version=2, score=score, answers=answers, problems=_problems, program=to_run, scoring="inline")
 
 
 def _told(expected: object) -> Mapping[str, object]:

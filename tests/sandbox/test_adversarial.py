@@ -6,12 +6,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,26 +29,6 @@ def attempt(action):
     except Exception as error:
         return type(error).__name__
 """
-
-
-def test_secrets_cannot_be_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-the-test")
-    (tmp_path / "secret").write_text("sk-secret-of-the-test")
-    with tempfile.NamedTemporaryFile("w", dir=Path.home()) as at_home:
-        at_home.write("sk-secret-of-the-test")
-        at_home.flush()
-        places = [tmp_path / "secret", at_home.name, f"/proc/{os.getpid()}/environ", "/etc/shadow", __file__]
-        ran = run(f"""{_TRY}
-for place in {list(map(str, places))}:
-    print(attempt(lambda: open(place).read()))
-print(sorted(set(os.environ) - {{"LC_CTYPE"}}), os.listdir("/tmp"))
-for number in os.listdir("/proc"):
-    if number.isdigit():
-        print(attempt(lambda: open(f"/proc/{{number}}/environ").read()))
-""")
-    assert ran.ended is Ended.PASSED
-    assert "secret" not in ran.stdout
-    assert ran.stdout.splitlines()[: len(places) + 1] == ["FileNotFoundError"] * len(places) + ["[] []"]
 
 
 def test_nothing_outside_can_be_written(run: Run, tmp_path: Path) -> None:
@@ -85,57 +63,6 @@ open("/tmp/kept", "w").write("x")
     assert run("import os; assert os.listdir('/tmp') == []").ended is Ended.PASSED, "the next program finds nothing"
 
 
-def test_no_socket_leads_anywhere(run: Run, tmp_path: Path) -> None:
-    abstract = f"\0serve-eval-{os.getpid()}-{time.monotonic_ns()}"
-    with (
-        socket.create_server(("127.0.0.1", 0)) as tcp,
-        socket.socket(socket.AF_UNIX) as named,
-        socket.socket(socket.AF_UNIX) as unnamed,
-    ):
-        (tmp_path / "s").parent.chmod(0o777)
-        for server, place in ((named, str(tmp_path / "s")), (unnamed, abstract)):
-            server.bind(place)
-            server.listen()
-        unix = [str(tmp_path / "s"), abstract]
-        ran = run(f"""{_TRY}
-import socket
-def connect(family, address, kind=socket.SOCK_STREAM):
-    with socket.socket(family, kind) as s:
-        s.settimeout(2)
-        s.connect(address)
-print(attempt(lambda: connect(socket.AF_INET, ("127.0.0.1", {tcp.getsockname()[1]}))))
-print(attempt(lambda: connect(socket.AF_INET, ("192.0.2.1", 53), socket.SOCK_DGRAM)))
-print(attempt(lambda: connect(socket.AF_INET6, ("2001:db8::1", 53), socket.SOCK_DGRAM)))
-for address in {unix!r}:
-    print(attempt(lambda: connect(socket.AF_UNIX, address)))
-print(attempt(lambda: socket.getaddrinfo("example.org", 80)))
-print(attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)))
-""")
-        for server in (tcp, named, unnamed):
-            server.settimeout(0)
-            with pytest.raises(BlockingIOError):
-                server.accept()
-    assert "done" not in ran.stdout
-    assert len(ran.stdout.splitlines()) == 7, ran.stderr
-
-
-def test_a_fork_bomb_stays_small_and_leaves_nobody(run: Run, mark: str) -> None:
-    ran = run(f"""import os
-made = 0
-for _ in range(64):
-    try:
-        if os.fork() == 0:
-            os.execv("/bin/sleep", ["{mark}", "10"])
-    except BlockingIOError:
-        break
-    made += 1
-print(made)
-""")
-    assert ran.ended is Ended.PASSED
-    assert 0 < int(ran.stdout) < LIMITS["NPROC"]
-    assert marked(mark) == []
-
-
 @pytest.mark.slow
 def test_forks_of_forks_are_over_with_the_program(run: Run) -> None:
     ran = run(
@@ -148,19 +75,6 @@ while True: pass
         wall_s=1.5,
     )
     assert ran.ended is Ended.TIMEOUT
-
-
-def test_a_daemon_does_not_outlive_its_program(run: Run, mark: str) -> None:
-    ran = run(f"""import os
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.execv("/bin/sleep", ["{mark}", "10"])
-    os._exit(0)
-os.wait()
-""")
-    assert ran.ended is Ended.PASSED
-    assert marked(mark) == []
 
 
 def test_memory_is_bounded(run: Run) -> None:
@@ -195,8 +109,10 @@ print(attempt(lambda: [os.dup(0) for _ in range({LIMITS["NOFILE"]})]))
 
 def test_no_descriptor_of_ours_is_inherited(run: Run, isolated: tuple[Sandbox, Isolation]) -> None:
     code = """import os, stat
-for process in os.listdir("/proc"):
-    for fd in os.listdir(f"/proc/{process}/fd") if process.isdigit() else ():
+for process in filter(str.isdigit, os.listdir("/proc")):
+    try: open_there = os.listdir(f"/proc/{process}/fd")
+    except OSError: continue
+    for fd in open_there:
         try: print(os.readlink(f"/proc/{process}/fd/{fd}"))
         except OSError: pass
 """
@@ -218,27 +134,6 @@ for process in os.listdir("/proc"):
         assert ran.ended is Ended.PASSED, ran.stderr
         kinds = {target.partition(":")[0].partition(" ")[0] for target in ran.stdout.split("\n")[:-1]}
         assert {kind for kind in kinds if not kind.startswith(("pipe", "/memfd", "/proc"))} <= {"/dev/null"}, ran.stdout
-
-
-def test_signals_reach_nobody_else(run: Run) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10)"]) as decoy:
-        ran = run(f"""{_TRY}
-import signal
-assert os.getppid() == 1, "in a namespace of its own"
-for victim in ({decoy.pid}, os.getppid(), -1):
-    print(attempt(lambda: os.kill(victim, signal.SIGKILL)))
-""")
-        assert decoy.poll() is None
-        decoy.kill()
-    assert ran.ended is Ended.PASSED, "and the first process of its own is not hit by its signals"
-    assert ran.stdout.splitlines() == ["ProcessLookupError", "done", "ProcessLookupError"]
-
-
-def test_no_further_namespace_can_be_made(run: Run) -> None:
-    code = (
-        "import ctypes; libc = ctypes.CDLL(None)\nassert libc.unshare(0x10000000) == -1 and libc.unshare(0x20000) == -1"
-    )
-    assert run(code).ended is Ended.PASSED
 
 
 def test_limits_cannot_be_raised(run: Run) -> None:
@@ -279,7 +174,7 @@ def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
 
     asyncio.run(start_and_stop())
     if isolation.uid != os.getuid():
-        assert isolation.uid not in _zombies()
+        _wait(lambda: isolation.uid not in _zombies())  # programs of other tests are zombies for a moment
 
 
 @pytest.mark.slow

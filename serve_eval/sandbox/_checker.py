@@ -1,0 +1,183 @@
+"""The checker's side: runs the checks on what the program says its values are.
+
+What is no built-in is a stand-in here. It is asked for what it is made of; but no operation that would hand the program
+what is expected (==, <, in, arithmetic) is left to the program, which could answer anything to it.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+from serve_eval.sandbox._talk import STANDARD_MODULES, Side, refused
+
+TYPE_CHECKING = False  # typing takes time to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+SEARCHING = {"eval", "exec", "globals", "locals", "vars"}
+"""Checks that use these may name anything."""
+
+
+class _Own:
+    """A value of the program that is no built-in."""
+
+    def __init__(self, side: Side, number: int, name: str) -> None:
+        vars(self).update(_side=side, _number=number, _name=name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__name__":
+            raise AttributeError(name)
+        return self._asked("attribute", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._asked("assign", name, value)
+
+    def _asked(self, operation: str, *args: Any) -> Any:
+        return vars(self)["_side"].ask(operation, vars(self)["_number"], args)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if other is None:
+            return False
+        raise TypeError(
+            f"what == says of the program's own class {vars(self)['_name']} is the program's word: "
+            "compare what it is made of"
+        )
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._asked("item", key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._asked("put", key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self._asked("drop", key)
+
+    def __len__(self) -> Any:
+        return self._asked("length")
+
+    def __iter__(self) -> Any:
+        return self._asked("iterate")
+
+    def __next__(self) -> Any:
+        return self._asked("next")
+
+    def __str__(self) -> Any:
+        return self._asked("text")
+
+    def __repr__(self) -> Any:
+        return self._asked("shown")
+
+    def __bool__(self) -> Any:
+        return self._asked("true")
+
+    def __int__(self) -> Any:
+        return self._asked("whole")
+
+    def __float__(self) -> Any:
+        return self._asked("number")
+
+    def __index__(self) -> Any:
+        return self._asked("index")
+
+    def __enter__(self) -> Any:
+        return self._asked("enter")
+
+    def __exit__(self, *raised: Any) -> None:
+        self._asked("leave")
+
+
+class _OwnCallable(_Own):
+    """A function or a class of it."""
+
+    def __call__(self, *args: Any, **names: Any) -> Any:
+        return vars(self)["_side"].ask("call", vars(self)["_number"], args, names)
+
+    def __instancecheck__(self, other: Any) -> Any:
+        return isinstance(other, _Own) and self._asked("instance", other)
+
+
+class Checker(Side):
+    """Asks the program, and lets it call the functions that it was given."""
+
+    def __init__(self, source: int, sink: int, gone: Callable[[], None]) -> None:
+        super().__init__(source, sink)
+        self._gone = gone
+        self._stand_ins: dict[int, Any] = {}
+
+    def kind(self, value: Any) -> str:
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return "class"
+        if getattr(builtins, getattr(value, "__name__", ""), None) is value:
+            return "builtin"
+        if callable(value):
+            return "callable"
+        if hasattr(value, "__next__"):
+            return "iterator"
+        raise refused(value)
+
+    def number(self, value: Any) -> int | None:
+        if isinstance(value, _Own):
+            return vars(value)["_number"]  # type: ignore[no-any-return]
+        return None
+
+    def stand_in(self, number: int, kind: str, name: str) -> Any:
+        if number not in self._stand_ins:
+            made: Any = (_OwnCallable if kind == "callable" else _Own)(self, number, name)
+            self._stand_ins[number] = self._coroutine(number) if kind == "coroutine" else made
+            if kind == "module":
+                vars(made)["_module"] = name
+        return self._stand_ins[number]
+
+    async def _coroutine(self, number: int) -> Any:
+        return self.ask("wait", number)
+
+    def perform(self, operation: str, thing: Any, args: tuple[Any, ...], names: dict[str, Any]) -> Any:
+        if operation == "next":
+            return next(thing)
+        if operation == "call":
+            return thing(*args, **names)
+        raise ValueError("the program asks for what it may not")
+
+    def receive(self) -> bytes:
+        try:
+            return super().receive()
+        except BaseException:
+            self._gone()
+            raise
+
+    def check(self, checks: str) -> None:
+        """Run the checks with the names that the program defined. Raises what they raise."""
+        compiled = compile(checks, "checks", "exec", dont_inherit=True)
+        named = _names(compiled)
+        wanted = None if not named.isdisjoint(SEARCHING) else {name for name in named if not _taken(name)}
+        own = self.ask("names", 0, (wanted and list(wanted),)) if wanted != set() else {}
+        space = {"__name__": "program"}
+        for name, value in own.items():
+            # What the program says it has, and the checks did not ask for, could be in the place of a built-in.
+            if type(name) is str and not _taken(name) and (wanted is None or name in wanted):
+                space[name] = _module(name, value)
+        exec(compiled, space)  # noqa: S102  (what this process is for)
+
+
+def _taken(name: str) -> bool:
+    return name.startswith("__") or hasattr(builtins, name)
+
+
+def _names(code: Any) -> set[str]:
+    """What a code object and those within it call by name."""
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, type(code))]
+    return set(code.co_names).union(*inner)
+
+
+def _module(name: str, value: Any) -> Any:
+    """A module of the standard library as our own; another value as it is."""
+    if isinstance(value, _Own) and vars(value).get("_module") == name and name in STANDARD_MODULES:
+        return __import__(name)
+    return value

@@ -1,0 +1,163 @@
+"""The kernel's calls that a sandboxed program may not make, as a filter that the kernel keeps (seccomp, classic BPF).
+
+What is refused is what a program without network, capabilities and namespaces of its own has no use for, and where most
+of the kernel's faults were found: io_uring, bpf, keyrings, other address families than local sockets, System V memory.
+Memory files (memfd) are refused since nothing bounds them all together. A call of another machine's numbers (32-bit,
+x32) ends the program, and a call that came after this list fails as on a kernel that does not have it.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+
+from serve_eval.errors import SandboxError
+
+X86_64, AARCH64 = 0, 1
+REFUSED: dict[str, tuple[int | None, int | None]] = {
+    # keyrings
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    # work that the kernel does behind other filters
+    "io_setup": (206, 0),
+    "io_submit": (209, 2),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    # mounts and namespaces
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "setns": (308, 268),
+    "unshare": (272, 97),
+    # files past their folders
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    "fanotify_mark": (301, 263),
+    "lookup_dcookie": (212, 18),
+    # memory that belongs to no process
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgctl": (71, 187),
+    "semget": (64, 190),
+    "semctl": (66, 191),
+    "mq_open": (240, 180),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    # where memory lies
+    "mbind": (237, 235),
+    "set_mempolicy": (238, 237),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    "vmsplice": (278, 75),
+    # the machine
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "syslog": (103, 116),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "vhangup": (153, 58),
+    "personality": (135, 92),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "uselib": (134, None),
+}
+"""Number on x86_64 and on aarch64 (None: it has no such call); these fail with EPERM."""
+ABSENT: dict[str, tuple[int, int]] = {
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "clone3": (435, 435),
+}
+"""These fail with ENOSYS, so that libraries take the older way: the flags of clone3 lie where no filter can look."""
+LAST = 456
+"""The newest call that was looked at (futex_requeue, Linux 6.7); later ones fail with ENOSYS."""
+CLONE, SOCKET, SOCKETPAIR, PRLIMIT, IOCTL = (56, 220), (41, 198), (53, 199), (302, 261), (16, 29)
+NEW_NAMESPACES = 0x7E020000
+"""The flags of clone that make namespaces."""
+TERMINAL_INPUT = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX, which type into a terminal."""
+_ARCHITECTURES = {"x86_64": (X86_64, 0xC000003E), "aarch64": (AARCH64, 0xC00000B7)}
+_X32 = 0x40000000
+ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
+_LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST, _SECOND = 0, 4, 16, 24
+"""Where the kernel shows the call's number, the machine's, and the low halves of the arguments (little-endian)."""
+
+
+def build(machine: str = platform.machine()) -> bytes:
+    """The filter of a machine as an array of struct sock_filter. Raises SandboxError for a machine without one."""
+    if machine not in _ARCHITECTURES:
+        raise SandboxError(
+            f"there is no filter of system calls for {machine}",
+            hint=f"Generated code runs on {' and '.join(_ARCHITECTURES)}.",
+        )
+    column, architecture = _ARCHITECTURES[machine]
+    lines = [_line(_LOAD, _ARCHITECTURE), _line(_EQUAL, architecture, 1, 0), _line(_RETURN, KILL)]
+    lines.append(_line(_LOAD, _NUMBER))
+    if column == X86_64:
+        lines += [_line(_ANY_BIT, _X32, 0, 1), _line(_RETURN, KILL)]
+    lines += [_line(_GREATER, LAST, 0, 1), _fail(errno.ENOSYS)]
+    for code, calls in ((errno.ENOSYS, ABSENT.values()), (errno.EPERM, REFUSED.values())):
+        for numbers in calls:
+            if (number := numbers[column]) is not None:
+                lines += [_line(_EQUAL, number, 0, 1), _fail(code)]
+    local = [_line(_LOAD, _FIRST), _line(_EQUAL, 1, 1, 0), _fail(errno.EAFNOSUPPORT), _line(_RETURN, ALLOW)]
+    flags = [_line(_LOAD, _FIRST), _line(_ANY_BIT, NEW_NAMESPACES, 0, 1), _fail(errno.EPERM), _line(_RETURN, ALLOW)]
+    own = [_line(_LOAD, _FIRST), _line(_EQUAL, 0, 1, 0), _fail(errno.EPERM), _line(_RETURN, ALLOW)]
+    typed = [_line(_LOAD, _SECOND)]
+    for command in TERMINAL_INPUT:
+        typed += [_line(_EQUAL, command, 0, 1), _fail(errno.EPERM)]
+    typed.append(_line(_RETURN, ALLOW))
+    for numbers, body in ((SOCKET, local), (SOCKETPAIR, local), (CLONE, flags), (PRLIMIT, own), (IOCTL, typed)):
+        lines += [_line(_EQUAL, numbers[column], 0, len(body)), *body]
+    return b"".join([*lines, _line(_RETURN, ALLOW)])
+
+
+def _line(code: int, operand: int, if_so: int = 0, if_not: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_so, if_not, operand)
+
+
+def _fail(code: int) -> bytes:
+    return _line(_RETURN, FAIL | code)
+
+
+def keyctl(machine: str = platform.machine()) -> int:
+    """The number of keyctl on a machine that has a filter."""
+    return int(REFUSED["keyctl"][_ARCHITECTURES[machine][0]] or 0)

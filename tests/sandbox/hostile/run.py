@@ -1,0 +1,195 @@
+"""Runs hostile programs with something to find outside: secrets, servers, a process, a key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serve_eval.sandbox.sandbox import Sandbox
+from serve_eval.schema import Ended, Isolation, Program, Ran
+from tests.sandbox.hostile.attempt import CALLS, PRELUDE, Attempt
+
+SESSION, USER = -3, -4
+ADD_KEY, KEYCTL = CALLS["add_key"], CALLS["keyctl"]
+JOIN, SEARCH = 1, 10
+AT_ONCE = 4
+"""Some wait for their time to be over."""
+_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exit|Exception|Refused|Over))\b", re.MULTILINE)
+"""How the last line of a traceback begins."""
+
+
+@dataclass(slots=True)
+class Outside:
+    """What there is to find outside, and what has been found by its own account."""
+
+    secret: str
+    places: dict[str, object]
+    decoy: subprocess.Popen[bytes]
+    listeners: list[socket.socket] = field(default_factory=list)
+
+    def reached(self) -> list[str]:
+        """What has come out, seen from here."""
+        found = []
+        for listener in self.listeners:
+            with contextlib.suppress(BlockingIOError):
+                listener.accept()[0].close()
+                found.append(f"connected to {listener.getsockname()!r}")
+        if self.decoy.poll() is not None:
+            found.append("ended a process")
+        if any(_syscall(KEYCTL, SEARCH, ring, b"user", self._key("planted"), 0) >= 0 for ring in (SESSION, USER)):
+            found.append("left a key")
+        return found + [f"process {pid} lives on" for pid in self._marked()]
+
+    def _key(self, name: str) -> bytes:
+        key = self.places[name]
+        assert isinstance(key, bytes)
+        return key
+
+    def _marked(self) -> list[int]:
+        mark, found = str(self.places["mark"]).encode(), []
+        for place in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if place.name.isdigit() and (place / "cmdline").read_bytes().startswith(mark):
+                    found.append(int(place.name))
+        return found
+
+
+@contextlib.contextmanager
+def outside(uid: int) -> Iterator[Outside]:
+    """Something to find. The decoy is a process of the user as whom programs run. This thread gets a session keyring of
+    its own, with a key in it, where the kernel allows that."""
+    secret = secrets.token_hex(12)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.chmod(0o755)
+        at_home = stack.enter_context(tempfile.NamedTemporaryFile("w", dir=Path.home() if _writable() else folder))
+        at_home.write(secret)
+        at_home.flush()
+        (folder / "secret").write_text(secret)
+        (folder / "secret").chmod(0o644)
+        abstract = f"\0serve-eval-{secrets.token_hex(8)}"
+        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        unix = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
+        for server, address in zip(unix, (abstract, str(folder / "socket")), strict=True):
+            server.bind(address)
+            server.listen()
+        (folder / "socket").chmod(0o777)
+        for server in (tcp, *unix):
+            server.setblocking(False)
+        os.environ["SERVE_EVAL_HOSTILE_SECRET"] = secret
+        stack.callback(os.environ.pop, "SERVE_EVAL_HOSTILE_SECRET")
+        mine = os.open(folder, os.O_RDONLY)
+        os.set_inheritable(mine, True)
+        stack.callback(os.close, mine)
+        drop = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"] if os.geteuid() == 0 else []
+        decoy = stack.enter_context(subprocess.Popen([*drop, "/bin/sleep", "600"]))
+        stack.callback(decoy.kill)
+        key, planted = f"key-{secret}".encode(), f"planted-{secrets.token_hex(8)}".encode()
+        if _syscall(KEYCTL, JOIN, None) >= 0:
+            _syscall(ADD_KEY, b"user", key, secret.encode(), len(secret), SESSION)
+        places: dict[str, object] = {
+            "tcp": tcp.getsockname()[1],
+            "abstract": abstract,
+            "unix": str(folder / "socket"),
+            "file": str(folder / "secret"),
+            "home": at_home.name,
+            "harness": os.getpid(),
+            "decoy": decoy.pid,
+            "mark": f"mark{secrets.token_hex(12)}",
+            "key": b"key-",
+            "planted": planted,
+        }
+        yield Outside(secret=secret, places=places, decoy=decoy, listeners=[tcp, *unix])
+
+
+def _writable() -> bool:
+    return os.access(Path.home(), os.W_OK)
+
+
+def _syscall(number: int | None, *args: object) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    shown = [ctypes.c_long(one) if isinstance(one, int) else one for one in args]
+    return int(libc.syscall(ctypes.c_long(number or -1), *shown))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of an attempt: `got_out` is the evidence (None: there is none), `stopped_by` what it met, and
+    `as_meant` whether that is what has to stop it."""
+
+    attempt: Attempt
+    ran: Ran
+    got_out: str | None
+    stopped_by: str
+    as_meant: bool
+
+
+async def _one(sandbox: Sandbox, attempt: Attempt, found: Outside) -> Result:
+    code = PRELUDE + attempt.code.format(**found.places)
+    program = Program(
+        code=code,
+        checks=attempt.checks.replace("SECRET", found.secret),
+        stdin="",
+        wall_s=attempt.wall_s,
+    )
+    ran = await sandbox.run(program)
+    said = ran.stdout + ran.stderr
+    said_by_checks = attempt.checks and ran.ended is Ended.RAISED
+    evidence = [line for line in ran.stdout.splitlines() if line.startswith("OUT:")]
+    if found.secret in (ran.stdout if said_by_checks else said):
+        evidence.append("the secret was told")
+    if attempt.checks and ran.ended is Ended.PASSED:
+        evidence.append("passed false checks")
+    stops = sorted({line[9:].strip() for line in ran.stdout.splitlines() if line.startswith("stopped:")})
+    reason = ran.stderr.strip().rpartition("serve-eval ended this program: ")[2] if ran.exit is None else str(ran.exit)
+    if ran.ended is Ended.RAISED:
+        reason = ([*_ERROR.findall(ran.stderr)] or ["of nothing known"])[-1]
+    ended = f"{ran.ended.value} {reason}".strip()
+    met = stops or [ended]
+    meant = all(re.search(attempt.by, one) for one in met)
+    return Result(attempt, ran, "; ".join(evidence) or None, "; ".join(met), meant)
+
+
+def run_all(sandbox: Sandbox, isolation: Isolation, attempts: Sequence[Attempt]) -> tuple[list[Result], list[str]]:
+    """Runs all of them, and tells what of the outside was reached in the end. In a thread of its own, whose keyring it
+    may change."""
+    told: list[tuple[list[Result], list[str]]] = []
+
+    async def all_of_them(found: Outside) -> list[Result]:
+        here = Sandbox(sandbox.wrap, sandbox.interpreter, uid=sandbox.uid, at_once=AT_ONCE)
+        return list(await asyncio.gather(*(_one(here, attempt, found) for attempt in attempts)))
+
+    def work() -> None:
+        with outside(isolation.uid) as found:
+            told.append((asyncio.run(all_of_them(found)), found.reached()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return told[0]
+
+
+def table(results: Sequence[Result]) -> str:
+    """What stopped each, as lines."""
+    lines = [f"{'program':<22} what it tries  ->  what stopped it"]
+    for result in results:
+        mark = "GOT OUT" if result.got_out else "stopped" if result.as_meant else "OTHERWISE"
+        shown = result.got_out or result.stopped_by
+        lines.append(f"{result.attempt.name:<22} {mark:<9} {result.attempt.tries}  ->  {shown[:110]}")
+    return "\n".join(lines)
+
+
+if sys.platform != "linux":
+    raise ImportError("the sandbox is for Linux")

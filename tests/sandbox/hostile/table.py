@@ -1,0 +1,11 @@
+"""All hostile programs of this machine."""
+
+from __future__ import annotations
+
+import platform
+
+from tests.sandbox.hostile.forging import FORGING
+from tests.sandbox.hostile.reaching import REACHING
+from tests.sandbox.hostile.taking import TAKING
+
+ATTEMPTS = [one for one in (*REACHING, *TAKING, *FORGING) if platform.machine() in one.machines]
