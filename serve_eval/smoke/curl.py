@@ -27,8 +27,10 @@ def curl(
     `body_file` the body is the bytes of that file, else it stands in the command. The URL goes on behind the value of
     `base_variable`, if one is given."""
     base = "" if base_variable is None else f'"${{{base_variable}}}"'
-    # curl would take brackets and braces for several URLs, and leave "/.." out.
-    words = ["curl", "-sS", base + shlex.quote(escaped(sent.url)), "--globoff", "--path-as-is"]
+    url = escaped(sent.url)
+    words = ["curl", "-sS", base + shlex.quote(url)]
+    if base or "/." in url:  # curl would leave "/.." out, and take brackets, which `escaped` has none of, for several
+        words += ["--globoff", "--path-as-is"]
     given = {name.lower() for name in connection.headers}
     if sent.body is not None and "content-type" not in given:
         words += ["-H", shlex.quote("Content-Type: application/json")]

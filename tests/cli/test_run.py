@@ -366,12 +366,13 @@ def test_too_many_failures_are_inconclusive(flags: list[str], tmp_path: Path) ->
 
 def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(flags: list[str], tmp_path: Path) -> None:
     failing = ["--set", "launcher.failure_rate=0.2", "--set", "launcher.failure_kind=wrapped_400"]
-    done = _run(*flags, *failing)
+    # In an order that is always the same, with few at a time: where it stops does not depend on chance or the machine.
+    done = _run(*flags, *failing, "--order-seed", "1", "--concurrency", "4")
     assert done.returncode == 4
     assert "samples failed, more than the 10% that --max-error-rate allows" in done.stderr
     assert "Bad Request" in done.stderr
     assert f"--resume {tmp_path / 'out'}" in done.stderr
-    assert 50 <= len(_records(tmp_path)) < 200
+    assert 50 <= len(_records(tmp_path)) < 100
 
 
 def test_truncated_answers_are_scored_and_counted(flags: list[str], tmp_path: Path) -> None:

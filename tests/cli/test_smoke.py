@@ -88,8 +88,9 @@ def test_a_key_is_sent_and_never_shown(tmp_path: Path) -> None:
         said = done.stdout + done.stderr + (tmp_path / "j.xml").read_text()
         assert "Bearer right" not in said
         assert "sesame" not in said
-        assert "Bearer ${OPENAI_API_KEY}" in done.stdout
-        assert "X-Secret: ${MINE}" in done.stdout
+        lines = done.stdout.replace('\\"', '"')
+        assert "'Authorization: Bearer '\"${OPENAI_API_KEY}\"" in lines
+        assert "'X-Secret: '\"${MINE}\"" in lines
     assert _smoke(quirks, OPENAI_API_KEY="wrong").returncode == 4
     assert _smoke(quirks, "--api-key-env", "", OPENAI_API_KEY="right").returncode == 4
 

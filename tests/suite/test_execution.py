@@ -69,10 +69,12 @@ class Processes(Servers):
     @asynccontextmanager
     async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
         self.events.append("start")
-        async with endpoints.launch(plan, prepared, folder) as endpoint:
-            self.pids = [endpoint.info["pid"]]
-            yield endpoint
-        self.events.append("stop")
+        try:
+            async with endpoints.launch(plan, prepared, folder) as endpoint:
+                self.pids = [endpoint.info["pid"]]
+                yield endpoint
+        finally:  # also where the launcher was quick enough to see that its server had ended
+            self.events.append("stop")
 
 
 @pytest.fixture
