@@ -10,7 +10,6 @@ import re
 import secrets
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -146,9 +145,8 @@ async def _one(sandbox: Sandbox, attempt: Attempt, found: Outside) -> Result:
     )
     ran = await sandbox.run(program)
     said = ran.stdout + ran.stderr
-    said_by_checks = attempt.checks and ran.ended is Ended.RAISED
     evidence = [line for line in ran.stdout.splitlines() if line.startswith("OUT:")]
-    if found.secret in (ran.stdout if said_by_checks else said):
+    if found.secret in said:
         evidence.append("the secret was told")
     if attempt.checks and ran.ended is Ended.PASSED:
         evidence.append("passed false checks")
@@ -189,7 +187,3 @@ def table(results: Sequence[Result]) -> str:
         shown = result.got_out or result.stopped_by
         lines.append(f"{result.attempt.name:<22} {mark:<9} {result.attempt.tries}  ->  {shown[:110]}")
     return "\n".join(lines)
-
-
-if sys.platform != "linux":
-    raise ImportError("the sandbox is for Linux")
