@@ -151,7 +151,8 @@ async def _one(sandbox: Sandbox, attempt: Attempt, found: Outside) -> Result:
     if attempt.checks and ran.ended is Ended.PASSED:
         evidence.append("passed false checks")
     stops = sorted({line[9:].strip() for line in ran.stdout.splitlines() if line.startswith("stopped:")})
-    reason = ran.stderr.strip().rpartition("serve-eval ended this program: ")[2] if ran.exit is None else str(ran.exit)
+    _, ended_by_us, excess = ran.stderr.strip().rpartition("serve-eval ended this program: ")
+    reason = str(ran.exit) if ran.exit is not None else excess if ended_by_us else ""
     if ran.ended is Ended.RAISED:
         reason = ([*_ERROR.findall(ran.stderr)] or ["of nothing known"])[-1]
     ended = f"{ran.ended.value} {reason}".strip()
