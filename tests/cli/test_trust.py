@@ -231,6 +231,21 @@ def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished: Pa
     assert mine.read_text() == "mine\n"
 
 
+def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_written(
+    finished: Path, tmp_path: Path
+) -> None:
+    key = "sk-live-Q7pRz2VwX9mT4kLd"
+    (mine := tmp_path / ".env").write_text(f"2026-11-23 01:00:00 ERROR OPENAI_API_KEY={key}\n")
+    before = mine.read_text()
+    folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
+    sessions = json.loads((folder / "environment.json").read_text())
+    sessions[-1]["endpoint"]["info"] |= {"log_file": str(mine), "logs": {"a": str(mine)}}
+    (folder / "environment.json").write_text(json.dumps(sessions))
+    assert serve_eval("run", "--resume", folder, OPENAI_API_KEY=key).returncode == DONE
+    assert mine.read_text() == before
+    assert "ERROR" not in serve_eval("diagnose", folder).stdout
+
+
 def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(finished: Path, tmp_path: Path) -> None:
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
     assert serve_eval("run", "--resume", folder).returncode == DONE
