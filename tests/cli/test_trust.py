@@ -330,6 +330,20 @@ def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path: Path, trap
     assert trap.marker.exists()
 
 
+@pytest.mark.parametrize("name", ["../../victim", "..", "", "/VICTIM"])
+def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path: Path, name: str) -> None:
+    run = {"name": "a", "launcher": "simulated", "model": "m", "tasks": ["word_problems"], "limit": 3}
+    (file := tmp_path / "suite.yaml").write_text(yaml.safe_dump({"name": "s", "plans": [{**run, "no_reference": True}]}))
+    assert serve_eval("suite", file, "-o", out := tmp_path / "out").returncode == DONE
+    content = json.loads((out / "suite.json").read_text())
+    content["suite"]["runs"][0]["name"] = name.replace("/VICTIM", str(tmp_path / "victim"))
+    (out / "suite.json").write_text(json.dumps(content))
+    before = sorted(tmp_path.rglob("*"))
+    asked = serve_eval("suite", "--resume", out, "--trust-plan")
+    assert (asked.returncode, "is no name of a folder" in asked.stderr) == (2, True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_process_of_its_own_keeps_its_secrets(finished: Path, tmp_path: Path, trap: Trap) -> None:
     folder = _foreign(finished, tmp_path / "hostile", _launched("trtllm", command=trap.command))
     done = in_a_process("run", "--resume", folder, OPENAI_API_KEY="sk-real", SECRET_XYZ="xyz")
