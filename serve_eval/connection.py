@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from serve_eval.errors import PlanError
+from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.masking import Masking
 from serve_eval.schema import Connection, Endpoint, Plan
 
 if TYPE_CHECKING:
@@ -81,6 +83,20 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
         masked=hidden,
         max_tokens_field=plan.connection.max_tokens_field,
     )
+
+
+@contextmanager
+def hidden_in_errors(connection: Connection, environ: Mapping[str, str]) -> Iterator[None]:
+    """Takes what a connection sends along out of the errors of a block, which may have the last lines of a log."""
+    try:
+        yield
+    except ServeEvalError as error:
+        with suppress(PlanError):  # what cannot be filled in was never sent
+            api_key, _, _, hidden = _filled_in(connection, environ)
+            masking = Masking([api_key, *hidden])
+            error.args = (masking.text(str(error)),)
+            error.hint = masking.text(error.hint)
+        raise
 
 
 def openai_client(plan: Plan, base_url: str, environ: Mapping[str, str], *, timeout_s: float) -> AsyncOpenAI:

@@ -17,7 +17,7 @@ from serve_eval import deployment, judging, order_seed, origins, run_folder, ser
 from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
-from serve_eval.connection import connect
+from serve_eval.connection import connect, hidden_in_errors
 from serve_eval.descriptors import ensure_descriptors
 from serve_eval.endpoint import (
     RETRIES,
@@ -106,6 +106,7 @@ async def evaluate(
     warnings: list[str] = []
     with (
         _broken_disk(out_dir),
+        hidden_in_errors(plan.connection, environ),
         run_folder.open_folder(out_dir, plan, fingerprints, moved=moved, own=True) as folder,
         scoring_of(plan, prepared) as scoring,
         ExitStack() as stack,

@@ -333,8 +333,11 @@ def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path: Path, trap
 @pytest.mark.parametrize("name", ["../../victim", "..", "", "/VICTIM"])
 def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path: Path, name: str) -> None:
     run = {"name": "a", "launcher": "simulated", "model": "m", "tasks": ["word_problems"], "limit": 3}
-    (file := tmp_path / "suite.yaml").write_text(yaml.safe_dump({"name": "s", "plans": [{**run, "no_reference": True}]}))
-    assert serve_eval("suite", file, "-o", out := tmp_path / "out").returncode == DONE
+    (file := tmp_path / "suite.yaml").write_text(
+        yaml.safe_dump({"name": "s", "plans": [{**run, "no_reference": True}]})
+    )
+    out = tmp_path / "out"
+    assert serve_eval("suite", file, "-o", out).returncode == DONE
     content = json.loads((out / "suite.json").read_text())
     content["suite"]["runs"][0]["name"] = name.replace("/VICTIM", str(tmp_path / "victim"))
     (out / "suite.json").write_text(json.dumps(content))

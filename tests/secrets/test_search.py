@@ -14,7 +14,17 @@ OUTPUTS = {
     *("smoke.xml", "compare.json", "comparison.json", "invariants.json", "attribution.json", "suite_report.json"),
     *("curl.sh", "actual.json", "expected.json", "versions.json", "README.md", "state.json", "alarm", "simulated.log"),
 }
-CODES = {"run": 3, "capsule run": 0, "compare": 0, "smoke": 1, "watch": 1, "attribute": 0, "references register": 0}
+CODES = {
+    "run": 3,
+    "run, a server ends": 4,
+    "suite, a server ends": 4,
+    "capsule run": 0,
+    "compare": 0,
+    "smoke": 1,
+    "watch": 1,
+    "attribute": 0,
+    "references register": 0,
+}
 
 
 @pytest.fixture(scope="module")
