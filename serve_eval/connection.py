@@ -142,10 +142,12 @@ def _check_header(value: str, what: str) -> None:
 
 
 def _expand(value: str, environ: Mapping[str, str], where: str, hidden: list[str], *, secret: bool) -> str:
-    """`value` with its variables filled in; what a `secret` place or variable held is added to `hidden`."""
+    """`value` with its variables filled in; what a `secret` place or variable held is added to `hidden`, and the last
+    word of it, which comes back without its scheme."""
     names = _VARIABLE.findall(value)
     missing = [name for name in names if name not in environ]
     if missing:
         raise PlanError(f"{where}: the environment has no {', '.join(missing)}")
-    hidden += [environ[name].strip() for name in names if secret or looks_secret(name)]
+    held = [environ[name].strip() for name in names if secret or looks_secret(name)]
+    hidden += dict.fromkeys(word for one in held for word in (one, *one.split()[1:][-1:]))
     return _VARIABLE.sub(lambda match: environ[match.group(1)], value)
