@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from serve_eval import folders, origins, ownership, run_folder, served
-from serve_eval.errors import PlanError
+from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.reaching import CONNECTION, reached
 from serve_eval.schema import Plan
 
@@ -26,8 +26,16 @@ SHOWN = 2000
 
 def to_read(run: Path, include_path: Sequence[str]) -> Plan:
     """The plan of a run folder for a command that only reads it: as `trusted`, and without the hub, unless this user
-    allowed that. Raises RunFolderError for a folder without a plan, and PlanError as `trusted`."""
+    allowed that. Raises PlanError as `trusted`, and RunFolderError for a folder without a plan and for one of somebody
+    else with links out of it: scores and capsules are written into the folder."""
     saved, own = run_folder.plan_and_owner(run)
+    leading = [] if own else [(name, to) for name, to in _links(run) if not Path(to).is_relative_to(run.resolve())]
+    if leading:
+        raise RunFolderError(
+            f"{_plain(str(run))} was not made there by you, and has links out of it:\n"
+            + "\n".join(f"  {_plain(name)} leads to {shown(to)}" for name, to in leading),
+            hint="If you trust it, copy it with what they lead to (cp -rL), or delete them.",
+        )
     plan = trusted(saved, include_path)
     return replace(plan, allow_hub=plan.allow_hub and own)
 

@@ -231,6 +231,22 @@ def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished: Pa
     assert mine.read_text() == "mine\n"
 
 
+@pytest.mark.parametrize("command", ["verdict", "rescore", "export", "capsule"])
+def test_commands_that_read_do_not_write_where_a_link_leads(finished: Path, tmp_path: Path, command: str) -> None:
+    (mine := tmp_path / "mine").mkdir()
+    (mine / "word_problems.jsonl").write_text("mine\n")
+    folder = _foreign(finished, tmp_path / "copy", _reached(headers={}), answers=True)
+    shutil.rmtree(folder / "scores")
+    for name in ("scores", "lm-eval", "capsules"):
+        (folder / name).symlink_to(mine)
+    sample = json.loads((folder / "samples/word_problems.jsonl").read_text().splitlines()[0])["id"]
+    done = serve_eval(command, folder, *(("--sample", sample) if command == "capsule" else ()))
+    assert (done.returncode, f'scores leads to "{mine}"' in done.stderr) == (2, True)
+    assert [file.read_text() for file in mine.rglob("*")] == ["mine\n"]
+    shutil.copytree(folder, tmp_path / "followed")  # its links followed
+    assert serve_eval("verdict", tmp_path / "followed").returncode == DONE
+
+
 def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_written(
     finished: Path, tmp_path: Path
 ) -> None:
