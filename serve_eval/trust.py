@@ -24,12 +24,16 @@ SHOWN = 2000
 """Characters of a value that a refusal shows; a longer one is to be read in the folder."""
 
 
-def to_read(run: Path, include_path: Sequence[str]) -> Plan:
+def to_read(run: Path, include_path: Sequence[str], *, writes: bool = True) -> Plan:
     """The plan of a run folder for a command that only reads it: as `trusted`, and without the hub, unless this user
-    allowed that. Raises PlanError as `trusted`, and RunFolderError for a folder without a plan and for one of somebody
-    else with links out of it: scores and capsules are written into the folder."""
+    allowed that. Raises PlanError as `trusted`, and RunFolderError for a folder without a plan, and where the command
+    `writes` scores, capsules and the like there, for one of somebody else with links out of it."""
     saved, own = run_folder.plan_and_owner(run)
-    leading = [] if own else [(name, to) for name, to in _links(run) if not Path(to).is_relative_to(run.resolve())]
+    leading = (
+        []
+        if own or not writes
+        else [(name, to) for name, to in _links(run) if not Path(to).is_relative_to(run.resolve())]
+    )
     if leading:
         raise RunFolderError(
             f"{_plain(str(run))} was not made there by you, and has links out of it:\n"

@@ -243,6 +243,7 @@ def test_commands_that_read_do_not_write_where_a_link_leads(finished: Path, tmp_
     done = serve_eval(command, folder, *(("--sample", sample) if command == "capsule" else ()))
     assert (done.returncode, f'scores leads to "{mine}"' in done.stderr) == (2, True)
     assert [file.read_text() for file in mine.rglob("*")] == ["mine\n"]
+    assert serve_eval("run", "--resume", folder, "--dry-run").returncode in (0, DONE), "which writes nothing"
     shutil.copytree(folder, tmp_path / "followed")  # its links followed
     assert serve_eval("verdict", tmp_path / "followed").returncode == DONE
 
