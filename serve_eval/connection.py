@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from serve_eval.errors import PlanError
+from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.masking import Masking
 from serve_eval.schema import Connection, Endpoint, Plan
 
 if TYPE_CHECKING:
@@ -83,6 +85,20 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
     )
 
 
+@contextmanager
+def hidden_in_errors(connection: Connection, environ: Mapping[str, str]) -> Iterator[None]:
+    """Takes what a connection sends along out of the errors of a block, which may have the last lines of a log."""
+    try:
+        yield
+    except ServeEvalError as error:
+        with suppress(PlanError):  # what cannot be filled in was never sent
+            api_key, _, _, hidden = _filled_in(connection, environ)
+            masking = Masking([api_key, *hidden])
+            error.args = (masking.text(str(error)),)
+            error.hint = masking.text(error.hint)
+        raise
+
+
 def openai_client(plan: Plan, base_url: str, environ: Mapping[str, str], *, timeout_s: float) -> AsyncOpenAI:
     """The official package's client with the same connection; it tries nothing again. Raises PlanError as `connect`."""
     import ssl
@@ -126,10 +142,12 @@ def _check_header(value: str, what: str) -> None:
 
 
 def _expand(value: str, environ: Mapping[str, str], where: str, hidden: list[str], *, secret: bool) -> str:
-    """`value` with its variables filled in; what a `secret` place or variable held is added to `hidden`."""
+    """`value` with its variables filled in; what a `secret` place or variable held is added to `hidden`, and the last
+    word of it, which comes back without its scheme."""
     names = _VARIABLE.findall(value)
     missing = [name for name in names if name not in environ]
     if missing:
         raise PlanError(f"{where}: the environment has no {', '.join(missing)}")
-    hidden += [environ[name].strip() for name in names if secret or looks_secret(name)]
+    held = [environ[name].strip() for name in names if secret or looks_secret(name)]
+    hidden += dict.fromkeys(word for one in held for word in (one, *one.split()[1:][-1:]))
     return _VARIABLE.sub(lambda match: environ[match.group(1)], value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -15,7 +16,7 @@ from serve_eval import deployment, folders, run_folder
 from serve_eval.address import normalise_base_url
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import discover_model, short
-from serve_eval.connection import connect
+from serve_eval.connection import connect, hidden_in_errors
 from serve_eval.errors import PlanError
 from serve_eval.hung import Asked, Hung
 from serve_eval.preparation import PreparedTask
@@ -70,8 +71,9 @@ async def launch(
         patience_s=plan.limits.sample_timeout_s,
         told=told,
     )
-    async with start(context, **options) as endpoint:
-        yield replace(endpoint, base_url=normalise_base_url(endpoint.base_url), model=endpoint.model or plan.model)
+    with hidden_in_errors(plan.connection, os.environ):
+        async with start(context, **options) as endpoint:
+            yield replace(endpoint, base_url=normalise_base_url(endpoint.base_url), model=endpoint.model or plan.model)
 
 
 def check_launcher(plan: Plan) -> None:

@@ -17,7 +17,7 @@ from serve_eval import deployment, judging, order_seed, origins, run_folder, ser
 from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
-from serve_eval.connection import connect
+from serve_eval.connection import connect, hidden_in_errors
 from serve_eval.descriptors import ensure_descriptors
 from serve_eval.endpoint import (
     RETRIES,
@@ -106,6 +106,7 @@ async def evaluate(
     warnings: list[str] = []
     with (
         _broken_disk(out_dir),
+        hidden_in_errors(plan.connection, environ),
         run_folder.open_folder(out_dir, plan, fingerprints, moved=moved, own=True) as folder,
         scoring_of(plan, prepared) as scoring,
         ExitStack() as stack,
@@ -132,7 +133,7 @@ async def evaluate(
                     sandbox = sandbox or await _sandbox(plan, work, told)
                     may_stop_early(plan, work, seeds, folder)
                 if client.masking:
-                    stack.callback(_hide_in_logs, folder, client.masking)
+                    stack.callback(_hide_in_logs, folder, endpoint, client.masking)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
                 endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
                 endpoint = await deployment.seen(endpoint, client)
@@ -207,9 +208,10 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
         )
 
 
-def _hide_in_logs(folder: Path, masking: Masking) -> None:
+def _hide_in_logs(folder: Path, endpoint: Endpoint, masking: Masking) -> None:
     """Takes what the servers were sent out of their logs."""
-    server_logs.hide_secrets(server_logs.log_files(folder, run_folder.sessions(folder)), masking)
+    files = server_logs.log_files(folder, run_folder.sessions(folder), endpoint.info)
+    server_logs.hide_secrets(files, masking)
 
 
 def _told_of_connections(work: Sequence[Work], folder: Path) -> Iterator[str]:

@@ -198,6 +198,7 @@ def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
         launcher=plan.launcher,
         tasks=(),
         include_path=plan.include_path,
+        connection=plan.connection,  # so that the holder knows which key its servers' logs may have
         limits=Limits(sample_timeout_s=plan.limits.sample_timeout_s),
     )
     file, log_file = folder / "plan.yaml", folder / "logs" / "holder.log"

@@ -32,7 +32,7 @@ NAMES = frozenset(
 )
 """What every program may need. The address of a proxy may hold a password, without which nothing is reached."""
 PREFIXES = ("LC_", "XDG_", "PYTHON", "CONDA_", "MALLOC_")
-SECRET = {"TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "CREDENTIALS", "AUTH"}
+SECRET = {"TOKEN", "KEY", "APIKEY", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "AUTH"}
 """Words in the name of a variable that holds a secret."""
 
 

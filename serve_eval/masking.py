@@ -145,7 +145,7 @@ class Masking:
 
     def _suspected(self, text: str) -> bool:
         """Whether a text may hold a secret: what is quick to say of one that does not."""
-        low = text.lower()
+        low = _lowered(text)
         return any(needle in low for needle in self._needles) or (bool(self._forms) and self._escaped(low))
 
     def _escaped(self, low: str) -> bool:
@@ -178,7 +178,7 @@ class Masking:
         """Where the secrets stand in a text, in order and apart."""
         found: list[tuple[int, int]] = []
         for told, places in _levels(text):
-            low = told.lower() if told.isascii() else told.translate(_LOWER)
+            low = _lowered(told)
             for form in self._forms:
                 for start, stop in _runs(low, form):
                     found.append((start, stop) if places is None else (places[start], places[stop]))
@@ -208,7 +208,7 @@ def _forms(secret: str) -> Iterator[_Form]:
 
 
 def _cut_anywhere(text: str) -> _Form:
-    low = text.translate(_LOWER)
+    low = _lowered(text)
     if len(low) < LEAST_CUT:
         return _Form(low, len(low), ((0, low),))
     least = -(-len(low) // 2)
@@ -219,10 +219,15 @@ def _cut_anywhere(text: str) -> _Form:
 
 def _around_the_middle(text: str) -> _Form:
     """Looked for by one window, which every piece of five eighths has: half as much to look for in every answer."""
-    low = text.translate(_LOWER)
+    low = _lowered(text)
     least = -(-5 * len(low) // 8) if len(low) >= LEAST_CUT else len(low)
     window = (0, low) if least == len(low) else (len(low) - least, low[len(low) - least : least])
     return _Form(low, least, (window,))
+
+
+def _lowered(text: str) -> str:
+    """A text in lower case, at its length: only the letters of ASCII have but one."""
+    return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
 def _runs(low: str, form: _Form) -> Iterator[tuple[int, int]]:
@@ -236,9 +241,11 @@ def _runs(low: str, form: _Form) -> Iterator[tuple[int, int]]:
             stop, right = at + len(window), place + len(window)
             while stop < len(low) and right < len(form.text) and low[stop] == form.text[right]:
                 stop, right = stop + 1, right + 1
+            after = at + 1
             if stop - start >= form.least:
                 yield start, stop
-            at = low.find(window, max(at + 1, stop - len(window) + 1))
+                after = max(after, stop - len(window) + 1)
+            at = low.find(window, after)
 
 
 def _levels(text: str) -> Iterator[tuple[str, list[int] | None]]:

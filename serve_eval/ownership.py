@@ -26,8 +26,13 @@ SIGNATURE = "signature"
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's state lies. Raises RuntimeError where no home is known."""
-    return Path(environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser().absolute() / "serve-eval"
+    """Where this user's state lies. A relative path does not count, as its specification says: it would lead into the
+    folder of somebody else. Raises RuntimeError where no home is known."""
+    given = (environ.get("XDG_STATE_HOME") or "", "~/.local/state")
+    found = next((path for text in given if (path := Path(text).expanduser()).is_absolute()), None)
+    if found is None:
+        raise RuntimeError("HOME is no absolute path")
+    return found / "serve-eval"
 
 
 def signed(content: Mapping[str, object], folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, object]:

@@ -161,7 +161,8 @@ def resolve_launcher(
     environ: Mapping[str, str],
     line: Callable[..., str] = lambda *path: "",
 ) -> Plan:
-    """What of a plan decides which servers are started: a plan without tasks, as `resolve` makes it of the same file.
+    """What of a plan decides which servers are started, and the connection, by which their logs are known to have keys:
+    a plan without tasks, as `resolve` makes it of the same file.
 
     `settings` may have `model`, `include_path` and, in `set`, launcher.OPTION=VALUE. Raises PlanError with every
     problem.
@@ -170,6 +171,7 @@ def resolve_launcher(
     values = _scalars(file, settings, problems)
     include_path = _included(values, problems)
     limits = _section("limits", Limits, file, settings, problems)
+    reached = _section("connection", Connection, file, settings, problems)
     launcher, verdict = _launcher(file, settings, values, environ, problems), Spec(name="classic")
     for text in settings.get("set", ()):
         if text.startswith("launcher."):
@@ -182,7 +184,12 @@ def resolve_launcher(
     if problems.found:
         raise PlanError(problems.found)
     return Plan(
-        model=values.get("model"), launcher=launcher, tasks=(), include_path=include_path, limits=Limits(**limits)
+        model=values.get("model"),
+        launcher=launcher,
+        tasks=(),
+        include_path=include_path,
+        connection=Connection(**reached),
+        limits=Limits(**limits),
     )
 
 

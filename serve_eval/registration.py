@@ -64,7 +64,7 @@ def register(
     alike, ReferenceFileError for a file that cannot be changed.
     """
     chosen = list(runs)[:wanted]
-    plans = [to_read(run, include_path) for run in chosen]
+    plans = [to_read(run, include_path, writes=False) for run in chosen]
     prints = [run_folder.saved_fingerprints(run) for run in chosen]
     _check_alike(chosen, plans, prints)
     prepared = prepare(replace(plans[0], allow_missing_reference=True))

@@ -123,7 +123,12 @@ def note_session(path: Path, session: dict[str, object]) -> None:
 def own_endpoint(path: Path) -> bool:
     """Tell whether this user noted the endpoint of the last session there, or there was no session yet."""
     noted = sessions(path)
-    return not noted or ownership.is_own(_of_endpoint(noted[-1]), path)
+    return not noted or own_session(path, noted[-1])
+
+
+def own_session(path: Path, session: Mapping[str, Any]) -> bool:
+    """Tell whether this user noted the endpoint of a session in that folder."""
+    return ownership.is_own(_of_endpoint(session), path)
 
 
 def _with_signature(session: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from serve_eval import run_folder
 from serve_eval.masking import Masking
 
 LONGEST_LINE = 2000
@@ -42,17 +43,26 @@ class Line(NamedTuple):
         return _ERROR.search(self.text) is not None
 
 
-def log_files(run: Path, sessions: Sequence[dict[str, Any]]) -> list[Path]:
+def log_files(run: Path, sessions: Sequence[Mapping[str, Any]], at_hand: Mapping[str, Any] | None = None) -> list[Path]:
     """The logs of the servers of a run, as far as they are there: those in its folder, those of a comparison or a suite
-    that launched its servers, and those that the sessions name."""
-    found = sorted((run / "logs").glob("*.log"))
-    found += sorted((run.parent / "servers" / run.name / "logs").glob("*.log"))
-    for session in sessions:
-        info = session.get("endpoint", {}).get("info", {})
+    that launched its servers, those that its sessions name, and those of the endpoint `at_hand`, by its info.
+
+    Logs are told and written to, and a folder may come from somebody else: a session names files only where this user
+    noted it, and links that lead out of the folder are not followed.
+    """
+    beside = run.parent / "servers"
+    found = _below(run.resolve(), run / "logs")
+    found += _below(run.parent.resolve() / beside.name, beside / run.name / "logs")
+    infos = [session["endpoint"].get("info", {}) for session in sessions if run_folder.own_session(run, session)]
+    for info in (*infos, at_hand or {}):
         logs = info.get("logs")
-        named = [info.get("log_file"), *(logs.values() if isinstance(logs, dict) else ())]
+        named = [info.get("log_file"), *(logs.values() if isinstance(logs, Mapping) else ())]
         found += [Path(path) for path in named if isinstance(path, str) and Path(path).is_file()]
     return list({path.resolve(): path for path in found}.values())
+
+
+def _below(place: Path, folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("*.log")) if path.resolve().is_relative_to(place)]
 
 
 def hide_secrets(paths: Iterable[Path], masking: Masking) -> None:

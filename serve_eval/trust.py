@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from serve_eval import folders, origins, ownership, run_folder, served
-from serve_eval.errors import PlanError
+from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.reaching import CONNECTION, reached
 from serve_eval.schema import Plan
 
@@ -24,10 +24,22 @@ SHOWN = 2000
 """Characters of a value that a refusal shows; a longer one is to be read in the folder."""
 
 
-def to_read(run: Path, include_path: Sequence[str]) -> Plan:
+def to_read(run: Path, include_path: Sequence[str], *, writes: bool = True) -> Plan:
     """The plan of a run folder for a command that only reads it: as `trusted`, and without the hub, unless this user
-    allowed that. Raises RunFolderError for a folder without a plan, and PlanError as `trusted`."""
+    allowed that. Raises PlanError as `trusted`, and RunFolderError for a folder without a plan, and where the command
+    `writes` scores, capsules and the like there, for one of somebody else with links out of it."""
     saved, own = run_folder.plan_and_owner(run)
+    leading = (
+        []
+        if own or not writes
+        else [(name, to) for name, to in _links(run) if not Path(to).is_relative_to(run.resolve())]
+    )
+    if leading:
+        raise RunFolderError(
+            f"{_plain(str(run))} was not made there by you, and has links out of it:\n"
+            + "\n".join(f"  {_plain(name)} leads to {shown(to)}" for name, to in leading),
+            hint="If you trust it, copy it with what they lead to (cp -rL), or delete them.",
+        )
     plan = trusted(saved, include_path)
     return replace(plan, allow_hub=plan.allow_hub and own)
 

@@ -72,3 +72,9 @@ def test_the_official_package_gets_the_same_key_and_headers() -> None:
     assert package.max_retries == 0
     with pytest.raises(PlanError, match="header X-Team: the environment has no TEAM"):
         openai_client(plan, "http://h/v1", {}, timeout_s=1.0)
+
+
+def test_a_key_behind_its_scheme_in_one_variable_is_hidden_by_itself() -> None:
+    plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=Connection(headers={"Auth": "${SET}"}))
+    client = connect(plan, Endpoint(base_url="http://127.0.0.1:9/v1", model="m"), {"SET": "Bearer abc12345"})
+    assert client.masking.text("Bearer abc12345 or abc12345") == "*** or ***"

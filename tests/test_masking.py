@@ -143,6 +143,24 @@ def test_a_piece_of_half_of_it_is_found_anywhere(secret: str, data: st.DataObjec
     assert Masking([secret]).text(f"<{secret[start:stop]}>") == "<***>"
 
 
+@given(secret=st.text("ab", min_size=LEAST_CUT, max_size=24), data=st.data())
+@example(secret="aabbbbbbbbbbbbaabbbabb", data=None)
+def test_a_piece_is_found_where_the_secret_repeats_itself(secret: str, data: st.DataObject | None) -> None:
+    least = -(-len(secret) // 2)
+    start = 0 if data is None else data.draw(st.integers(0, len(secret) - least))
+    before = "ababbab" if data is None else data.draw(st.text("ab", max_size=6))
+    piece = "bbbbbbbbbbb" if data is None else secret[start : start + least]
+    masked = Masking([secret]).text(before + piece)
+    assert not any(secret[at : at + least] in masked for at in range(len(secret) - least + 1))
+
+
+@pytest.mark.parametrize("secret", ["P\u00c4SSW\u00d6RD-Q7pRz", "P\u00c4SSW\u00d6RD-\u00c9-\u00c0-Q7pRz2VwX9mT4kLd"])
+def test_capital_letters_beyond_ascii_are_found(secret: str) -> None:
+    for text in (secret, f"proxy://u:{secret}@host"):
+        assert secret[:9] not in Masking([secret]).text(text)
+        assert secret[:9].encode() not in Masking([secret]).body(text.encode())
+
+
 @given(st.binary(max_size=200))
 def test_bytes_without_a_secret_stay_as_they_are(body: bytes) -> None:
     assert Masking([KEY]).body(body) == body

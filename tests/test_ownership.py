@@ -35,6 +35,20 @@ def test_what_this_user_signed_for_a_folder_is_his_own_there(tmp_path: Path, env
     assert not is_own(saved, tmp_path, {"XDG_STATE_HOME": str(tmp_path / "another")})
 
 
+@pytest.mark.parametrize("name", ["XDG_STATE_HOME", "HOME"])
+def test_no_key_counts_that_lies_where_the_command_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A folder that was unpacked could bring one along, and plans that are signed with it."""
+    monkeypatch.chdir(tmp_path)
+    unpacked = tmp_path / ("state" if name == "XDG_STATE_HOME" else ".local/state")
+    saved = signed(CONTENT, tmp_path, {"XDG_STATE_HOME": str(unpacked)})
+    monkeypatch.setenv("HOME", "." if name == "HOME" else str(tmp_path / "home"))
+    relative = {"XDG_STATE_HOME": "state"} if name == "XDG_STATE_HOME" else {}
+    assert not is_own(saved, tmp_path, relative)
+    assert has_key(relative) is (name != "HOME")
+
+
 def test_many_that_begin_at_once_have_one_key(tmp_path: Path, environ: dict[str, str]) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: signed(CONTENT, tmp_path, environ)["signature"], range(32)))

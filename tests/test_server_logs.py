@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.masking import Masking
+from serve_eval.ownership import signed
 from serve_eval.server_logs import between, errors_near, hide_secrets, log_files, read, time_of
 
 NOON = datetime(2026, 11, 21, 12, 0, 0).astimezone().timestamp()
@@ -91,8 +92,28 @@ def test_the_logs_of_a_run_are_those_in_its_folder_and_those_that_are_named(tmp_
     for file in (inside, beside, named):
         file.write_text("x\n")
     info = {"logs": {"front": str(named), "gone": str(elsewhere / "gone.log")}, "log_file": str(inside)}
-    assert log_files(run, [{"endpoint": {"info": info}}]) == [inside, beside, named]
+    session = {"endpoint": {"info": info}}
+    assert log_files(run, [signed(session, run)]) == [inside, beside, named]
+    (link := tmp_path / "latest").symlink_to(run)
+    assert log_files(link, []) == [link / "logs/ctx_0.log"]
+    assert log_files(run, [session]) == [inside, beside], "who wrote this could name any file"
+    assert log_files(run, [signed(session, elsewhere)]) == [inside, beside]
     assert list(read(elsewhere / "gone.log")) == []
+
+
+def test_no_link_makes_a_log_of_another_file(tmp_path: Path) -> None:
+    run = tmp_path / "out/a"
+    (mine := tmp_path / "mine").mkdir()
+    (mine / "own.log").write_text("x\n")
+    for folder in (run / "logs", tmp_path / "out/servers/a"):
+        folder.mkdir(parents=True)
+    (run / "logs/a.log").symlink_to(mine / "own.log")
+    (tmp_path / "out/servers/a/logs").symlink_to(mine)
+    assert log_files(run, []) == []
+    (run / "logs/a.log").unlink()
+    (run / "logs").rmdir()
+    (run / "logs").symlink_to(mine)
+    assert log_files(run, []) == []
 
 
 def test_secrets_are_starred_out_in_place_while_the_server_writes_on(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def _resolved(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | Non
 
     path = Path(text)
     if path.is_dir():
-        saved = to_file(to_read(path, settings.get("include_path", ())))
+        saved = to_file(to_read(path, settings.get("include_path", ()), writes=False))
         saved = {key: value for key, value in saved.items() if key not in ("verdict", "early_stop")}
         judged = [one for one in settings.get("set", ()) if one.startswith("verdict.")]
         kept: dict[str, Any] = {name: settings[name] for name in ("verdict", "include_path") if name in settings}

@@ -513,7 +513,9 @@ def _resolve(
         raise PlanError("--trust-plan is for --resume: a plan that is given is your own")
     if resume is not None:
         included = settings.get("include_path", ())
-        saved = to_follow(resume, settings, trust_plan=trust_plan) if follow else to_read(resume, included)
+        saved = (
+            to_follow(resume, settings, trust_plan=trust_plan) if follow else to_read(resume, included, writes=False)
+        )
         replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
         inherited = {name: value for name, value in os.environ.items() if name not in replaced}
         resolved = resolve(to_file(saved), settings, inherited)

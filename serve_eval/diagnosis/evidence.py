@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 
 from serve_eval import journal, run_folder
+from serve_eval.capsule import Mask
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.preparation import prepare
 from serve_eval.rescoring import Line, scores_on_file
@@ -140,6 +142,8 @@ class Evidence:
     report: Report | None
     tasks: tuple[TaskEvidence, ...]
     logs: tuple[Path, ...]
+    mask: Callable[[str], str] = str
+    """Takes keys out of a line of a log: a run that was killed left them there."""
 
     @property
     def place(self) -> str:
@@ -199,6 +203,7 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
         report=report,
         tasks=tuple(tasks),
         logs=tuple(log_files(folder, sessions)),
+        mask=Mask(plan, os.environ),
     )
 
 

@@ -222,7 +222,7 @@ def unfinished(run: Evidence) -> Iterator[Finding]:
             told += f"; {path.name} says that {_lower(known[0])}"
             change = known[1]
         errors = [text for text in lines if Line(None, text).error]
-        log += [f"{path.name}: {text}" for text in (errors or lines)[-LAST_LINES:]]
+        log += [f"{path.name}: {run.mask(text)}" for text in (errors or lines)[-LAST_LINES:]]
     yield Finding(rule="unfinished", told=told, change=(change,), count=asked, of=planned, log=tuple(log))
 
 
@@ -256,14 +256,17 @@ def _log(run: Evidence, at_s: float) -> tuple[str, ...]:
     lines = []
     for path in run.logs:
         near = errors_near(path, at_s, before_s=LOG_BEFORE_S, after_s=LOG_AFTER_S, most=LOG_LINES)
-        lines += [f"{path.name}: {line}" for line in near]
+        lines += [f"{path.name}: {run.mask(line)}" for line in near]
     return tuple(lines)
 
 
 def _end_of_log(run: Evidence, name: str) -> tuple[str, ...]:
     """The last lines of a server's log."""
     return tuple(
-        f"{path.name}: {line.text}" for path in run.logs if path.stem == name for line in deque(read(path), LAST_LINES)
+        f"{path.name}: {run.mask(line.text)}"
+        for path in run.logs
+        if path.stem == name
+        for line in deque(read(path), LAST_LINES)
     )
 
 

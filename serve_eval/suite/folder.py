@@ -59,11 +59,15 @@ def suite_and_owner(path: Path) -> tuple[Suite, bool]:
     file = path / SUITE_FILE
     try:
         stored = msgspec.json.decode(file.read_bytes())
-        return msgspec.convert(stored["suite"], Suite), ownership.is_own(stored, path)
+        suite, own = msgspec.convert(stored["suite"], Suite), ownership.is_own(stored, path)
     except FileNotFoundError as error:
         raise RunFolderError(f"{path} holds no suite: there is no {SUITE_FILE}") from error
     except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
+    for run in suite.runs:
+        if run.name in ("", ".", "..") or "/" in run.name or "\0" in run.name:
+            raise RunFolderError(f"{file}: {run.name!a} is no name of a folder, as each of its runs has one")
+    return suite, own
 
 
 def kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | None:

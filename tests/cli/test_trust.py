@@ -231,6 +231,38 @@ def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished: Pa
     assert mine.read_text() == "mine\n"
 
 
+@pytest.mark.parametrize("command", ["verdict", "rescore", "export", "capsule"])
+def test_commands_that_read_do_not_write_where_a_link_leads(finished: Path, tmp_path: Path, command: str) -> None:
+    (mine := tmp_path / "mine").mkdir()
+    (mine / "word_problems.jsonl").write_text("mine\n")
+    folder = _foreign(finished, tmp_path / "copy", _reached(headers={}), answers=True)
+    shutil.rmtree(folder / "scores")
+    for name in ("scores", "lm-eval", "capsules"):
+        (folder / name).symlink_to(mine)
+    sample = json.loads((folder / "samples/word_problems.jsonl").read_text().splitlines()[0])["id"]
+    done = serve_eval(command, folder, *(("--sample", sample) if command == "capsule" else ()))
+    assert (done.returncode, f'scores leads to "{mine}"' in done.stderr) == (2, True)
+    assert [file.read_text() for file in mine.rglob("*")] == ["mine\n"]
+    assert serve_eval("run", "--resume", folder, "--dry-run").returncode in (0, DONE), "which writes nothing"
+    shutil.copytree(folder, tmp_path / "followed")  # its links followed
+    assert serve_eval("verdict", tmp_path / "followed").returncode == DONE
+
+
+def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_written(
+    finished: Path, tmp_path: Path
+) -> None:
+    key = "sk-live-Q7pRz2VwX9mT4kLd"
+    (mine := tmp_path / ".env").write_text(f"2026-11-23 01:00:00 ERROR OPENAI_API_KEY={key}\n")
+    before = mine.read_text()
+    folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
+    sessions = json.loads((folder / "environment.json").read_text())
+    sessions[-1]["endpoint"]["info"] |= {"log_file": str(mine), "logs": {"a": str(mine)}}
+    (folder / "environment.json").write_text(json.dumps(sessions))
+    assert serve_eval("run", "--resume", folder, OPENAI_API_KEY=key).returncode == DONE
+    assert mine.read_text() == before
+    assert "ERROR" not in serve_eval("diagnose", folder).stdout
+
+
 def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(finished: Path, tmp_path: Path) -> None:
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
     assert serve_eval("run", "--resume", folder).returncode == DONE
@@ -313,6 +345,23 @@ def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path: Path, trap
     shutil.rmtree(out / "runs")
     serve_eval("suite", "--resume", out, "--trust-plan")
     assert trap.marker.exists()
+
+
+@pytest.mark.parametrize("name", ["../../victim", "..", "", "/VICTIM"])
+def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path: Path, name: str) -> None:
+    run = {"name": "a", "launcher": "simulated", "model": "m", "tasks": ["word_problems"], "limit": 3}
+    (file := tmp_path / "suite.yaml").write_text(
+        yaml.safe_dump({"name": "s", "plans": [{**run, "no_reference": True}]})
+    )
+    out = tmp_path / "out"
+    assert serve_eval("suite", file, "-o", out).returncode == DONE
+    content = json.loads((out / "suite.json").read_text())
+    content["suite"]["runs"][0]["name"] = name.replace("/VICTIM", str(tmp_path / "victim"))
+    (out / "suite.json").write_text(json.dumps(content))
+    before = sorted(tmp_path.rglob("*"))
+    asked = serve_eval("suite", "--resume", out, "--trust-plan")
+    assert (asked.returncode, "is no name of a folder" in asked.stderr) == (2, True)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_process_of_its_own_keeps_its_secrets(finished: Path, tmp_path: Path, trap: Trap) -> None:

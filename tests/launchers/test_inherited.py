@@ -25,6 +25,9 @@ SECRETS = {
     "VLLM_API_KEY": "secret-4",
     "DOCKER_AUTH_CONFIG": "secret-5",
     "CI_JOB_TOKEN": "secret-6",
+    "NVIDIA_APIKEY": "secret-7",
+    "DOCKER_CREDENTIAL": "secret-8",
+    "PODMAN_PASSPHRASE": "secret-9",
 }
 NEEDED = {"HF_TOKEN": "hf-1", "HF_HOME": "/models", "TRTLLM_X": "1", "NCCL_DEBUG": "INFO", "https_proxy": "http://p:1"}
 MEMORY_USED = _gpus.memory_used

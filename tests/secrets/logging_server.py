@@ -1,11 +1,16 @@
-"""Stands for a trtllm-serve that logs heads of requests and its variables: `serve MODEL --host HOST --port PORT`."""
+"""Stands for a trtllm-serve that logs heads of requests and its variables: `serve MODEL --host HOST --port PORT`.
+
+It ends by itself with the request of the number ENDS_AT."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+_numbers = itertools.count(1)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -17,6 +22,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         print(f"headers {dict(self.headers)}", flush=True)
+        if next(_numbers) == int(os.environ.get("ENDS_AT", "0")):
+            os._exit(1)
         choice = {"index": 0, "finish_reason": "length" if body["max_tokens"] < 4 else "stop"}
         usage = {"prompt_tokens": 9, "completion_tokens": 2}
         self._reply({"choices": [{**choice, "message": {"content": "42"}, "text": "42"}], "usage": usage})

@@ -135,6 +135,15 @@ def _evaluate(found: Search, url: str, every: str, sound: str) -> None:
     started = ["--launcher", "trtllm", "--set", f"launcher.command={logging}", "--set", "launcher.gpus=[0]"]
     found.command("run, a log", "run", *started, *_asking(sound), "-o", root / "logged")
     assert "Bearer" in next((root / "logged/logs").glob("*.log")).read_text()
+    ending = [*started, "--set", 'launcher.env={ENDS_AT: "6"}']
+    found.command("run, a server ends", "run", *ending, *_asking(sound), "-o", root / "ended")
+    kept = ["--keep-servers", "--api-key-env", "TEAM", "-o", root / "ended_held"]
+    held = {"TEAM": KEY, "XDG_STATE_HOME": str(root / "home/state")}
+    found.command("run, a held server ends", "run", *ending, *_asking(sound), *kept, key="", **held)
+    launcher = {"name": "trtllm", "command": shlex.split(logging), "gpus": [0], "env": {"ENDS_AT": "6"}}
+    plan = {"launcher": launcher, "model": "m", "cases": [sound], "no_reference": True, "limits": limits}
+    suite.write_text(json.dumps({"plans": [{"name": "a", **plan}]}))
+    found.command("suite, a server ends", "suite", suite, "-o", root / "ended_suite")
 
 
 def _read(found: Search, url: str, other: str) -> None:

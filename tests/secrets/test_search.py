@@ -12,9 +12,29 @@ OUTPUTS = {
     *("stdout", "stderr", "names of files", "list of processes"),
     *("report.html", "report.json", "plan.json", "environment.json", "samples/*.jsonl", "scores/*.jsonl"),
     *("smoke.xml", "compare.json", "comparison.json", "invariants.json", "attribution.json", "suite_report.json"),
-    *("curl.sh", "actual.json", "expected.json", "versions.json", "README.md", "state.json", "alarm", "simulated.log"),
+    *(
+        "holder.log",
+        "curl.sh",
+        "actual.json",
+        "expected.json",
+        "versions.json",
+        "README.md",
+        "state.json",
+        "alarm",
+        "simulated.log",
+    ),
 }
-CODES = {"run": 3, "capsule run": 0, "compare": 0, "smoke": 1, "watch": 1, "attribute": 0, "references register": 0}
+CODES = {
+    "run": 3,
+    "run, a server ends": 4,
+    "suite, a server ends": 4,
+    "capsule run": 0,
+    "compare": 0,
+    "smoke": 1,
+    "watch": 1,
+    "attribute": 0,
+    "references register": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +50,20 @@ def test_the_search_saw_every_kind_of_output_of_commands_that_came_to_their_end(
     assert {output for _, output in found.found} >= OUTPUTS
     assert {name: found.codes[name] for name in CODES} == CODES
     assert 2 not in found.codes.values()
+
+
+def test_the_log_of_a_run_that_was_killed_is_told_without_its_key(tmp_path: Path) -> None:
+    from tests.cli.command import serve_eval
+    from tests.secrets.writings import KEY
+
+    run = ("run", "--launcher", "simulated", "-m", "m", "--tasks", "word_problems", "--limit", "3", "--no-reference")
+    found = Search(tmp_path)
+    (tmp_path / "home").mkdir()
+    found.command("run", *run, "-o", tmp_path / "out")
+    (tmp_path / "out/report.json").unlink()
+    (tmp_path / "out/logs/trtllm.log").write_text(f"ERROR: RuntimeError: {{'Authorization': 'Bearer {KEY}'}}\n")
+    told = serve_eval("diagnose", tmp_path / "out", OPENAI_API_KEY=KEY).stdout
+    assert "RuntimeError: {'Authorization': 'Bearer ***'}" in told
 
 
 def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
