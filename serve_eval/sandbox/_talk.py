@@ -166,7 +166,7 @@ def _where(error: BaseException) -> str:
     """The lines of the program that led to an exception, the last ones."""
     lines, step = [], error.__traceback__
     while step is not None:
-        if step.tb_frame.f_code.co_filename == "program":
+        if step.tb_frame.f_code.co_filename == "<program>":
             lines.append(f"  in the program, line {step.tb_lineno}, in {step.tb_frame.f_code.co_name}")
         step = step.tb_next
     return "\n".join(lines[-5:])

@@ -198,7 +198,7 @@ PROCESSES = [
         "kernel('process_vm_readv', 1, None, 0, None, 0, 0)\n"
         "for mode in 'rb', 'r+b':\n    attempt(lambda: out(open('/proc/1/mem', mode, 0)))\n"
         "attempt(lambda: out(open('/proc/1/maps').read()))",
-        by="EPERM|EACCES",
+        by="EROFS|EPERM|EACCES",
     ),
     Attempt(
         name="descriptors-of-others",
