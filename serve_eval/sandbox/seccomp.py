@@ -2,9 +2,10 @@
 
 What is refused is what a program without network, capabilities and namespaces of its own has no use for, and where most
 of the kernel's faults were found: io_uring, bpf, keyrings, other address families than local sockets, System V memory.
-Memory files (memfd), shared pages without a file, and sockets that others can send to are refused since nothing bounds
-them all together. A call of another machine's numbers (32-bit,
-x32) ends the program, and a call that came after this list fails as on a kernel that does not have it.
+What holds memory that no process and no /tmp shows is refused since nothing bounds it all together: files in memory
+(memfd), shared pages without a file, attributes of files, sockets that others can send to, watches of files. A call of
+another machine's numbers (32-bit, x32) ends the program, and a call that came after this list fails as on a kernel that
+does not have it.
 """
 
 from __future__ import annotations
@@ -65,6 +66,14 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "semget": (64, 190),
     "semctl": (66, 191),
     "mq_open": (240, 180),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
     "bind": (49, 200),
     "listen": (50, 201),
     "setsockopt": (54, 208),

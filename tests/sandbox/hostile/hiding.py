@@ -80,6 +80,21 @@ HIDING = [
         by="EPERM",
     ),
     Attempt(
+        name="attributes",
+        tries="to take 256 MiB in attributes of its standard streams, which lie in no /tmp",
+        code="def go(fd):\n    for n in range(2048): os.setxattr(fd, f'user.{{n}}', bytes(65536))\n    out(fd)\n"
+        "for fd in 0, 1: attempt(go, fd)",
+        by="EPERM",
+    ),
+    Attempt(
+        name="watches",
+        tries="to have the kernel keep what happens to a file, many times over",
+        code="for flags in 0, 0o4000:\n    fd = libc.inotify_init1(flags)\n"
+        "    out(fd) if fd >= 0 else stopped(errno.errorcode[ctypes.get_errno()])\n"
+        "kernel('landlock_create_ruleset', (ctypes.c_uint64 * 1)(0x1fff), 8, 0)",
+        by="EPERM",
+    ),
+    Attempt(
         name="source-of-checks",
         tries="to have the checker show its job as the source of a warning",
         code=_SOURCE + "#" * (-len(PRELUDE + _SOURCE.format()) % 256),
