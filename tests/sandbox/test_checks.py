@@ -86,6 +86,8 @@ SEEN: dict[str, tuple[str, Ended]] = {
         "assert repr(xs) == '[True, 0.0, (1.0,)]' and repr(d) == '{True: 2}'",
         Ended.PASSED,
     ),
+    "calls of each other": ("def f(n): return n and apply(f, n - 1) + 1\nassert f(20) == 20", Ended.PASSED),
+    "calls of each other without end": ("def f(n): return apply(f, n + 1)\nf(0)", Ended.RAISED),
     "slices": ("assert Stack(1, 2, 3)[1:] == [2, 3]", Ended.PASSED),
     "the argument itself": ("x = [1]\nassert same(x) is x", Ended.PASSED),
     "a list in itself": ("x = [1]\nx.append(x)\nassert same(x) is x", Ended.PASSED),

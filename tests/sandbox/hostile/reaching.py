@@ -206,9 +206,10 @@ PROCESSES = [
         code="places = ('environ', 'maps', 'auxv', 'syscall', 'stack', 'io', 'fd', 'fdinfo', 'map_files', 'root',\n"
         "    'cwd', 'exe', 'ns/net', 'pagemap', 'smaps_rollup', 'personality', 'task/1/mem', 'oom_score_adj', 'comm')\n"
         "def look(place):\n    if place in ('oom_score_adj', 'comm'): return open(place, 'w').write('0')\n"
+        "    if place == 'fd': return [open(f'fd/{{number}}') for number in os.listdir(place)]\n"
         "    return os.listdir(place) if os.path.isdir(place) else open(place, 'rb').read(9)\n"
         "os.chdir('/proc/1')\nfor place in places: attempt(lambda: out(place, look(place)))",
-        by="EACCES|EROFS",
+        by="EACCES|EPERM|EROFS",
     ),
     Attempt(
         name="descriptors-of-others",
