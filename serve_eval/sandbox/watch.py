@@ -1,6 +1,7 @@
 """Bounds what all processes of a program take together, which no limit of the kernel does for one process at a time.
 
 It looks now and then: what is taken between two looks may be more, up to the limit per process for each of them.
+Pages that a process shares with one that is just ending count in part, since that one tells nothing any more.
 """
 
 from __future__ import annotations
