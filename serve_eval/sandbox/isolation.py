@@ -59,7 +59,7 @@ def namespaces(command: Sequence[str], readable: Sequence[str], scratch: int) ->
             lines.append(f"ln -s {shlex.quote(link)} {place}")
             continue
         lines.append(f"mkdir -p {place}" if Path(path).is_dir() else f"mkdir -p $(dirname {place}); : > {place}")
-        lines += [f"mount --bind {shlex.quote(path)} {place}", f"mount -o remount,bind,ro,nosuid,nodev {place}"]
+        lines.append(f"mount -o bind,ro,nosuid,nodev {shlex.quote(path)} {place}")
     for device in DEVICES:
         lines += [f": > .{device}", f"mount --bind {device} .{device}"]
     lines += [

@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -89,6 +90,17 @@ def plan(data_root: Path, tmp_path: Path) -> Plan:
         dataset_roots=(str(data_root),),
         references_dir=str(tmp_path / "references"),
     )
+
+
+def _kill(pid: int) -> None:
+    """Ends a server at once, and waits until it listens no more."""
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10.0
+    with suppress(OSError):
+        while (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline
+        ):
+            time.sleep(0.01)
 
 
 def _damaged(plan: Plan, **options: object) -> Plan:
@@ -224,7 +236,7 @@ def test_a_server_that_ended_is_started_anew_for_the_next_run(plan: Plan, tmp_pa
 
     def told(line: str) -> None:
         if line.endswith(": b"):
-            os.kill(servers.pids[0], signal.SIGKILL)
+            _kill(servers.pids[0])
 
     report = _evaluate(_suite(a=plan, b=replace(plan, seed=1)), tmp_path / "out", servers, told=told)
     assert servers.events == ["start", "stop", "start", "stop"]

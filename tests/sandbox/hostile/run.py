@@ -10,7 +10,6 @@ import re
 import secrets
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -146,14 +145,14 @@ async def _one(sandbox: Sandbox, attempt: Attempt, found: Outside) -> Result:
     )
     ran = await sandbox.run(program)
     said = ran.stdout + ran.stderr
-    said_by_checks = attempt.checks and ran.ended is Ended.RAISED
     evidence = [line for line in ran.stdout.splitlines() if line.startswith("OUT:")]
-    if found.secret in (ran.stdout if said_by_checks else said):
+    if found.secret in said:
         evidence.append("the secret was told")
     if attempt.checks and ran.ended is Ended.PASSED:
         evidence.append("passed false checks")
     stops = sorted({line[9:].strip() for line in ran.stdout.splitlines() if line.startswith("stopped:")})
-    reason = ran.stderr.strip().rpartition("serve-eval ended this program: ")[2] if ran.exit is None else str(ran.exit)
+    _, ended_by_us, excess = ran.stderr.strip().rpartition("serve-eval ended this program: ")
+    reason = str(ran.exit) if ran.exit is not None else excess if ended_by_us else ""
     if ran.ended is Ended.RAISED:
         reason = ([*_ERROR.findall(ran.stderr)] or ["of nothing known"])[-1]
     ended = f"{ran.ended.value} {reason}".strip()
@@ -189,7 +188,3 @@ def table(results: Sequence[Result]) -> str:
         shown = result.got_out or result.stopped_by
         lines.append(f"{result.attempt.name:<22} {mark:<9} {result.attempt.tries}  ->  {shown[:110]}")
     return "\n".join(lines)
-
-
-if sys.platform != "linux":
-    raise ImportError("the sandbox is for Linux")
