@@ -154,7 +154,7 @@ class Checker(Side):
 
     def check(self, checks: str) -> None:
         """Run the checks with the names that the program defined. Raises what they raise."""
-        compiled = compile(checks, "checks", "exec", dont_inherit=True)
+        compiled = compile(checks, "<checks>", "exec", dont_inherit=True)
         named = _names(compiled)
         wanted = None if not named.isdisjoint(SEARCHING) else {name for name in named if not _taken(name)}
         own = self.ask("names", 0, (wanted and list(wanted),)) if wanted != set() else {}

@@ -34,8 +34,6 @@ class _Filter(ctypes.Structure):
 def main(job: int, verdict: int, limits: str, keyctl: int, lines: bytes) -> None:
     """Run a job to its end."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123  (pathlib takes time to import)
-        file.write("1000")  # where memory runs out, this goes first
     if libc.syscall(ctypes.c_long(keyctl), JOIN_SESSION_KEYRING, None) < 0 and ctypes.get_errno() not in NO_KEYRINGS:
         raise OSError(ctypes.get_errno(), "no keyring of its own")
     _prctl(libc, SET_NO_NEW_PRIVS, 1)
@@ -81,6 +79,7 @@ def _check(program: int, source: int, sink: int, job: int, verdict: int) -> None
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, reap)
     told = from_plain(os.pread(job, os.fstat(job).st_size, 0))
+    os.close(job)
     checker = Checker(source, sink, gone)
     checker.send(told["code"].encode("utf-8", "surrogatepass"))
     checker.receive()

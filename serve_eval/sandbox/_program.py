@@ -105,7 +105,7 @@ class Program(Side):
         leave = os._exit
         hidden, self.named = frozenset(vars(builtins)), dict(vars(builtins))
         space: dict[str, Any] = {"__name__": "program"}
-        exec(compile(code, "program", "exec", dont_inherit=True), space)  # noqa: S102  (what this process is for)
+        exec(compile(code, "<program>", "exec", dont_inherit=True), space)  # noqa: S102  (what this process is for)
         self._flush()
         self._things.append({name: value for name, value in space.items() if name not in hidden})
         self.send(ANSWER)

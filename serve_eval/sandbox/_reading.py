@@ -49,7 +49,7 @@ class Reader:
         number = struct.unpack("<I", self._take(4))[0]
         if tag in b"isbBtx":
             return self._of_bytes(tag, self._take(number), depth)
-        if tag in b"([{<>r":
+        if tag in b"([{<>rl":
             return self._of_items(tag, number, depth)
         if tag == b"@":
             return self.containers[number]
@@ -63,7 +63,8 @@ class Reader:
         raise ValueError("a message of an unknown kind")
 
     def refill(self, container: Any) -> None:
-        """Puts what comes next in the place of what is in a container."""
+        """Puts what comes next in the place of what is in a container. One that holds just that is left alone: somebody
+        may go through it, or know what is in it by `is`."""
         tag, number = self._take(1), struct.unpack("<I", self._take(4))[0]
         if tag != _TAGS[type(container)]:
             raise ValueError("a container has become another")
@@ -103,11 +104,13 @@ class Reader:
         return kind.fromisoformat(made) if module == "datetime" else kind(made)
 
     def _of_items(self, tag: bytes, number: int, depth: int) -> Any:
-        if tag in b"(>r":
+        if tag in b"(>rl":
             if number > len(self._message):
                 raise ValueError("a message ends too early")
             items = [self.read(depth + 1) for _ in range(number)]
-            return tuple(items) if tag == b"(" else frozenset(items) if tag == b">" else range(*items)
+            return (
+                {b"(": tuple, b">": frozenset}[tag](items) if tag in b"(>" else {b"r": range, b"l": slice}[tag](*items)
+            )
         container = {b"[": list, b"{": dict, b"<": set}[tag]()
         self.containers.append(container)
         self._fill(container, number, depth)
@@ -120,6 +123,8 @@ class Reader:
         if number > len(self._message):
             raise ValueError("a message ends too early")
         items = [self.read(depth + 1) for _ in range(number)]
+        if _holds(container, items):
+            return
         container.clear()
         if type(container) is list:
             container.extend(items)
@@ -147,6 +152,28 @@ class Reader:
         if hasattr(kind, "_told"):
             vars(made)["_told"] = text
         return made
+
+
+def _holds(container: Any, items: list[Any]) -> bool:
+    """Whether these are the items of a container already."""
+    if type(container) is set:
+        held = {(type(one), one) for one in container}
+        return len(held) == len(items) and all((type(one), one) in held for one in items)
+    mine = container if type(container) is list else [part for item in container.items() for part in item]
+    return len(mine) == len(items) and all(map(_alike, mine, items))
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two values cannot be told apart but by `is`. Asks nothing of the writer's values."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if type(one) is tuple:
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if type(one) in (float, complex):
+        return repr(one) == repr(other)  # so that 0.0 is not -0.0, and a NaN is itself
+    return type(one) in (int, str, bytes, range) and bool(one == other)
 
 
 _SIMPLE = {b"N": None, b"T": True, b"F": False}

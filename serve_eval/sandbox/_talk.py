@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # typing takes time to import
 if TYPE_CHECKING:
     from typing import Any
 
-REQUEST, ANSWER, RAISED = b"Q", b"A", b"X"
+REQUEST, ANSWER, RAISED, TOO_DEEP = b"Q", b"A", b"X", b"D"
 
 
 class Over(Exception):
@@ -65,6 +65,8 @@ class Side:
             if message[:1] != REQUEST:
                 break
             self.answer(message)
+        if message == TOO_DEEP:
+            raise RecursionError("the program and its checks call each other too deeply")
         reader = self._reader(message[1:], tuple(writer.containers))
         raised = message[:1] == RAISED
         value = reader.error() if raised else reader.read()
@@ -81,7 +83,15 @@ class Side:
         raise value
 
     def answer(self, message: bytes) -> None:
-        """Do what a request asks for, and tell what came of it."""
+        """Do what a request asks for, and tell what came of it. A request that is left without an answer for lack of
+        stack would leave the other side waiting."""
+        try:
+            told = self._answer(message)
+        except RecursionError:
+            told = TOO_DEEP
+        self.send(told)
+
+    def _answer(self, message: bytes) -> bytes:
         reader = self._reader(message[1:], self.shared)
         operation, number, args, names = (reader.read() for _ in range(4))
         known, where, told = tuple(reader.containers), "", ANSWER
@@ -99,7 +109,7 @@ class Side:
             self.shared = tuple(writer.containers)
         for container in known:
             writer.contents(container)
-        self.send(told + writer.out)
+        return told + writer.out
 
     def send(self, message: bytes | bytearray) -> None:
         """Write one message."""
@@ -166,7 +176,7 @@ def _where(error: BaseException) -> str:
     """The lines of the program that led to an exception, the last ones."""
     lines, step = [], error.__traceback__
     while step is not None:
-        if step.tb_frame.f_code.co_filename == "program":
+        if step.tb_frame.f_code.co_filename == "<program>":
             lines.append(f"  in the program, line {step.tb_lineno}, in {step.tb_frame.f_code.co_name}")
         step = step.tb_next
     return "\n".join(lines[-5:])

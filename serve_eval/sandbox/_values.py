@@ -80,6 +80,8 @@ class Writer:
             self._items(b"(" if kind is tuple else b">", list(value), depth)
         elif kind is range:
             self._items(b"r", [value.start, value.stop, value.step], depth)
+        elif kind is slice:
+            self._items(b"l", [value.start, value.stop, value.step], depth)
         else:
             self._other(value, kind, depth)
 

@@ -26,10 +26,11 @@ for name, code in modules:
 module.main(int(job), int(verdict), limits, keyctl, lines)
 """
 """The arguments are descriptors: of the bundle, the job and the pipe for the token; and the limits. The modules have
-builtins of their own, so that what the program replaces there does not trip them."""
+builtins of their own, so that what the program replaces there does not trip them. Code is named in angle brackets:
+under another name, Python would look for its source in /tmp, where the program could have put a link to the job."""
 _COMPILE = """import json, marshal, sys
 told = json.load(sys.stdin)
-modules = [(name, compile(text, name, "exec", dont_inherit=True)) for name, text in told["modules"]]
+modules = [(name, compile(text, f"<{name}>", "exec", dont_inherit=True)) for name, text in told["modules"]]
 sys.stdout.buffer.write(marshal.dumps((modules, told["keyctl"], bytes.fromhex(told["filter"]))))
 """
 

@@ -21,7 +21,8 @@ Wrap = Callable[[Sequence[str], Sequence[str], int], list[str]]
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
 """What an interpreter may need of the system; most are links into /usr today."""
-DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
+"""Not /dev/zero: what is mapped from it and shared is memory that no process has to show."""
 MASKED = ("/proc/keys", "/proc/key-users")
 """What the kernel tells of the keys of a user, by name, to each of its programs: empty in there."""
 FILES = 8192
@@ -39,7 +40,8 @@ def bubblewrap(command: Sequence[str], readable: Sequence[str], scratch: int) ->
         options += ["--dev-bind", device, device]
     for place in filter(os.path.exists, MASKED):
         options += ["--ro-bind", "/dev/null", place]
-    options += ["--size", str(scratch), "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]  # noqa: S108
+    options += ["--size", str(scratch), "--tmpfs", "/tmp", "--chdir", "/tmp"]  # noqa: S108
+    options += ["--remount-ro", "/proc", "--remount-ro", "/"]
     return [_tool("bwrap", "bubblewrap"), *options, "--", *command]
 
 
@@ -68,6 +70,7 @@ def namespaces(command: Sequence[str], readable: Sequence[str], scratch: int) ->
         "pivot_root . old",
         "umount -l /old",
         "rmdir /old",
+        "mount -o remount,bind,ro,nosuid,nodev,noexec /proc",
         "mount -o remount,bind,ro,nosuid,nodev /",
         "cd /tmp",
         'exec env -i setpriv --bounding-set=-all --inh-caps=-all --no-new-privs -- "$@"',
@@ -82,9 +85,11 @@ ISOLATIONS: dict[str, Wrap] = {"bubblewrap": bubblewrap, "namespaces": namespace
 
 
 def as_user(command: Sequence[str], uid: int | None) -> list[str]:
-    """The command line as another user (None: as ours), who dies when we do."""
+    """The command line as another user (None: as ours), who dies when we do, and whom the kernel ends first where
+    memory runs out."""
     drop = [] if uid is None else ["--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
-    return [_tool("setpriv", "util-linux"), *drop, "--no-new-privs", "--pdeathsig", "KILL", "--", *command]
+    first = ["/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj && exec "$@"', "sh"]
+    return [*first, _tool("setpriv", "util-linux"), *drop, "--no-new-privs", "--pdeathsig", "KILL", "--", *command]
 
 
 def _present(readable: Sequence[str]) -> list[str]:

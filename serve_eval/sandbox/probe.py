@@ -53,6 +53,8 @@ print(json.dumps({
     "namespaces": [os.readlink("/proc/self/ns/" + name) for name in os.listdir("/proc/self/ns")],
     "filtered": status["Seccomp"].strip() == "2" and not possible(lambda: socket.socket(socket.AF_INET)),
     "overseen": not possible(lambda: open("/proc/1/mem")),
+    "last": open("/proc/self/oom_score_adj").read() != "1000\\n"
+    or possible(lambda: open("/proc/self/oom_score_adj", "w")),
     "writable": sorted(folder for folder in folders if possible(lambda: write(folder))),
     "privileged": int(status["CapEff"], 16) | int(status["CapPrm"], 16) | int(status["CapBnd"], 16) > 0
     or status["NoNewPrivs"].strip() != "1",
@@ -69,12 +71,14 @@ print(json.dumps({
 
 class _Seen(msgspec.Struct):
     """What the probe saw; `root` and `etc` are the names in / and /etc, `uid` is the user outside of the namespace.
-    `filtered`: system calls are refused; `overseen`: what checks the program cannot be looked into by it."""
+    `filtered`: system calls are refused; `overseen`: what checks the program cannot be looked into by it;
+    `last`: the kernel may end others before it where memory runs out."""
 
     network: bool
     namespaces: list[str]
     filtered: bool
     overseen: bool
+    last: bool
     writable: list[str]
     privileged: bool
     uid: int
@@ -121,6 +125,7 @@ async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int)
         *(f"it shares {one.partition(':')[0]} with this machine" for one in seen.namespaces if one in ours),
         *([] if seen.filtered else ["no system call is refused to it"]),
         *([] if seen.overseen else ["it can look into what checks it"]),
+        *(["others go first where memory runs out"] if seen.last else []),
         *(f"it can write to {folder}" for folder in seen.writable if folder != "/tmp"),  # noqa: S108
         *(["it has capabilities, or could get them"] if seen.privileged else []),
         *([f"it is the user {seen.uid}"] if seen.uid != uid else []),

@@ -2,8 +2,10 @@
 
 What is refused is what a program without network, capabilities and namespaces of its own has no use for, and where most
 of the kernel's faults were found: io_uring, bpf, keyrings, other address families than local sockets, System V memory.
-Memory files (memfd) are refused since nothing bounds them all together. A call of another machine's numbers (32-bit,
-x32) ends the program, and a call that came after this list fails as on a kernel that does not have it.
+What holds memory that no process and no /tmp shows is refused since nothing bounds it all together: files in memory
+(memfd), shared pages without a file, attributes of files, sockets that others can send to, watches of files. A call of
+another machine's numbers (32-bit, x32) ends the program, and a call that came after this list fails as on a kernel that
+does not have it.
 """
 
 from __future__ import annotations
@@ -64,6 +66,17 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "semget": (64, 190),
     "semctl": (66, 191),
     "mq_open": (240, 180),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
+    "bind": (49, 200),
+    "listen": (50, 201),
+    "setsockopt": (54, 208),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     # where memory lies
@@ -108,16 +121,18 @@ ABSENT: dict[str, tuple[int, int]] = {
 """These fail with ENOSYS, so that libraries take the older way: the flags of clone3 lie where no filter can look."""
 LAST = 456
 """The newest call that was looked at (futex_requeue, Linux 6.7); later ones fail with ENOSYS."""
-CLONE, SOCKET, SOCKETPAIR, PRLIMIT, IOCTL = (56, 220), (41, 198), (53, 199), (302, 261), (16, 29)
+CLONE, SOCKET, SOCKETPAIR, PRLIMIT, IOCTL, MMAP = (56, 220), (41, 198), (53, 199), (302, 261), (16, 29), (9, 222)
 NEW_NAMESPACES = 0x7E020000
 """The flags of clone that make namespaces."""
+SHARED, ANONYMOUS = 0x01, 0x20
+"""Flags of mmap: together they make memory that stays as long as one page of it is mapped, and shows as that page."""
 TERMINAL_INPUT = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX, which type into a terminal."""
 _ARCHITECTURES = {"x86_64": (X86_64, 0xC000003E), "aarch64": (AARCH64, 0xC00000B7)}
 _X32 = 0x40000000
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST, _SECOND = 0, 4, 16, 24
+_NUMBER, _ARCHITECTURE, _FIRST, _SECOND, _FOURTH = 0, 4, 16, 24, 40
 """Where the kernel shows the call's number, the machine's, and the low halves of the arguments (little-endian)."""
 
 
@@ -145,7 +160,17 @@ def build(machine: str = platform.machine()) -> bytes:
     for command in TERMINAL_INPUT:
         typed += [_line(_EQUAL, command, 0, 1), _fail(errno.EPERM)]
     typed.append(_line(_RETURN, ALLOW))
-    for numbers, body in ((SOCKET, local), (SOCKETPAIR, local), (CLONE, flags), (PRLIMIT, own), (IOCTL, typed)):
+    pages = [_line(_LOAD, _FOURTH), _line(_ANY_BIT, ANONYMOUS, 0, 2), _line(_ANY_BIT, SHARED, 0, 1), _fail(errno.EPERM)]
+    pages.append(_line(_RETURN, ALLOW))
+    special = (
+        (SOCKET, local),
+        (SOCKETPAIR, local),
+        (CLONE, flags),
+        (PRLIMIT, own),
+        (IOCTL, typed),
+        (MMAP, pages),
+    )
+    for numbers, body in special:
         lines += [_line(_EQUAL, numbers[column], 0, len(body)), *body]
     return b"".join([*lines, _line(_RETURN, ALLOW)])
 

@@ -1,6 +1,7 @@
 """Bounds what all processes of a program take together, which no limit of the kernel does for one process at a time.
 
 It looks now and then: what is taken between two looks may be more, up to the limit per process for each of them.
+Pages that a process shares with one that is just ending count in part, since that one tells nothing any more.
 """
 
 from __future__ import annotations
@@ -53,10 +54,20 @@ def _tree(pid: int) -> Iterator[int]:
 
 def _bytes(pid: int, file: str, names: tuple[str, ...]) -> int:
     """The sum of what a process says of itself under these names. One that cannot be read any more takes nothing."""
-    with suppress(OSError, ValueError):
-        lines = (line.partition(":") for line in Path(f"/proc/{pid}/{file}").read_text("ascii", "replace").splitlines())
-        return sum(int(value.split()[0]) << 10 for name, _, value in lines if name in names)
+    for thread in _threads(pid):
+        with suppress(OSError, ValueError):
+            said = Path(f"/proc/{thread}/{file}").read_text("ascii", "replace").splitlines()
+            found = [line.split()[1] for line in said if line.partition(":")[0] in names]
+            if found:
+                return sum(int(kib) << 10 for kib in found)
     return 0
+
+
+def _threads(pid: int) -> Iterator[int]:
+    """A process by each of its threads: the first may be over while the others go on, and then tells nothing."""
+    yield pid
+    with suppress(OSError):
+        yield from (int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())
 
 
 def _scratch(pid: int, size: int) -> tuple[int, int] | None:

@@ -40,6 +40,7 @@ class P(NamedTuple):
 noted = []
 def note(x): noted.append(x)
 def same(x): return x
+def alike(xs, d): xs[:] = [True, 0.0, (1.0,)]; d.clear(); d[True] = 2
 def sort(xs): xs.sort()
 def nest(xs): xs[0].append(9); xs.append(xs[0])
 def numbers(n):
@@ -70,6 +71,24 @@ SEEN: dict[str, tuple[str, Ended]] = {
     ),
     "a changed argument": ("xs = [3, 1, 2]\nsort(xs)\nassert xs == [1, 2, 3]", Ended.PASSED),
     "one within another": ("x = [1]\nxs = [x]\nnest(xs)\nassert x == [1, 9] and xs[1] is x", Ended.PASSED),
+    "a dict and a set while they are gone through": (
+        "d = {1: 1, 2: 2, 3: 3, 4: 4}\ndel d[1]\ns = set(range(0, 999, 7))\ns.discard(7)\n"
+        "for x in d, s:\n    seen = []\n    for key in x:\n        same(x)\n        seen.append(key)\n"
+        "    assert seen == list(x) and len(set(seen)) == len(seen) == len(x), seen",
+        Ended.PASSED,
+    ),
+    "what is in an argument that is not changed": (
+        "t, nan = (1, 2), float('nan')\nxs = [t, nan]\nsame(xs)\nassert xs[0] is t and xs[1] is nan",
+        Ended.PASSED,
+    ),
+    "a change that equals": (
+        "xs, d = [1, -0.0, (1,)], {1: 2}\nalike(xs, d)\n"
+        "assert repr(xs) == '[True, 0.0, (1.0,)]' and repr(d) == '{True: 2}'",
+        Ended.PASSED,
+    ),
+    "calls of each other": ("def f(n): return n and apply(f, n - 1) + 1\nassert f(20) == 20", Ended.PASSED),
+    "calls of each other without end": ("def f(n): return apply(f, n + 1)\nf(0)", Ended.RAISED),
+    "slices": ("assert Stack(1, 2, 3)[1:] == [2, 3]", Ended.PASSED),
     "the argument itself": ("x = [1]\nassert same(x) is x", Ended.PASSED),
     "a list in itself": ("x = [1]\nx.append(x)\nassert same(x) is x", Ended.PASSED),
     "a list of the program": ("note(3)\nnote([1])\nassert noted == [3, [1]]", Ended.PASSED),

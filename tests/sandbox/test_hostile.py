@@ -99,6 +99,16 @@ def test_namespaces_that_lack_one_make_tests_fail_and_not_skip(option: str, kind
         pytest.fail("a sandbox that does not hold is skipped")
 
 
+def test_a_program_that_could_take_back_that_it_goes_first_makes_tests_fail() -> None:
+    def writable_proc(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
+        done = namespaces(command, readable, scratch)
+        return [word.replace("mount -o remount,bind,ro,nosuid,nodev,noexec /proc\n", "") for word in done]
+
+    held("namespaces")
+    with pytest.raises(SandboxError, match="others go first where memory runs out"):
+        held("namespaces", {"namespaces": writable_proc})
+
+
 def test_where_no_call_is_refused_the_sandbox_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     held(PRESENT[0] if PRESENT else "namespaces")
     monkeypatch.setattr(seccomp, "build", lambda: OPEN_FILTER)

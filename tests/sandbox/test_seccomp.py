@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import SandboxError
-from serve_eval.sandbox.seccomp import ABSENT, ALLOW, CLONE, FAIL, KILL, LAST, PRLIMIT, REFUSED, SOCKET, build
+from serve_eval.sandbox.seccomp import ABSENT, ALLOW, CLONE, FAIL, KILL, LAST, MMAP, PRLIMIT, REFUSED, SOCKET, build
 
 X86, ARM, ARCHES = "x86_64", "aarch64", {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 COLUMN = {X86: 0, ARM: 1}
@@ -57,6 +57,10 @@ def test_calls_are_told_apart_by_their_arguments(machine: str) -> None:
     for flag in range(25, 31):
         assert decided(machine, CLONE[column], 1 << flag | 17) == FAIL | errno.EPERM
     assert decided(machine, CLONE[column], 0x00020000 | 17) == FAIL | errno.EPERM
+    pages = {
+        flags: decided(machine, MMAP[column], 0, 4096, 3, flags) for flags in (0x22, 0x01, 0x02, 0x21, 0x23, 0x8021)
+    }
+    assert pages == {0x22: ALLOW, 0x01: ALLOW, 0x02: ALLOW} | dict.fromkeys((0x21, 0x23, 0x8021), FAIL | errno.EPERM)
     assert (decided(machine, PRLIMIT[column], 0), decided(machine, PRLIMIT[column], 1)) == (ALLOW, FAIL | errno.EPERM)
 
 

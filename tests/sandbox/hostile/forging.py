@@ -33,6 +33,16 @@ def _anything(name: str, base: str, made: str, kind: str, checks: str = IS_WORD,
     )
 
 
+SEND = """
+import struct
+def pipes():
+    import fcntl
+    open_here = [int(fd) for fd in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{{fd}}')]
+    return [fd for fd in open_here if fd > 2 and fcntl.fcntl(fd, fcntl.F_GETFL) & 3 == os.O_WRONLY]
+def send(message):
+    for fd in pipes(): os.write(fd, struct.pack('<Q', len(message)) + message)
+"""
+"""What speaks to the checker past what answers for the program."""
 FORGING = [
     _anything("equal-object", "", "Anything()", "str", by=REFUSED),
     _anything("equal-text", "str", "Anything('a')", "str"),
@@ -155,6 +165,77 @@ FORGING = [
         "        try: os.write(fd, struct.pack('<Q', len(bad)) + bad)\n        except OSError: pass\n    return 1",
         checks=IS_WORD,
         by="raised KeyError",
+    ),
+    Attempt(
+        name="deep-message",
+        tries="to have its answer nest a million deep",
+        code=SEND + "def f(x):\n    send(b'A' + b'(\\1\\0\\0\\0' * 1000000 + b'N')\n    time.sleep(20)",
+        checks=IS_WORD,
+        by="raised ValueError",
+    ),
+    Attempt(
+        name="list-as-key",
+        tries="to answer with a dict whose key is a list",
+        code=SEND + "def f(x):\n    send(b'A{{' + struct.pack('<I', 2) + b'[' + bytes(4) + b'N' + b's' + bytes(4))\n"
+        "    time.sleep(20)",
+        checks=IS_WORD,
+        by="raised TypeError",
+    ),
+    Attempt(
+        name="endless-message",
+        tries="to announce a message of 2**63 bytes and to send little of it",
+        code=SEND + "def f(x):\n    for fd in pipes(): os.write(fd, struct.pack('<Q', 1 << 63) + b'A')\n"
+        "    time.sleep(20)",
+        checks=IS_WORD,
+        by="timeout",
+        wall_s=1.0,
+    ),
+    Attempt(
+        name="answer-before",
+        tries="to answer what has not been asked yet",
+        code=SEND + "def f(x):\n    send(b'AT' + b's' + bytes(4))\n    return False",
+        checks="assert f(1) and not f(1) and False",
+        by="raised ValueError",
+    ),
+    Attempt(
+        name="heir",
+        tries="to leave its child behind, which goes on answering",
+        code=SEND
+        + "def f(x):\n    if os.fork() == 0:\n        time.sleep(0.3)\n        send(b'AT' + b's' + bytes(4))\n"
+        "        time.sleep(5)\n    os._exit(0)",
+        checks="assert f(1) and False",
+        by="exited 0",
+    ),
+    Attempt(
+        name="stop",
+        tries="to stop itself, its checker and all others",
+        code="def f(x):\n    for pid in 1, -1, 0:\n        try: os.kill(pid, 19)\n        except OSError: pass\n",
+        checks=IS_WORD,
+        by="timeout",
+        wall_s=1.0,
+    ),
+    Attempt(
+        name="parts-of-fraction",
+        tries="to give back a Fraction whose parts are objects of its own",
+        code="from fractions import Fraction\nclass Equal: __eq__ = lambda self, other: True\n"
+        "def f(x):\n    found = Fraction(1, 2)\n    found._numerator = Equal()\n    return found",
+        checks="from fractions import Fraction\nassert f(1) == Fraction(4)",
+        by="raised ValueError",
+    ),
+    Attempt(
+        name="ends-raised",
+        tries="to raise what ends its checker well",
+        code="def f(x): raise SystemExit(0)",
+        checks=IS_WORD,
+        by="exited 0",
+    ),
+    Attempt(
+        name="pipes-as-source",
+        tries="to have its checker wait for the source of a traceback",
+        code="for name in 'checks', '<checks>', '<string>', '<serve_eval.sandbox._checker>':\n"
+        "    os.mkfifo(f'/tmp/{{name}}')\ndef f(x): return 0",
+        checks=IS_WORD,
+        by=ASSERTION,
     ),
     Attempt(
         name="tracing",

@@ -198,7 +198,18 @@ PROCESSES = [
         "kernel('process_vm_readv', 1, None, 0, None, 0, 0)\n"
         "for mode in 'rb', 'r+b':\n    attempt(lambda: out(open('/proc/1/mem', mode, 0)))\n"
         "attempt(lambda: out(open('/proc/1/maps').read()))",
-        by="EPERM|EACCES",
+        by="EROFS|EPERM|EACCES",
+    ),
+    Attempt(
+        name="all-of-its-checker",
+        tries="to look at whatever the kernel tells of its checker",
+        code="places = ('environ', 'maps', 'auxv', 'syscall', 'stack', 'io', 'fd', 'fdinfo', 'map_files', 'root',\n"
+        "    'cwd', 'exe', 'ns/net', 'pagemap', 'smaps_rollup', 'personality', 'task/1/mem', 'oom_score_adj', 'comm')\n"
+        "def look(place):\n    if place in ('oom_score_adj', 'comm'): return open(place, 'w').write('0')\n"
+        "    if place == 'fd': return [open(f'fd/{{number}}') for number in os.listdir(place)]\n"
+        "    return os.listdir(place) if os.path.isdir(place) else open(place, 'rb').read(9)\n"
+        "os.chdir('/proc/1')\nfor place in places: attempt(lambda: out(place, look(place)))",
+        by="EACCES|EPERM|EROFS",
     ),
     Attempt(
         name="descriptors-of-others",

@@ -88,7 +88,7 @@ KERNEL = [
     Attempt(
         name="32-bit",
         tries="to call the kernel by the numbers of a 32-bit machine",
-        code="import mmap\npage = mmap.mmap(-1, 4096, prot=7)\n"
+        code="import mmap\npage = mmap.mmap(-1, 4096, flags=0x22, prot=7)\n"
         "page.write(bytes.fromhex('b814000000cd80c3'))  # getpid\n"
         "where = ctypes.addressof(ctypes.c_char.from_buffer(page))\n"
         "out('pid', ctypes.CFUNCTYPE(ctypes.c_int)(where)())",
