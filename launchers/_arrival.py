@@ -1,5 +1,5 @@
-"""How long a request may take to arrive: a client that sends half of one, or a byte at a time, would else hold its
-connection for ever."""
+"""Time limits for the arrival of a request. Without them a client that sends half a request, or a byte at a time, keeps
+its connection for ever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiohttp.typedefs import Handler, Middleware
 HEAD_S = 4.0
 """From the start of a connection to the end of its first head. Later heads have the time that one may be idle."""
 BODY_S = 30.0
-"""From the end of the head to that of the body: 16 MiB take less over a slow line of an office."""
+"""From the end of the head to the end of the body. 16 MiB arrive faster over a slow office line."""
 HOPS = 10
 """Turns of the event loop between a head that was read and its request: more than aiohttp takes."""
 

@@ -29,7 +29,7 @@ PREFIXES = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "GGML_", "LLAMA_", "PRTE_", "OPAL_"),
     *("DOCKER_", "CONTAINERS_", "PODMAN_", "ENROOT_", "PYXIS_"),
 )
-"""What engines, their libraries, and the clients of container engines read."""
+"""Read by engines, their libraries, and the clients of container engines."""
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "MPI_", "I_MPI_", "HYDRA_", "MPICH_", "MV2_")
 """Prefixes of what a server inside a SLURM step or under mpirun would inherit: with them it takes itself for a rank of
 that job, and hangs."""
@@ -47,14 +47,14 @@ MARK = "SERVE_EVAL_LAUNCH"
 
 
 def inherited(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[str, str]:
-    """What a server gets of our environment: what it needs, and what is named for it."""
+    """Return the variables of ours that a server gets: those it needs, and those named for it."""
     named = [*pass_env, *_named(environ)]
     found = inherited_by_any(environ, named, names=NAMES, prefixes=PREFIXES)
     return {name: value for name, value in found.items() if name not in UNSURE or name in named}
 
 
 def for_helpers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a command gets that tells of the machine or the cluster, such as nvidia-smi and squeue."""
+    """Return the variables for a command that asks the machine or the cluster, such as nvidia-smi and squeue."""
     names, prefixes = {"MUNGE_SOCKET"}, ("SLURM_", "CUDA_", "NVIDIA_")
     return inherited_by_any(environ, _named(environ), names=names, prefixes=prefixes)
 

@@ -36,7 +36,7 @@ CHAT_FIELDS = _COMMON_FIELDS | _words("""
     prompt_token_ids add_generation_prompt documents chat_template chat_template_kwargs cache_salt agent_hierarchy
     media_io_kwargs mm_processor_kwargs thinking
 """)
-"""What trtllm-serve knows, on either route."""
+"""Fields that trtllm-serve knows, on either route."""
 
 _AtLeast0 = Annotated[int, msgspec.Meta(ge=0)]
 _AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]

@@ -162,7 +162,7 @@ def plan_for(folder: Path, *, accuracy: float = 90.0, protocol: str = "", **opti
         launcher=Spec(name="external", options={}),
         tasks=(Spec(name="word_problems", options={"num_samples": 100, **options}),),
         references_dir=str(folder / "references"),
-        limits=Limits(concurrency=8, max_attempts=1, max_error_rate=1.0),
+        limits=Limits(concurrency=8, max_attempts=1, max_error_rate=1.0, order_seed=1),
     )
 
 

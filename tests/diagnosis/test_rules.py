@@ -156,7 +156,7 @@ def retries(scrape: int) -> str:
     return f"ctx_retry_requests_total 0\ngen_retry_requests_total {5 * scrape}\n"
 
 
-QUICK = Limits(concurrency=8, max_attempts=1, max_error_rate=1.0)
+QUICK = Limits(concurrency=8, max_attempts=1, max_error_rate=1.0, order_seed=1)
 CASES = {
     "cut": Case(act=cut, rule="truncated", told="exactly max_tokens=128", change="word_problems.max_tokens=256"),
     "cut_by_the_server": Case(
