@@ -1,5 +1,5 @@
-"""Time limits for the arrival of a request. Without them a client that sends half a request, or a byte at a time, keeps
-its connection for ever."""
+"""Time limits for the arrival of a request. Without them a client that sends half a request, or a byte at a time, holds
+its connection open without end."""
 
 from __future__ import annotations
 

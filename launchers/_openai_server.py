@@ -20,7 +20,7 @@ KEEPALIVE_S = 5.0
 SHUTDOWN_S = 0.2
 """How long requests in progress may take when the server ends."""
 LINGERING_S = 2.0
-"""How long more of a body is read that was answered before it was there, so that the client sees the answer."""
+"""Seconds for which the rest of a request body is read after an early answer, so that the client sees the answer."""
 
 encode = msgspec.json.Encoder().encode
 

@@ -31,7 +31,7 @@ MEMORY_BYTES = 4 << 30
 MOST_TEMPLATE, MOST_RENDERED = 1 << 19, 32 << 20
 """Characters of a template, which take seconds to parse, and of a prompt: far above any model's."""
 _RAISED = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
-"""What templates raise beside jinja2's own errors."""
+"""Errors that templates raise beside those of jinja2."""
 _NONE: Mapping[str, object] = {}
 JINJA_FILE, CONFIG_FILE, TOKENS_FILE = "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"
 
@@ -78,8 +78,8 @@ def read(folder: Path) -> ChatTemplate:
 
 
 def renderer(template: ChatTemplate, *, variables: Mapping[str, object], today: date | None) -> Callable[..., str]:
-    """What makes the text of messages, with the model's turn opened. `variables` are those of chat_template_kwargs; the
-    function takes more of them.
+    """Return the function that renders messages as text, with the model's turn opened. `variables` are those of
+    chat_template_kwargs; the function takes further ones.
 
     `today` is what `strftime_now` shows; with None a template that asks for it is refused, since the prompts would be
     others tomorrow. Raises PlanError for a template that is none; the function raises it for one that fails.

@@ -25,8 +25,8 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Where alarms go. `webhook` may hold `${VARIABLE}`, which is filled in when it is called; `pass_env` names what
-    the command gets of the environment beside what any program needs."""
+    """The destinations of alarms. A `${VARIABLE}` in `webhook` is filled in when it is called. `pass_env` names the
+    variables that the command gets beside those that every program needs."""
 
     command: tuple[str, ...] = ()
     pass_env: tuple[str, ...] = ()
@@ -83,8 +83,8 @@ async def deliver(
 
 
 def _for_command(environ: Mapping[str, str], connection: Connection, named: Sequence[str]) -> dict[str, str]:
-    """What a command gets of the environment: what any program needs, without what the endpoint is reached with, and
-    what is named for it."""
+    """Return the variables for a command: those that every program needs, without the key, headers and proxy of the
+    endpoint, and those named for it."""
     texts = [*connection.headers.values(), connection.proxy or ""]
     hidden = {"OPENAI_API_KEY", connection.api_key_env, *(name for text in texts for name in _VARIABLE.findall(text))}
     return {name: value for name, value in inherited(environ, named).items() if name in named or name not in hidden}
