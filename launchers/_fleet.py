@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -30,6 +32,10 @@ SLACK_MIB = 512
 """By how much the memory in use may differ from what it was."""
 LEFT_S = 5.0
 """How long what is killed at the very end may take to go."""
+FIRST_PORT = 10_000
+"""The first port that is taken where the user names none: well-known services are below."""
+PORTS_TRIED = 256
+GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +145,32 @@ def free_ports(host: str, port: int | None, others: int = 0) -> list[int]:
 
 
 def _unused(host: str, count: int) -> list[int]:
+    """Ports below those that the kernel gives to connections: one of these may be taken before the server binds it."""
+    first_given = _first_given()
+    chosen = random.SystemRandom().sample(range(FIRST_PORT, first_given), min(PORTS_TRIED, first_given - FIRST_PORT))
     with ExitStack() as stack:
-        try:
-            held = [stack.enter_context(socket.create_server((host, 0))) for _ in range(count)]
-        except OSError as error:
-            raise LaunchError(f"{host} is no address of this machine: {error}") from error
-        return [one.getsockname()[1] for one in held]
+        held: list[int] = []
+        for port in [*chosen, *[0] * count]:
+            if len(held) == count:
+                break
+            one = stack.enter_context(socket.socket())
+            try:
+                # Without SO_REUSEADDR, as servers of the 1.2 line bind theirs.
+                one.bind((host, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise LaunchError(f"{host} is no address of this machine: {error}") from error
+            held.append(one.getsockname()[1])
+        return held
+
+
+def _first_given() -> int:
+    """The first port that the kernel gives to a connection; where it gives all, none is below."""
+    try:
+        return max(int(GIVEN_PORTS.read_text().split()[0]), FIRST_PORT)
+    except (OSError, ValueError, IndexError):
+        return FIRST_PORT
 
 
 def _check_free(server: Server) -> None:

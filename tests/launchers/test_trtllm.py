@@ -322,6 +322,32 @@ def test_no_two_servers_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> No
     assert _fleet.free_ports("127.0.0.1", None, 2) == [7001, 7002, 7003]
 
 
+def test_a_port_that_is_taken_is_none_that_a_connection_gets() -> None:
+    """A connection of somebody else may have such a port before the server binds it."""
+    given = int(_fleet.GIVEN_PORTS.read_text().split()[0])
+    ports = _fleet.free_ports("127.0.0.1", None, 20)
+    assert len(set(ports)) == 21
+    assert all(_fleet.FIRST_PORT <= port < given for port in ports)
+
+
+@pytest.mark.parametrize("given", ["1024 65535", "", None])
+def test_where_connections_may_get_every_port_one_of_them_is_taken(
+    given: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if given is not None:
+        (tmp_path / "range").write_text(given)
+    monkeypatch.setattr(_fleet, "GIVEN_PORTS", tmp_path / "range")
+    assert len(set(_fleet.free_ports("127.0.0.1", None, 3))) == 4
+
+
+def test_ports_that_others_listen_on_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(_fleet, "FIRST_PORT", port)
+        monkeypatch.setattr(_fleet, "_first_given", lambda: port + 1)
+        assert port not in _fleet.free_ports("127.0.0.1", None, 2)
+
+
 def test_an_executable_that_is_not_there_is_an_error(context: LaunchContext) -> None:
     with pytest.raises(LaunchError, match="no-such-serve is not there"):
         start(context, nothing, command="no-such-serve")
