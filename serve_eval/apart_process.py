@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 import sysconfig
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -44,16 +45,18 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # and not SIG_IGN, which programs that a scorer starts would inherit
+    sys.stdout = sys.stderr  # what a scorer prints is seen at once, or it would be lost with its process
     makers, memory = pickle.load(sys.stdin.buffer)  # noqa: S301  (of the process that started this one)
     _no_input()
     functions: dict[str, Callable[..., Any]] = {}
     problems: dict[str, dict[str, object]] = {}
-    with _ends_with(control.fileno()):
+    with _ends_with(control.fileno()), _silent():
         if memory is not None:
             _bound_memory(memory)
         for name, (make, args) in makers.items():
             try:
-                functions[name] = make(*args)
+                with alarms_kept():
+                    functions[name] = make(*args)
             except BaseException as error:
                 problems[name] = told(error)
     gc.collect()
@@ -155,7 +158,8 @@ def _work(descriptor: int, functions: Mapping[str, Callable[..., Any]]) -> NoRet
         except EOFError:
             os._exit(0)
         try:
-            said = pickle.dumps((True, functions[name](*args)), protocol=5)
+            with alarms_kept():
+                said = pickle.dumps((True, functions[name](*args)), protocol=5)
         except BaseException as error:
             said = pickle.dumps((False, told(error)))
         if os.getpid() != worker:  # a function forked and came back twice: one of them answers
@@ -181,6 +185,39 @@ def _libc() -> ctypes.CDLL | None:
     import ctypes
 
     return ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Drop all output of the block: the process that started this one has run the same code, and shown the same."""
+    kept = {number: os.dup(number) for number in (1, 2)}
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in kept:
+        os.dup2(nowhere, number)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        for number, before in kept.items():
+            os.dup2(before, number)
+            os.close(before)
+
+
+@contextmanager
+def alarms_kept() -> Iterator[None]:
+    """Restore the timer and the handler of SIGALRM after code of others, which may forget them: they would end what
+    comes next. Outside of the main thread no handler can be set, so that nothing is to be restored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        if handler is not None:  # None: it was not set by Python
+            signal.signal(signal.SIGALRM, handler)
 
 
 def _no_input() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from serve_eval.apart import Apart, Unfinished
+from serve_eval.apart_process import alarms_kept
 
 HANG = ("^(a+)+$", "a" * 60 + "!")
 """What `re` needs years for, in C code that hears no signal."""
@@ -70,9 +71,33 @@ def made(start: int) -> Callable[..., Any]:
             case "first time in its process":
                 time.sleep(1.0)
                 return "slept"
+            case "alarm":
+                signal.signal(signal.SIGALRM, _too_late)
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                time.sleep(60)
+            case "forget an alarm":
+                if arguments[0]:
+                    signal.signal(signal.SIGALRM, _too_late)
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+            case "nap":
+                time.sleep(0.3)
+                return os.getpid()
+            case "print":
+                print("printed by a call")
         return None
 
     return call
+
+
+def _too_late(*_: object) -> None:
+    raise TimeoutError("too late")
+
+
+def talking() -> Callable[..., Any]:
+    print("printed while it is made", flush=True)
+    os.write(2, b"written while it is made\n")
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    return made(0)
 
 
 def refusing() -> Callable[..., Any]:
@@ -123,6 +148,36 @@ def test_whatever_a_call_does_is_told_and_the_next_one_is_answered(apart: Apart,
     same = pid == before[1]
     assert same is (what not in ("hang", "sleep", "leave", "die")), "a process is kept unless it had to be ended"
     assert count == (before[0] + 1 if same else 11), "a new one knows what was made, and nothing of the other"
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_an_alarm_is_heard_by_the_call_that_set_it_alone(apart: Apart, handled: bool) -> None:
+    found = apart.call("f", "alarm")
+    assert isinstance(found, Unfinished)
+    assert found.told.startswith("TimeoutError: too late ("), "in the main thread of a process, as code of others needs"
+    pid = apart.call("f", "count")[1]
+    assert apart.call("f", "forget an alarm", handled) is None
+    assert apart.call("f", "nap") == pid
+
+
+def test_a_handler_of_alarms_is_taken_back() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        with alarms_kept():
+            signal.signal(signal.SIGALRM, _too_late)
+        assert signal.getsignal(signal.SIGALRM) is before
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_what_a_call_prints_goes_to_standard_error_and_what_its_making_prints_nowhere(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with Apart({"f": (talking, ())}, limit_s=5.0, at_once=1) as apart:
+        assert apart.call("f", "nap"), "an alarm that was set while it was made ends nothing"
+        apart.call("f", "print")
+    told = capfd.readouterr()
+    assert (told.out, told.err) == ("", "printed by a call\n")
 
 
 def test_an_exception_is_told_with_the_line_that_raised_it(apart: Apart) -> None:

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 import serve_eval
 from serve_eval import pace
-from serve_eval.cli._streams import LongSteps, prepare_streams, say
+from serve_eval.cli._streams import LongSteps, emit, prepare_streams, reserve_stdout, say
 from serve_eval.errors import ServeEvalError
 
 COMMANDS = {
@@ -70,7 +70,21 @@ def _made(name: str) -> Any:
         alone.add_typer(function, name=name, short_help=short_help)
     else:
         alone.command(name, short_help=short_help)(function)
-    return typer.main.get_group(alone).commands[name]
+    return _reserving(typer.main.get_group(alone).commands[name])
+
+
+def _reserving(command: Any) -> Any:
+    """Have a command reserve standard output when it is called, which is after its help is written."""
+    for inner in getattr(command, "commands", {}).values():
+        _reserving(inner)
+    if (call := command.callback) is not None:
+
+        def called(*args: Any, **options: Any) -> Any:
+            reserve_stdout()
+            return call(*args, **options)
+
+        command.callback = called
+    return command
 
 
 app = typer.Typer(
@@ -96,7 +110,7 @@ for _name, (_, _short_help) in COMMANDS.items():
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"serve-eval {serve_eval.__version__}")
+        emit(f"serve-eval {serve_eval.__version__}\n")
         raise typer.Exit
 
 

@@ -194,7 +194,7 @@ def test_what_judges_nothing_takes_any_data(data_root: Path, tmp_path: Path) -> 
     assert "not the published set" in judged.stdout
 
 
-@pytest.mark.parametrize("command", [["list"], ["references", "list"], ["power", "--total", "99"]])
+@pytest.mark.parametrize("command", [["--version"], ["list"], ["references", "list"], ["power", "--total", "99"]])
 @pytest.mark.parametrize("shell", ["| head -1", ">/dev/full"])
 def test_a_listing_into_a_broken_stream_is_no_fail(command: list[str], shell: str) -> None:
     assert in_a_process(*command, shell=shell).returncode == 0
