@@ -7,22 +7,25 @@ each iteration, or in older rows `mean/max`; here it is a share of the points, b
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 from array import array
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from serve_eval import reference, reference_samples
+from serve_eval.cases.biochatter import AS_BIOCHATTER, RESULTS, SCORED_ELSEWHERE
+from serve_eval.cases.questions import Skipped
 from serve_eval.errors import DatasetError
 from serve_eval.fingerprint import sample_key
 from serve_eval.protocol import build_task
 from serve_eval.reference_samples import SampleScores
-from serve_eval.registration import write_entry
-from serve_eval.schema import DataRoots, Sample, Spec, Task
+from serve_eval.registration import taken, write_entry
+from serve_eval.schema import AccuracySpec, DataRoots, Sample, Spec, Task
 
 COLUMNS = ("model_name", "subtask", "score", "iterations", "md5_hash")
 
@@ -76,23 +79,35 @@ class Imported:
 
 
 def import_results(
-    files: Sequence[Path], tasks: Sequence[Spec], references_dir: Path, *, reason: str | None = None
+    files: Sequence[Path],
+    tasks: Sequence[Spec],
+    references_dir: Path,
+    *,
+    skipped: Mapping[str, Skipped] | None = None,
+    reason: str | None = None,
 ) -> Imported:
-    """Writes a reference for each task and model of which there are results.
+    """Writes a reference for each task and model of which there are results. `skipped` are the cases of which nothing
+    is asked, by their hash.
 
-    The value is the mean over the cases of which there is a result, of the mean over their iterations. Where every case
-    has one, the scores of each sample go with it. Raises DatasetError for rows that cannot be read, and for results of
-    one case in two files, which are those of two different tests; ReferenceFileError where an entry is there and no
-    `reason` is given.
+    The value is the mean over the cases that have a result, of the mean over their iterations. Where every case has
+    one, the entry has the scores of each sample too. It also has the protocol of its task, so that it judges no run
+    that is scored in another way. Raises DatasetError for rows that cannot be read, for those of another scoring than
+    the task's, for results of one case in two files, which are those of two different tests, and where no row is of a
+    case that is asked; ReferenceFileError where an entry is there and no `reason` is given.
     """
+    files = list(dict.fromkeys(files))
+    _check_tests(files)
     found = Imported()
     built = [build_task(spec) for spec in tasks]
     samples = {task.name: list(task.load(DataRoots(), 1).samples) for task in built}
     homes = {sample.metadata["compat_md5"]: task.name for task in built for sample in samples[task.name]}
     by_task: dict[str, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
+    unasked: Counter[str] = Counter()
     for row in (row for file in files for row in read(file)):
         found.rows += 1
         if (task := homes.get(row.md5)) is None:
+            if (unmet := (skipped or {}).get(row.md5)) is not None:
+                unasked[unmet.reason] += 1
             continue
         found.matched += 1
         of_model = by_task[task][row.model]
@@ -104,15 +119,83 @@ def import_results(
             )
         if other is None or other.date <= row.date:
             of_model[row.md5] = row
+    lacking = [f"{count} rows are of cases that are not asked: {why}" for why, count in unasked.items()]
+    if not found.matched:
+        _nothing_matched(files, found.rows, lacking)
+    for one in built:
+        if by_task[one.name]:
+            _check_scoring(one)
+            if not reason:
+                _check_new(_entries_of(one, references_dir), by_task[one.name])
     for one in built:
         for model, rows in by_task[one.name].items():
             found.written.append(_write(one, samples[one.name], model, rows, references_dir, reason))
     found.warnings += [
-        f"{one.task}: {one.model}: results of {one.cases} of {one.of} cases alone: no scores per sample are kept"
-        for one in found.written
-        if one.cases < one.of
+        *lacking,
+        *(
+            f"{spec.name}: BioChatter asked with prompts of its Python code, and the task asks with those of --set"
+            for spec in tasks
+            if by_task[spec.name] and {"prompt", "system_messages"} & spec.options.keys()
+        ),
+        *(line for one in built for line in _partly([w for w in found.written if w.task == one.name])),
     ]
     return found
+
+
+def _check_tests(files: Sequence[Path]) -> None:
+    """Raise DatasetError for results that come from no scoring of answers."""
+    problems = [
+        f"{file}: these scores come from {SCORED_ELSEWHERE[file.stem]}, and no task here gives such"
+        for file in files
+        if file.stem in SCORED_ELSEWHERE
+    ]
+    if problems:
+        raise DatasetError("\n".join(problems), hint="Leave these files out.")
+
+
+def _check_scoring(task: Task) -> None:
+    """Raise DatasetError for a task that is not scored as BioChatter scored it."""
+    if not task.protocol.get(AS_BIOCHATTER):
+        raise DatasetError(
+            f"{task.name}: this task is not scored as BioChatter scored these answers: they cannot be compared",
+            hint=f"Give --set {task.name}.{AS_BIOCHATTER}=true, and no scorer: cases are scored as BioChatter does.",
+        )
+
+
+def _check_new(file: Path, models: Iterable[str]) -> None:
+    """Raise ReferenceFileError where one of the models has an entry, before any other is written."""
+    known = reference.load(file) if file.exists() else {}
+    for model in models:
+        if any(entry.spec == AccuracySpec() for entry in known.get(model, ())):
+            raise taken(file, model, AccuracySpec())
+
+
+def _entries_of(task: Task, references_dir: Path) -> Path:
+    return references_dir / f"{task.reference_file}.yaml"
+
+
+def _partly(written: Sequence[Written]) -> Iterator[str]:
+    """Yield a line about the models of a task that lack results of some of its cases."""
+    some = [one for one in written if one.cases < one.of]
+    if some:
+        who, whose = ("1 model has", "it") if len(some) == 1 else (f"{len(some)} models have", "them")
+        yield (
+            f"{some[0].task}: {who} results of some of the {some[0].of} cases alone, such as {some[0].model} "
+            f"({some[0].cases}): no scores per sample are kept of {whose}"
+        )
+
+
+def _nothing_matched(files: Sequence[Path], rows: int, lacking: Sequence[str]) -> None:
+    named = ", ".join(file.name for file in files)
+    if lacking:
+        raise DatasetError(
+            f"{named}: no row is of a case that is asked\n" + "\n".join(lacking),
+            hint="Give what is missing by --set, to this command as to the runs that are to be compared.",
+        )
+    raise DatasetError(
+        f"{named}: none of the {rows} rows is of a case of these files",
+        hint="A case that changed since has another hash: give the case files of the time of the results.",
+    )
 
 
 def read(file: Path) -> list[Row]:
@@ -159,7 +242,8 @@ def _write(
     files = ", ".join(dict.fromkeys(row.file.name for row in mine))
     entry: dict[str, Any] = {
         reference.value_key(task.metric.name): round(value, 6),
-        "source": f"BioChatter's results, {files}: {len(mine)} of {len(samples)} cases",
+        "protocol": dict(task.protocol),
+        "source": f"{RESULTS}, {files}: {len(mine)} of {len(samples)} cases",
         "date": max(row.date for row in mine)[:10] or datetime.now(UTC).date().isoformat(),
     }
     runs: list[array[float]] = []
@@ -168,7 +252,7 @@ def _write(
         if len(times) == 1 and all(row.each for row in mine):
             runs = [array("d", (row.scores[i] for row in mine)) for i in range(times.pop())]
         entry["runs"] = _runs(task, samples, model, runs or [array("d", (row.mean for row in mine))], references_dir)
-    write_entry(references_dir / f"{task.reference_file}.yaml", model, {}, entry, reason)
+    write_entry(_entries_of(task, references_dir), model, {}, entry, reason)
     return Written(task=task.name, model=model, value=value, cases=len(mine), of=len(samples), runs=len(runs))
 
 
@@ -180,9 +264,10 @@ def _runs(
     means = [math.fsum(run) / n for run in runs]
     variance = math.fsum((value - mean) ** 2 for run, mean in zip(runs, means, strict=True) for value in run)
     slug = "".join(c if c.isalnum() or c in "-." else "-" for c in model)[:60]
-    place = Path("samples") / f"{task.reference_file}-{slug}-imported.json"
     keys = b"".join(map(sample_key, samples))
     scores = SampleScores(task=task.name, lo=0.0, hi=1.0, keys=keys, runs=tuple(runs))
+    own = hashlib.sha256(b"".join([model.encode(), keys, *(run.tobytes() for run in runs)])).hexdigest()[:8]
+    place = Path("samples") / f"{task.reference_file}-{slug}-{own}-imported.json"
     return {
         "values": [round(scale * mean, 6) for mean in means],
         "n": n,

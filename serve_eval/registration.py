@@ -237,10 +237,7 @@ def write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str
     entries = content.setdefault(model, [])
     same = [i for i, old in enumerate(entries) if {k: old[k] for k in reference.SPEC_KEYS if _set(old, k)} == spec]
     if same and not reason:
-        raise ReferenceFileError(
-            f"{file}: {model} has a reference for {reference.spec_text(AccuracySpec(**spec))} already",
-            hint="A reference is replaced for a reason: --reason 'why'. The old one is kept beside it.",
-        )
+        raise taken(file, model, AccuracySpec(**spec))
     if same:
         old = entries[same[0]]
         kept = old.pop("replaced", [])
@@ -258,6 +255,14 @@ def write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str
         partial.replace(file)
     except OSError as error:
         raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def taken(file: Path, model: str, spec: AccuracySpec) -> ReferenceFileError:
+    """Return the error of an entry that is there already."""
+    return ReferenceFileError(
+        f"{file}: {model} has a reference for {reference.spec_text(spec)} already",
+        hint="A reference is replaced for a reason: --reason 'why'. The old one is kept beside it.",
+    )
 
 
 def _set(entry: Mapping[str, Any], key: str) -> bool:

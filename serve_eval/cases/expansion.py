@@ -1,9 +1,11 @@
 """One case to many: the product over its axes. Pure.
 
 An axis is a value of `input` with a key for each variant. A case that names its `axes` has those and no others, in that
-order; its `zip_with` names inputs that go with an axis; an expectation that depends on axes is `{by: [axis, ...],
-values: {key: ...}}`. A case without `axes` follows BioChatter's rule: each value that is a mapping is an axis, but for
-`format`, which goes with `query`; and with an axis `caption`, `expected.answer` is looked up by caption and query.
+order; its `zip_with` names inputs, or parts, that go with an axis and are none; an expectation that depends on axes is
+`{by: [axis, ...], values: {key: ...}}`. `join: {prompt: " "}` makes one text of the parts of a mapping; a part that is
+a mapping itself is an axis, named `prompt.PART`. A case without `axes` follows BioChatter's rule: each value that is a
+mapping is an axis, but for `format`, which goes with `query`; and with an axis `caption`, `expected.answer` is looked
+up by caption and query.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ class ExpansionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A case without axes. `content` is the mapping of the case with the chosen values in it; `chosen` has the key that
-    was chosen for each axis."""
+    """A case without axes. `content` is the mapping of the case with the chosen values in it and its parts joined;
+    `chosen` has the key that was chosen for each axis."""
 
     name: str
     content: dict[str, Any]
@@ -39,9 +41,9 @@ class Expanded:
 
 def axes_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The axes of a case with their variants, in the order in which names are joined. Raises ExpansionError."""
-    values = case["input"]
+    values = _inputs(case)
     if "axes" not in case:
-        none = (FORMAT, *_OF_THE_API)
+        none = (FORMAT, *_OF_THE_API, *case.get("zip_with", ()))
         found = {key: value for key, value in values.items() if isinstance(value, Mapping) and key not in none}
     else:
         found = {}
@@ -61,6 +63,44 @@ def axes_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if odd is not None:
             raise ExpansionError(f"the key {odd!r} of an axis is no text: put it in quotes", "input", name)
     return {name: dict(variants) for name, variants in found.items()}
+
+
+def _inputs(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the input by name, with the parts of a joined one in its place."""
+    joined, found = case.get("join", {}), dict[str, Any]()
+    for name in joined:
+        if name in _OF_THE_API:
+            raise ExpansionError(f"{name!r} cannot be joined: it stands as the API has it", "join", name)
+        parts = case["input"].get(name)
+        if not isinstance(parts, Mapping) or not parts:
+            raise ExpansionError(f"input.{name} must be a mapping of the parts that are joined", "join", name)
+    for name, value in case["input"].items():
+        for key, inner in _parts(name, value).items() if name in joined else [(name, value)]:
+            if key in found or (key != name and key in case["input"]):
+                raise ExpansionError(f"{key!r} is there already, as another input", "input", name)
+            found[key] = inner
+    return found
+
+
+def _parts(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{name}.{part}": inner for part, inner in value.items()}
+
+
+def _joined(name: str, parts: Mapping[str, Any], taken: Mapping[str, Any], separator: str) -> str:
+    """Join the parts, plain or `taken` from an axis, to one text without white space at its ends."""
+    chosen = {part: taken.get(part, value) for part, value in parts.items()}
+    for part, value in chosen.items():
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            which = f"a variant of {part!r}" if part in taken else repr(part)
+            raise ExpansionError(f"{which} is {_unlike_text(value, part in taken)}", "input", name)
+    return separator.join(map(str, chosen.values())).strip()
+
+
+def _unlike_text(value: Any, variant: bool) -> str:
+    """Name what stands in the place of a text."""
+    if isinstance(value, Mapping):
+        return "a mapping, and must be a text" if variant else "a mapping that `axes` leaves out"
+    return "a list, and must be a text" if isinstance(value, list) else "no text: put it in quotes"
 
 
 def _by_name(axis: str, values: list[Any]) -> dict[str, Any]:
@@ -83,17 +123,21 @@ def count(case: Mapping[str, Any]) -> int:
 def expand(case: Mapping[str, Any]) -> Iterator[Expanded]:
     """The cases that a case stands for, itself where it has no axis. Raises ExpansionError."""
     axes, explicit = axes_of(case), "axes" in case or "zip_with" in case
-    zipped = dict(case.get("zip_with", {}))
+    zipped, inputs = dict(case.get("zip_with", {})), _inputs(case)
     if not explicit and QUERY in axes and isinstance(case["input"].get(FORMAT), Mapping):
         zipped[FORMAT] = QUERY
     for name, axis in zipped.items():
-        _check_zip(case, name, axis, axes)
+        _check_zip(inputs, name, axis, axes)
     for keys in itertools.product(*axes.values()):
         chosen = dict(zip(axes, keys, strict=True))
         values = dict(case["input"])
-        values |= {axis: axes[axis][key] for axis, key in chosen.items()}
-        values |= {name: case["input"][name][chosen[axis]] for name, axis in zipped.items()}
+        taken = {axis: axes[axis][key] for axis, key in chosen.items()}
+        taken |= {name: inputs[name][chosen[axis]] for name, axis in zipped.items()}
+        values |= {name: value for name, value in taken.items() if name in values}
+        for name, separator in case.get("join", {}).items():
+            values[name] = _joined(name, _parts(name, case["input"][name]), taken, separator)
         content = {**case, "case": ":".join([case["case"], *keys]), "input": values}
+        content.pop("join", None)
         if "expected" in case:
             expected = case["expected"]
             if not explicit and CAPTION in axes:
@@ -102,10 +146,12 @@ def expand(case: Mapping[str, Any]) -> Iterator[Expanded]:
         yield Expanded(content["case"], content, chosen)
 
 
-def _check_zip(case: Mapping[str, Any], name: str, axis: str, axes: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_zip(inputs: Mapping[str, Any], name: str, axis: str, axes: Mapping[str, Mapping[str, Any]]) -> None:
     if axis not in axes:
         raise ExpansionError(f"{axis!r} is no axis of this case: {', '.join(axes) or 'it has none'}", "zip_with", name)
-    values = case["input"].get(name)
+    if name in axes:
+        raise ExpansionError(f"{name!r} is an axis itself", "zip_with", name)
+    values = inputs.get(name)
     missing = [key for key in axes[axis] if not isinstance(values, Mapping) or key not in values]
     if missing:
         raise ExpansionError(f"goes with the axis {axis!r} and has nothing for {', '.join(missing[:3])}", "input", name)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval import yaml_file
-from serve_eval.cases import form, holdout
+from serve_eval.cases import biochatter, form, holdout
 from serve_eval.errors import PlanError
 from serve_eval.schema import SourceFile
 
@@ -192,24 +192,32 @@ class _Reader:
             return
         if not cases:
             self._add(document, (name, *below), f"{name}: has no case")
-        for i, content in enumerate(cases):
-            self._case(document, file, one, (name, *below, i), content)
+        theirs = file.name.endswith(BIOCHATTER)
+        for i, content in enumerate(biochatter.assembled(cases) if theirs else cases):
+            if not (theirs and biochatter.holds_shared(content)):
+                self._case(document, file, one, (name, *below, i), content, theirs)
 
     def _case(
-        self, document: yaml_file.Document, file: Path, module: _Growing, path: tuple[Any, ...], content: Any
+        self,
+        document: yaml_file.Document,
+        file: Path,
+        module: _Growing,
+        path: tuple[Any, ...],
+        content: Any,
+        theirs: bool,
     ) -> None:
-        biochatter = file.name.endswith(BIOCHATTER)
+        """Add one case. `theirs`: the file is read by BioChatter's rules."""
         given = content.get("case") if isinstance(content, Mapping) else None
         name = given if isinstance(given, str) else f"number {path[-1] + 1}"
-        if isinstance(content, Mapping) and biochatter and "input" not in content:
+        if isinstance(content, Mapping) and theirs and "input" not in content:
             pass  # what else BioChatter keeps in a list of cases
-        elif problems := list(_case_problems(content, strict=not biochatter)):
+        elif problems := list(_case_problems(content, strict=not theirs)):
             for keys, message in problems:
                 said = f"{'.'.join(map(str, keys))}: {message}" if keys else message
                 self._add(document, (*path, *keys), f"{path[0]}: case {name}: {said}")
             return
 
-        for keys in () if biochatter else _scalars(content["input"]):
+        for keys in () if theirs else _scalars(content["input"]):
             if (written := document.written.get((*path, "input", *keys))) is not None:
                 named, told = (
                     ".".join(map(str, ("input", *keys))),
@@ -224,7 +232,7 @@ class _Reader:
             return f"{document.name}:{document.line(*path, *keys)}"
 
         folder = None if file.name.endswith(holdout.ENDING) else file.parent
-        module.cases.append(RawCase(name=name, content=content, where=where, folder=folder, biochatter=biochatter))
+        module.cases.append(RawCase(name=name, content=content, where=where, folder=folder, biochatter=theirs))
 
 
 def _document(file: Path, key: str) -> yaml_file.Document:

@@ -34,7 +34,7 @@ class Input(Struct):
 
     prompt: Annotated[
         str | dict[str, Any] | UnsetType,
-        Meta(description="The user's turn; ${name} is filled in. A mapping is an axis."),
+        Meta(description="The user's turn; ${name} is filled in. A mapping is an axis, or the parts for `join`."),
     ] = UNSET
     system_messages: Annotated[
         str | list[str] | dict[str, Any] | UnsetType,
@@ -84,6 +84,10 @@ class Case(Struct, forbid_unknown_fields=True):
     ] = UNSET
     zip_with: Annotated[
         dict[str, str] | UnsetType, Meta(description="Inputs that go with an axis: {format: query}.")
+    ] = UNSET
+    join: Annotated[
+        dict[str, str] | UnsetType,
+        Meta(description='Inputs that are mappings of parts, with the separator between the parts: {prompt: " "}.'),
     ] = UNSET
 
 

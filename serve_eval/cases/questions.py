@@ -9,17 +9,20 @@ from typing import Any
 
 from serve_eval import folders
 from serve_eval.cases import biochatter, keys, prompts
+from serve_eval.cases.biochatter import Lacking
 from serve_eval.cases.expansion import Expanded, ExpansionError, count, expand
 from serve_eval.cases.file import CaseFiles, Module, RawCase
 from serve_eval.errors import PlanError
 from serve_eval.fingerprint import canonical
 from serve_eval.folders import SCORERS
 from serve_eval.pace import Pace
-from serve_eval.schema import Message, Override, SamplingParams, Scorer, Spec
+from serve_eval.schema import Message, Override, Response, SamplingParams, Scorer, Spec
 
 MAX_EXPANDED = 10_000
 MOST_TEXT = 1 << 29
 """Characters of all prompts of a task."""
+UNTOLD = 10**9
+"""So many cases are a mistake, and Python refuses to write a number of thousands of digits."""
 MAX_TOKENS = 512
 _BY_FIELD = {"parts_of_query": "regex", "words_in_response": "words"}
 """Scorers of cases that name none, by what they expect; else the answer is compared exactly."""
@@ -28,7 +31,8 @@ _EXACT = "exact"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One expanded case. `question` is the hash of all that is asked, `md5` BioChatter's key of the case."""
+    """One expanded case. `question` is the hash of all that is asked, `md5` BioChatter's key of the case;
+    `as_biochatter`: it is scored as in BioChatter's benchmark."""
 
     id: str
     name: str
@@ -40,25 +44,29 @@ class Question:
     md5: str
     holdout: bool
     where: str
+    as_biochatter: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A case that is not asked, and why."""
+    """A case that is not asked, and why. `md5` is BioChatter's key of it, `lacking` what options could give."""
 
     name: str
     where: str
     reason: str
+    md5: str = ""
+    lacking: Lacking | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """What a task asks, in the order of the files."""
+    """The questions of a task, in the order of the files; `notes` are remarks on their scoring."""
 
     module: Module
     sampling: SamplingParams
     asked: tuple[Question, ...]
     skipped: tuple[Skipped, ...]
+    notes: tuple[str, ...] = ()
 
 
 def questions(
@@ -69,14 +77,21 @@ def questions(
     prompt: str | None = None,
     system_messages: Sequence[str] | None = None,
     max_expanded: int = MAX_EXPANDED,
+    as_biochatter: bool | None = None,
 ) -> Questions:
-    """What the module `name` asks. The options stand in the place of what the file says of the whole module.
+    """Return the questions of the module `name`. The options replace what the file says of the whole module;
+    `as_biochatter` scores cases in BioChatter's form as its benchmark does (None: those of its modules).
 
     Raises PlanError with every problem.
     """
     if name not in files.modules:
         raise PlanError(f"there are no cases called {name!r}.{folders.nearest(name, files.modules)}")
     module = files.modules[name]
+    if as_biochatter is not None and (scorer or not any(case.biochatter for case in module.cases)):
+        why = "the option scorer decides" if scorer else "the files are not BioChatter's (*_data.yaml)"
+        raise PlanError(
+            f"as_biochatter: {why}: leave it out, or say it of a scorer: {{exact: {{as_biochatter: true}}}}"
+        )
     common = dict(module.common)
     common |= {} if prompt is None else {"prompt": prompt}
     common |= {} if system_messages is None else {"system_messages": list(system_messages)}
@@ -87,14 +102,43 @@ def questions(
         _check_scorer(chosen, place)
     kept, skipped = [], []
     for case in module.cases:
-        reason = biochatter.missing(name, case.content, told=told, judged=bool(chosen)) if case.biochatter else None
-        if reason is None:
+        lacking = biochatter.missing(name, case.content, told=told, judged=bool(chosen)) if case.biochatter else None
+        if lacking is None:
             kept.append(case)
         else:
-            skipped.append(Skipped(name=case.name, where=case.where(), reason=reason))
-    maker = _Maker(name, common, _sampling(common), files.resources, chosen)
+            skipped += _skipped(case, lacking, max_expanded)
+    theirs = name in biochatter.TESTED if as_biochatter is None else as_biochatter
+    maker = _Maker(name, common, _sampling(common), files.resources, chosen, theirs)
     asked = maker.questions(kept, max_expanded)
-    return Questions(module=module, sampling=maker.sampling, asked=asked, skipped=(*skipped, *maker.twice))
+    strict = [_reached(question) for question in asked if question.scorer.options.get(biochatter.AS_BIOCHATTER)]
+    notes = biochatter.strictness(name, strict, chosen=not any(question.as_biochatter for question in asked))
+    return Questions(module=module, sampling=maker.sampling, asked=asked, skipped=(*skipped, *maker.twice), notes=notes)
+
+
+def _number(cases: int) -> str:
+    return str(cases) if cases < UNTOLD else f"{UNTOLD} or more"
+
+
+def _skipped(case: RawCase, lacking: Lacking, most: int) -> list[Skipped]:
+    """One for each of the cases that it stands for, or one alone where it cannot be expanded to at most so many."""
+    try:
+        if isinstance(case.content.get("input"), Mapping) and count(case.content) <= most:
+            found = [(one.name, keys.compat_md5(one.content)) for one in expand(case.content)]
+        else:
+            found = [(case.name, "")]
+    except ExpansionError:
+        found = [(case.name, "")]
+    return [
+        Skipped(name=name, where=case.where(), reason=lacking.reason, md5=md5, lacking=lacking) for name, md5 in found
+    ]
+
+
+def _reached(question: Question) -> tuple[str, object, bool]:
+    """A case with whether its own answer is right."""
+    scorer = scorer_of(question.scorer)
+    right, _ = scorer.answers(question.expected)
+    score = scorer.score(question.expected, Response(text=right, finish_reason="stop"))
+    return question.name, question.expected, score.value == 1.0
 
 
 def _check_scorer(spec: Spec, place: str) -> None:
@@ -147,8 +191,10 @@ class _Maker:
         sampling: SamplingParams,
         resources: Mapping[str, Any],
         scorer: Spec | None,
+        as_biochatter: bool,
     ) -> None:
         self._module, self._common, self._resources, self._scorer = module, common, resources, scorer
+        self._as_biochatter = as_biochatter
         self.sampling = sampling
         self.problems: list[str] = []
         self.twice: list[Skipped] = []
@@ -158,10 +204,10 @@ class _Maker:
         total = sum(self._count(case) for case in cases)
         if total > most:
             largest = max(cases, key=self._count)
+            raised = f", or raise it: --set cases:{self._module}.max_expanded={total}" if total < UNTOLD else ""
             self.problems.append(
-                f"{largest.where()}: {self._module}: the cases expand to {total}, more than the {most} of max_expanded "
-                f"({largest.name} alone to {self._count(largest)}): leave variants out, or raise it: "
-                f"--set cases:{self._module}.max_expanded={total}"
+                f"{largest.where()}: {self._module}: the cases expand to {_number(total)}, more than the {most} of "
+                f"max_expanded ({largest.name} alone to {_number(self._count(largest))}): leave variants out{raised}"
             )
             raise PlanError(list(dict.fromkeys(self.problems)))
         made: dict[str, Question] = {}
@@ -193,7 +239,8 @@ class _Maker:
                     continue
                 if case.biochatter:
                     reason = f"it is the same as at {known.where}, and asked once"
-                    self.twice.append(Skipped(name=question.name, where=case.where(), reason=reason))
+                    one = Skipped(name=question.name, where=case.where(), reason=reason, md5=question.md5)
+                    self.twice.append(one)
                 elif (known.expected, known.scorer) == (question.expected, question.scorer):
                     self._add(case, (), question.name, f"it is there already, at {known.where}")
                 else:
@@ -233,15 +280,13 @@ class _Maker:
                     self._add(case, wrong.path, wrong.name, wrong.message)
 
     def _question(self, case: RawCase, one: Expanded, added: Mapping[str, Any]) -> Question:
-        values = {**one.content["input"], **added}
-        expected = one.content.get("expected")
-        expected = biochatter.readable(expected) if case.biochatter else expected
+        values = {**(biochatter.as_sent(one.content) if case.biochatter else one.content["input"]), **added}
         try:
             turns = prompts.turns(values, self._resources, case.folder)
         except PlanError as error:
             raise _Wrong(one.name, ("input",), str(error)) from error
         try:
-            spec = spec_of(one.content.get("scorer")) or self._scorer or _usual(expected)
+            expected, spec, theirs = self._scored(case, one.content)
             problems = scorer_of(spec).problems(expected)
         except PlanError as error:
             raise _Wrong(one.name, ("scorer",), "; ".join(error.problems)) from error
@@ -260,7 +305,21 @@ class _Maker:
             md5=keys.compat_md5(one.content),
             holdout=case.holdout,
             where=case.where(),
+            as_biochatter=theirs,
         )
+
+    def _scored(self, case: RawCase, content: Mapping[str, Any]) -> tuple[Any, Spec, bool]:
+        """Return the expectation, the scorer, and True where BioChatter scores the case so."""
+        expected, chosen = content.get("expected"), spec_of(content.get("scorer")) or self._scorer
+        if not case.biochatter:
+            return expected, chosen or _usual(expected), False
+        compared, usual = biochatter.scoring(self._module, expected)
+        if usual is not None and self._as_biochatter and chosen in (None, usual):
+            return compared, usual, True
+        if chosen is not None and chosen.options.get(biochatter.AS_BIOCHATTER):
+            return expected, chosen, False
+        readable = biochatter.readable(expected)
+        return readable, chosen or _usual(readable), False
 
 
 class _Wrong(Exception):

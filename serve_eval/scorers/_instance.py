@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from serve_eval.scorers._matching import matching
 
 _LARGEST = 10_000
 """Items or characters beyond which nothing is made up."""
-_DEEPEST = 20
-"""Levels after which a schema that refers to itself is given up."""
 
 
-def fitting(schema: object, root: object = None, depth: int = 0) -> Any:
-    """What the schema gives itself (const, example, default, enum), else the least of its type. Whether it really is
-    valid is for the caller to try. Raises RecursionError for a schema that refers to itself without end, OverflowError
-    for a value of enormous size."""
-    if depth > _DEEPEST:
-        raise RecursionError("the schema refers to itself")
+def fitting(schema: object, root: object = None, within: frozenset[str] = frozenset({"#"})) -> Any:
+    """Return what the schema gives itself (const, example, default, enum), else the least of its type. Whether it
+    really is valid is for the caller to try. `within` are the references that lead here: the least value needs none of
+    them again. Raises RecursionError for a schema that refers to itself without end, OverflowError for a value of
+    enormous size."""
     if not isinstance(schema, Mapping):
         return None
     root = schema if root is None else root
 
     def inner(one: object) -> Any:
-        return fitting(one, root, depth + 1)
+        return fitting(one, root, within)
 
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
+    if "const" in schema:
+        return schema["const"]
+    if "default" in schema and schema["default"] in schema.get("enum", [schema["default"]]):
+        return schema["default"]
     for key in ("examples", "enum"):
         if isinstance(schema.get(key), list) and schema[key]:
             return schema[key][0]
-    if isinstance(schema.get("$ref"), str):
-        return inner(_referred(root, schema["$ref"]))
+    if isinstance(reference := schema.get("$ref"), str):
+        if reference in within:
+            raise RecursionError("the schema refers to itself")
+        return fitting(_referred(root, reference), root, within | {reference})
     for key in ("oneOf", "anyOf"):
         if isinstance(schema.get(key), list) and schema[key]:
             rest = {name: value for name, value in schema.items() if name != key}
-            return inner({**rest, **schema[key][0]} if isinstance(schema[key][0], Mapping) else rest)
+            ways = [{**rest, **one} if isinstance(one, Mapping) else rest for one in schema[key]]
+            return _first(ways, inner)
     if isinstance(schema.get("allOf"), list):
         together: dict[str, Any] = {name: value for name, value in schema.items() if name != "allOf"}
         for one in schema["allOf"]:
@@ -47,6 +49,14 @@ def fitting(schema: object, root: object = None, depth: int = 0) -> Any:
                 together[name] = {**together[name], **value} if both else value
         return inner(together)
     return _of_type(schema, inner)
+
+
+def _first(schemas: Sequence[object], inner: Callable[[object], Any]) -> Any:
+    """Return a value of the first schema that comes to an end."""
+    for one in schemas[:-1]:
+        with suppress(RecursionError):
+            return inner(one)
+    return inner(schemas[-1])
 
 
 def _of_type(schema: Mapping[str, Any], inner: Any) -> Any:

@@ -9,12 +9,14 @@ reading takes the last integer of the same place and compares numbers, so that 0
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from serve_eval.schema import Outcome, Score
 
 STRICT, LENIENT = "string", "integer"
 
-_REMOVED = ("\n", "\\!", "\\left", "\\right", "^{\\circ}", "^\\circ", "\\$", "\\%")
+_SPACES = ("\n", "\\!")
+_MARKUP = ("\\left", "\\right", "^{\\circ}", "^\\circ", "\\$")
 _INTEGER = re.compile(r"(-?)0*(\d+)")
 
 
@@ -45,13 +47,21 @@ def last_box(text: str) -> str | None:
 
 def normalise(text: str) -> str:
     """The form in which an answer and a target are compared as text."""
-    for removed in _REMOVED:
-        text = text.replace(removed, "").replace("\\\\", "\\")
+    text = _without(text, _SPACES).replace("\\\\", "\\")
+    text = _without(text, _MARKUP)
     text = text.split("\\text{ ")[0] if text.count("\\text{ ") == 1 else text
+    text = text.replace("\\%", "").replace(" .", " 0.").replace("{.", "{0.")
+    text = f"0{text}" if text.startswith(".") else text
     head, equals, tail = text.partition("=")
     if equals and "=" not in tail and len(head) <= 2:
         text = tail
     return text.replace(" ", "")
+
+
+def _without(text: str, removed: Sequence[str]) -> str:
+    for one in removed:
+        text = text.replace(one, "")
+    return text
 
 
 def integer_answer(text: str, target: str) -> Score:

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._expected import place, text_of, text_problems
+from serve_eval.scorers._biochatter import check_alone, cleaned
+from serve_eval.scorers._expected import kind, place, text_of, text_problems, value_of
 from serve_eval.scorers._words import plain
 
 
-def scorer(*, ignore_case: bool = True, ignore_punctuation: bool = True) -> Scorer:
-    """1 for the expected text and nothing else. White space never matters; a sign, a decimal point and the like do."""
+def scorer(*, ignore_case: bool = True, ignore_punctuation: bool = True, as_biochatter: bool = False) -> Scorer:
+    """1 for the expected text and nothing else. White space never matters; a sign, a decimal point and the like do.
+
+    `as_biochatter` is the strict form of BioChatter's benchmark: the answer in lower case, without any of `.?!` and
+    white space around it, is the expected text as that is written. Raises PlanError for other options with it.
+    """
+    check_alone("exact", as_biochatter, ignore_case, ignore_punctuation)
 
     def form(text: str) -> str:
+        if as_biochatter:
+            return cleaned(text)
         return plain(text, ignore_case=ignore_case, ignore_punctuation=ignore_punctuation)
 
     def score(expected: object, response: Response) -> Score:
         found = form(response.text)
-        right = found == form(text_of(expected))
+        right = found == (value_of(expected) if as_biochatter else form(text_of(expected)))
         return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=found)
 
     def problems(expected: object) -> list[str]:
         wrong = text_problems(expected)
+        if as_biochatter and not wrong and not isinstance(value_of(expected), str):
+            return [f"{place(expected)} must be a text in quotes with as_biochatter, and is {kind(value_of(expected))}"]
         if not wrong and not form(text_of(expected)):
-            wrong = [f"{place(expected)} is nothing but punctuation: say ignore_punctuation: false"]
+            option = "is empty as BioChatter reads answers" if as_biochatter else "say ignore_punctuation: false"
+            wrong = [f"{place(expected)} is nothing but punctuation: {option}"]
         return wrong
 
     def answers(expected: object) -> tuple[str, str]:

@@ -16,14 +16,25 @@ def negative_log_likelihood(told: PromptLogprobs) -> tuple[float, int]:
     return -math.fsum(told.values), len(told.values)
 
 
+def is_whole(told: PromptLogprobs, text: str) -> bool:
+    """Tell if the log-probabilities are those of all tokens of a text. The first one has none unless the server puts a
+    token of its own before the text."""
+    if told.offsets is not None:
+        return bool(told.offsets) and told.offsets[0] == 0
+    return "".join(told.tokens or ()).removeprefix(" ") == text.removeprefix(" ")
+
+
 def continuation(told: PromptLogprobs, text: str, start: int) -> Sequence[float] | None:
     """The log-probabilities of the tokens from character `start` of the prompt `text` on; None where nothing tells
-    where tokens begin, or nothing is left there.
+    where tokens begin, or nothing is left there. From the beginning on they are all that were told: a probe has found
+    out that the first token is among them.
 
     A token that begins before `start` and ends behind it belongs to the continuation: so it does where the whole is
     tokenised at once, which is what the model saw. Where places are not told, the texts of the last tokens tell as
     well: a character of several tokens, which have no text, may stand before them.
     """
+    if not start:
+        return told.values
     if told.offsets is None:
         return _at_end(told, text, start)
     first = next((i for i, offset in enumerate(told.offsets) if offset >= start), len(told.offsets))

@@ -2,8 +2,8 @@
 
 Written from their published definitions. What decides numbers and is easily missed: F1 of English text ignores case,
 punctuation and articles; ROUGE-L is that of the `rouge` package (see _union_rouge_l), not of rouge_score; Chinese text
-is cut into words by jieba, an optional package; similarity of code is that of RapidFuzz on the first line that is
-no comment.
+is cut into words by jieba, an optional package; similarity of code is that of RapidFuzz, as in NVIDIA's suite and not
+in lm-eval, on the first line that is no comment.
 """
 
 from __future__ import annotations

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from serve_eval.schema import Response, Score, Scorer
+from serve_eval.scorers._biochatter import check_alone, cleaned
 from serve_eval.scorers._expected import WORDS, is_text, items_of, kind, place, placed, scoring_nothing
 from serve_eval.scorers._graded import FULL, graded
 
+_PATTERN = frozenset(r".^$*+?{}[]\|()")
+"""Characters that BioChatter would not take literally, since it searches for words as patterns."""
 
-def scorer(*, ignore_case: bool = True, whole_words: bool = False) -> Scorer:
-    """The points by the number of entries. An entry may stand within a longer word, as in BioChatter, unless
-    `whole_words` says otherwise."""
+
+def scorer(*, ignore_case: bool = True, whole_words: bool = False, as_biochatter: bool = False) -> Scorer:
+    """The points by the number of entries. An entry may stand within a longer word, unless `whole_words` says
+    otherwise.
+
+    `as_biochatter` counts as BioChatter's benchmark does: the answer loses its `.?!`, synonyms are a list within the
+    list, and of an entry that is a text any letter will do. Raises PlanError for other options with it.
+    """
+    check_alone("words", as_biochatter, ignore_case, not whole_words)
+    either = _biochatters if as_biochatter else _own
 
     def score(expected: object, response: Response) -> Score:
         entries = items_of(expected, WORDS)
-        matches = [_pattern(str(entry), ignore_case, whole_words).search(response.text) for entry in entries]
+        text = cleaned(response.text) if as_biochatter else response.text
+        matches = [_pattern(either(entry), ignore_case, whole_words).search(text) for entry in entries]
         found = [match.group() for match in matches if match]
         value = len(found) / len(entries)
         mode = "words missing" if found else "all words missing"
@@ -25,24 +37,41 @@ def scorer(*, ignore_case: bool = True, whole_words: bool = False) -> Scorer:
     def problems(expected: object) -> list[str]:
         if not items_of(expected, WORDS):
             return [f"{place(expected, WORDS)} is an empty list: write words, such as [aspirin, dose|dosage]"]
+        if as_biochatter:
+            return [line for where, entry in placed(expected, WORDS) if (line := _unlike(entry, where))]
         return [
             f"{where} must be a word, or synonyms such as dose|dosage, and is {kind(entry)}"
             for where, entry in placed(expected, WORDS)
-            if not is_text(entry) or not _synonyms(str(entry))
+            if not is_text(entry) or not either(entry)
         ]
 
     def answers(expected: object) -> tuple[str, str]:
-        right = ", ".join(_synonyms(str(entry))[0] for entry in items_of(expected, WORDS))
+        entries = items_of(expected, WORDS)
+        right = ", ".join(entry if as_biochatter and isinstance(entry, str) else either(entry)[0] for entry in entries)
         return right, scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")))
 
     return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
 
 
-def _synonyms(entry: str) -> list[str]:
-    return [synonym for each in entry.split("|") if (synonym := each.strip())]
+def _own(entry: object) -> tuple[str, ...]:
+    return tuple(synonym for each in str(entry).split("|") if (synonym := each.strip()))
+
+
+def _biochatters(entry: object) -> tuple[str, ...]:
+    """Return a list as it is, and a text by its letters: BioChatter joins both with `|` to a pattern."""
+    return tuple(map(str, entry)) if isinstance(entry, list | tuple | str) else (str(entry),)
+
+
+def _unlike(entry: object, where: str) -> str | None:
+    """Return the reason why BioChatter would not look for the entry as it is written; None where it would."""
+    texts: Sequence[object] = entry if isinstance(entry, list | tuple) else [entry]
+    if not texts or not all(isinstance(text, str) and text for text in texts):
+        return f"{where} must be a word or a list of synonyms with as_biochatter, and is {kind(entry)}"
+    odd = next((text for text in texts if not _PATTERN.isdisjoint(str(text))), None)
+    return None if odd is None else f"{where} must be plain words: BioChatter reads {odd!r} as a regular expression"
 
 
 @lru_cache(maxsize=4096)
-def _pattern(entry: str, ignore_case: bool, whole_words: bool) -> re.Pattern[str]:
-    either = "|".join(re.escape(synonym) for synonym in _synonyms(entry))
-    return re.compile(rf"(?<!\w)(?:{either})(?!\w)" if whole_words else either, re.IGNORECASE if ignore_case else 0)
+def _pattern(either: tuple[str, ...], ignore_case: bool, whole_words: bool) -> re.Pattern[str]:
+    pattern = "|".join(map(re.escape, either))
+    return re.compile(rf"(?<!\w)(?:{pattern})(?!\w)" if whole_words else pattern, re.IGNORECASE if ignore_case else 0)

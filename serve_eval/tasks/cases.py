@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.cases import file
+from serve_eval.cases.biochatter import AS_BIOCHATTER
 from serve_eval.cases.questions import MAX_EXPANDED, Question, Questions, questions, scorer_of, spec_of
 from serve_eval.errors import DatasetError
 from serve_eval.failure_modes import failure_mode
@@ -50,11 +51,13 @@ def task(
     prompt: str | None = None,
     system_messages: list[str] | None = None,
     max_expanded: int = MAX_EXPANDED,
+    as_biochatter: bool | None = None,
 ) -> Task:
     """The module `name` of the case files and folders of `path` as a task.
 
     `scorer`, `prompt` and `system_messages` stand in the place of what the file says of the whole module;
-    `max_expanded` is how many cases its axes may give. Raises PlanError for every problem of the files.
+    `max_expanded` is how many cases its axes may give. If `as_biochatter` is false, cases of BioChatter's files are
+    scored like cases of any other file. Raises PlanError for every problem of the files.
     """
     files = file.read([path] if isinstance(path, str) else path)
     found = questions(
@@ -64,6 +67,7 @@ def task(
         prompt=prompt,
         system_messages=system_messages,
         max_expanded=max_expanded,
+        as_biochatter=as_biochatter,
     )
     full_name = f"cases:{name}"
     specs = {canonical(q.scorer): q.scorer for q in found.asked}
@@ -74,8 +78,11 @@ def task(
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         if not samples:
-            raise DatasetError(f"{full_name}: no case can be asked: {'; '.join(_skipped(found)) or 'there is none'}")
-        return Dataset(samples=samples, files=files.files, total=len(samples), notes=_skipped(found))
+            raise DatasetError(
+                f"{full_name}: no case can be asked: {'; '.join(skipped_lines(found)) or 'there is none'}"
+            )
+        notes = (*skipped_lines(found), *found.notes)
+        return Dataset(samples=samples, files=files.files, total=len(samples), notes=notes)
 
     def score(sample: Sample, response: Response) -> Score:
         question, chosen = by_target[sample.target]
@@ -102,6 +109,7 @@ def task(
         question, chosen = by_target[sample.target]
         return () if chosen.questions is None else chosen.questions(sample, question.expected, response)
 
+    theirs = {AS_BIOCHATTER: True} if found.asked and all(q.as_biochatter for q in found.asked) else {}
     judged = [scorer.decisive for scorer in scorers.values() if scorer.questions is not None]
     needs = {need for chosen in scorers.values() for need in chosen.requires}
     if any(q.override is not None and "tools" in q.override.extra for q in found.asked):
@@ -116,7 +124,7 @@ def task(
         hypothesis=Hypothesis(num_samples=max(1, len(samples))),
         sampling=found.sampling,
         chat=True,
-        protocol={"scorers": versions, **({"judges": judged} if judged else {})},
+        protocol={"scorers": versions, **({"judges": judged} if judged else {}), **theirs},
         load=load,
         score=score,
         answers=answers,
@@ -158,7 +166,7 @@ def _sample(question: Question) -> Sample:
     )
 
 
-def _skipped(found: Questions) -> tuple[str, ...]:
+def skipped_lines(found: Questions) -> tuple[str, ...]:
     """A line for each reason, with the cases that are skipped for it."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for one in found.skipped:

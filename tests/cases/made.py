@@ -17,6 +17,9 @@ medical_exam:
       prompt: "Which other? (A) up (B) down"
       system_messages: ["Answer with the letter."]
     expected: {answer: "b"}
+  - case: short_words:heart:en
+    input: {prompt: "Which side?", system_messages: []}
+    expected: {answer: "Left side"}
   - case: regex:lungs:en
     input: {prompt: "What do lungs do?", system_messages: []}
     expected: {words_in_response: [breathe]}
@@ -56,13 +59,36 @@ biocypher_query_generation:
 api_calling:
   - {case: web, input: {prompt: {exact: "Which?"}}, expected: {parts_of_query: ["https"]}}
 mcp_edam_qa:
-  - {case: term, input: {prompt: "Which term?"}, expected: {answer: "data_1"}}
-longevity:
-  - general_system_messages: {minimal: ["x"]}
+  - {case: term, input: {prompt: "Which term?"}, expected: {answer: "http://o/data_1; http://o/format_2"}}
+fragments:
+  - {note: "no case"}
   - case: advice
     case_id: 1
     input: {prompt: {background: {short: "I am 40.", long: "I am a man of 40."}, question: "Should I?"}}
     expected: {answer: ["No"], summary: x, key_words: [y], individual: z}
+""",
+    "longevity_data.yaml": """
+longevity_advice:
+  - general_system_messages:
+      brief: ["Advise.", "Be brief."]
+      full: ["Advise."]
+  - general_system_messages_rag:
+      brief: ["Use {contexts} and {{braces}}."]
+  - case: advice
+    case_id: "1"
+    input:
+      prompt:
+        background: {short: "I am 40.\\n", long: "I am a man of 40."}
+        question: "Should I?"
+        distractor: {cat: "My cat sleeps.", no_cat: ""}
+    expected: {answer: ["No"], summary: x, key_words: [y]}
+  - case: rag:advice
+    input:
+      prompt:
+        background: {short: "I am 40.", long: "I am a man of 40."}
+        question: "Should I?"
+    contexts: {one: {Title: "On cats", Price: "${5}"}}
+    expected: {answer: ["No"], summary: x}
 """,
     "extract_data.yaml": """
 text_extraction:

@@ -106,6 +106,110 @@ def test_no_axis_at_all_can_be_said() -> None:
     assert _names(case) == ["c"]
 
 
+JOINED: dict[str, Any] = {
+    "case": "advice",
+    "join": {"prompt": " "},
+    "input": {
+        "style": {"brief": ["Be brief."], "long": ["Be thorough."]},
+        "prompt": {
+            "who": {"she": "She is 40.", "he": "He is 50.\n"},
+            "question": "Should I run?",
+            "more": {"none": "", "cat": "I have a cat."},
+        },
+    },
+    "expected": {"by": ["prompt.who"], "values": {"she": "yes", "he": "no"}},
+}
+
+
+def test_parts_are_joined_to_one_text_and_those_that_are_mappings_are_axes() -> None:
+    found = list(expand(JOINED))
+    assert count(JOINED) == len(found) == 8
+    assert [one.name for one in found[:3]] == ["advice:brief:she:none", "advice:brief:she:cat", "advice:brief:he:none"]
+    assert [one.content["input"]["prompt"] for one in found[:4]] == [
+        "She is 40. Should I run?",
+        "She is 40. Should I run? I have a cat.",
+        "He is 50.\n Should I run?",
+        "He is 50.\n Should I run? I have a cat.",
+    ]
+    assert [list(one.content) for one in found] == [["case", "input", "expected"]] * 8
+    assert [one.content["expected"] for one in found[:4]] == ["yes", "yes", "no", "no"]
+    assert dict(found[-1].chosen) == {"style": "long", "prompt.who": "he", "prompt.more": "cat"}
+
+
+def test_named_axes_may_be_parts_and_something_may_go_with_them() -> None:
+    case = {
+        **JOINED,
+        "axes": ["prompt.more", "prompt.who"],
+        "zip_with": {"hint": "prompt.who"},
+        "input": {"prompt": JOINED["input"]["prompt"], "hint": {"she": "her", "he": "him"}},
+    }
+    found = list(expand(case))
+    assert [one.name for one in found] == ["advice:none:she", "advice:none:he", "advice:cat:she", "advice:cat:he"]
+    assert found[1].content["input"] == {"prompt": "He is 50.\n Should I run?", "hint": "him"}
+
+
+def test_what_goes_with_an_axis_is_none_itself_and_may_be_a_part() -> None:
+    """Else each question would be asked once for each of its variants."""
+    beside = {"prompt": "${a} ${hint}", "a": {"x": "X", "y": "Y"}, "hint": {"y": "HY", "x": "HX"}}
+    case = {"case": "c", "zip_with": {"hint": "a"}, "input": beside, "expected": "z"}
+    assert count(case) == 2
+    assert [(one.name, one.content["input"]["hint"]) for one in expand(case)] == [("c:x", "HX"), ("c:y", "HY")]
+    parts = {"a": {"x": "X", "y": "Y"}, "hint": {"y": "HY", "x": "HX"}}
+    joined = {**case, "join": {"prompt": "-"}, "zip_with": {"prompt.hint": "prompt.a"}, "input": {"prompt": parts}}
+    assert [(one.name, one.content["input"]) for one in expand(joined)] == [
+        ("c:x", {"prompt": "X-HX"}),
+        ("c:y", {"prompt": "Y-HY"}),
+    ]
+    with pytest.raises(ExpansionError, match="'hint' is an axis itself"):
+        list(expand({**case, "axes": ["a", "hint"]}))
+
+
+def test_parts_without_a_variant_are_joined_too() -> None:
+    [one] = expand({"case": "c", "join": {"prompt": "\n"}, "input": {"prompt": {"a": "A", "b": 2}}, "expected": "x"})
+    assert one.content == {"case": "c", "input": {"prompt": "A\n2"}, "expected": "x"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "key"),
+    [
+        (
+            {"join": {"style": " "}, "input": {"style": "x"}},
+            "input.style must be a mapping of the parts",
+            ("join", "style"),
+        ),
+        ({"input": {"prompt": {}}}, "input.prompt must be a mapping of the parts", ("join", "prompt")),
+        (
+            {"join": {"tool_choice": " "}, "input": {"tool_choice": {"type": "function"}}},
+            "'tool_choice' cannot be joined: it stands as the API has it",
+            ("join", "tool_choice"),
+        ),
+        ({"join": {"no": " "}}, "input.no must be a mapping of the parts that are joined", ("join", "no")),
+        (
+            {"input": {"prompt": {"a": {"x": ""}}, "prompt.a": "1"}},
+            "'prompt.a' is there already, as another input",
+            ("input", "prompt"),
+        ),
+        ({"axes": ["style", "prompt.who"]}, "'prompt.more' is a mapping that `axes` leaves out", ("input", "prompt")),
+        ({"axes": ["prompt.what"]}, "'prompt.what' is no axis", ("axes",)),
+        ({"input": {"prompt": {"a": {}}}}, "an axis without a variant", ("input", "prompt.a")),
+        ({"input": {"prompt": {"a": True}}}, "'prompt.a' is no text: put it in quotes", ("input", "prompt")),
+        (
+            {"input": {"prompt": {"a": {"x": {"deep": "X"}}}}},
+            "a variant of 'prompt.a' is a mapping, and must be a text",
+            ("input", "prompt"),
+        ),
+        ({"input": {"prompt": {"a": ["x"]}}}, "'prompt.a' is a list, and must be a text", ("input", "prompt")),
+    ],
+)
+def test_parts_that_cannot_be_joined_say_where_and_why(
+    change: dict[str, Any], message: str, key: tuple[str, ...]
+) -> None:
+    with pytest.raises(ExpansionError) as error:
+        list(expand({**JOINED, **change}))
+    assert message in str(error.value)
+    assert error.value.key == key
+
+
 @pytest.mark.parametrize(
     ("change", "message", "key"),
     [

@@ -186,6 +186,11 @@ BAD = {
         "2: c: the cases expand to 10201, more than the 10000 of max_expanded (a alone to 10201): "
         "leave variants out, or raise it: --set cases:c.max_expanded=10201",
     ),
+    "too many to be written": (
+        json.dumps({"c": [{"case": "a", "input": {f"k{i}": {"a": "", "b": ""} for i in range(40)}}]}),
+        "1: c: the cases expand to 1000000000 or more, more than the 10000 of max_expanded (a alone to 1000000000 or "
+        "more): leave variants out",
+    ),
 }
 
 

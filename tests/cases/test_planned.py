@@ -131,10 +131,11 @@ def test_a_module_of_which_nothing_can_be_asked_is_told_and_runs_once_its_option
     found = _resolve(cases=[str(tmp_path)])
     assert [task.name for task in found.plan.tasks] == ["cases:medical_exam", "cases:twice", "cases:rag_interpretation"]
     assert any(
-        note.startswith("cases:text_extraction: all 1 cases are skipped: it has no prompt") for note in found.notes
+        note.startswith("cases:text_extraction: all 8 cases are skipped: it has no prompt") for note in found.notes
     )
-    assert len(found.notes) == 6
-    told = _resolve(cases=[str(tmp_path)], set=['cases:text_extraction.prompt="${caption} ${query}"'])
+    assert len(found.notes) == 7
+    options = ['cases:text_extraction.prompt="${caption} ${query}"', "cases:text_extraction.scorer=exact"]
+    told = _resolve(cases=[str(tmp_path)], set=options)
     assert "cases:text_extraction" in [task.name for task in told.plan.tasks]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -43,15 +44,25 @@ def test_the_schema_that_is_printed_is_one() -> None:
 
 def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
     write_biochatter(Path("data"))
-    text = serve_eval("cases", "expand", "data", "--set", 'cases:text_extraction.prompt="${caption} ${query}"').stdout
+    options = [
+        "--set",
+        'cases:text_extraction.prompt="${caption} ${query}"',
+        "--set",
+        "cases:text_extraction.scorer=exact",
+    ]
+    text = serve_eval("cases", "expand", "data", *options).stdout
     assert "cases:text_extraction: 8 cases, scored by exact\n  extraction:gene:one:short\n" in text
-    assert "  skipped: implicit: BioChatter has a model judge its answer" in text
+    assert (
+        "  1 skipped (implicit): BioChatter has a model judge its answer; name a scorer:\n"
+        "      --set 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url: URL}]}}'\n"
+    ) in text
     lines = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
     first = next(line for line in lines if line["case"] == "relevant:short")
     assert first["messages"][-1] == {"role": "user", "content": "Is it?"}
     assert (first["expected"], len(first["compat_md5"])) == ({"answer": "yes"}, 32)
     skipped = {(line["task"], line["case"]) for line in lines if "skipped" in line}
     assert {("cases:odd", "a"), ("cases:rag_interpretation", "implicit")} <= skipped
+    assert all(len(line["compat_md5"]) == 32 for line in lines if line["case"] != "number 1")
 
 
 def test_a_bad_file_is_told_with_exit_code_2() -> None:
@@ -72,16 +83,18 @@ def test_a_file_that_takes_too_long_is_told_with_what_to_do() -> None:
     assert "100 cases of 1 tasks" in serve_eval("cases", "expand", "many.yaml").stdout
 
 
+def _results(file: str, *hashes: str) -> None:
+    """A result file with full marks in two iterations of these cases."""
+    head = "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"
+    rows = (f"simulated,x,1;1/1,2,{md5},2025-01-02 03:04:05,0.5\n" for md5 in hashes)
+    Path(file).write_text(head + "".join(rows))
+
+
 def test_old_results_become_references_that_judge_a_run() -> None:
     write_biochatter(Path("data"))
     listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
     hashes = [line["compat_md5"] for line in listed if line["task"] == "cases:rag_interpretation" and "id" in line]
-    rows = [f"simulated,x,1;1/1,2,{md5},2025-01-02 03:04:05,0.5" for md5 in hashes]
-    Path("rag.csv").write_text(
-        "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"
-        + "\n".join([*rows, rows[0].replace(hashes[0], "f" * 32)])
-        + "\n"
-    )
+    _results("rag.csv", *hashes, "f" * 32)
     done = serve_eval("cases", "import-results", "rag.csv", "--cases", "data", "--references-dir", "refs")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
@@ -94,6 +107,44 @@ def test_old_results_become_references_that_judge_a_run() -> None:
     assert judged.returncode == 0, judged.stderr
     verdict = json.loads(Path("out/report.json").read_text())["tasks"][0]["verdict"]
     assert (verdict["outcome"], verdict["reference"], verdict["paired"]["pairs"]) == ("PASS", 100.0, 3)
+
+
+def test_no_run_that_is_scored_otherwise_is_judged_by_an_imported_reference() -> None:
+    write_biochatter(Path("data"))
+    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
+    _results("exam.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:medical_exam"))
+    done = serve_eval("cases", "import-results", "exam.csv", "--cases", "data", "--references-dir", "refs")
+    assert done.returncode == 0, done.stderr
+    run = ["run", "--launcher", "simulated", "--cases", "data", "--tasks", "cases:medical_exam", "-o", "out"]
+    refused = serve_eval(*run, "--references-dir", "refs", "--set", "cases:medical_exam.as_biochatter=false")
+    assert refused.returncode == 3
+    assert "as_biochatter is None here and True with the reference" in refused.stderr
+    entry = Path("refs/cases-medical_exam.yaml")
+    entry.write_text(re.sub(r"    protocol:\n(     .*\n)+", "", entry.read_text()))  # as they were imported at first
+    again = serve_eval(*run, "--references-dir", "refs", "--set", "cases:medical_exam.as_biochatter=false")
+    assert again.returncode == 3
+    assert "which is assumed (as BioChatter scores): as_biochatter is None here and True" in again.stderr
+
+
+def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
+    write_biochatter(Path("data"))
+    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
+    _results("some.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:mcp_edam_qa"))
+    setting = 'cases:mcp_edam_qa.system_messages=["Answer with ..."]'
+    command = ["cases", "import-results", "some.csv", "--references-dir", "refs", "--cases", "data"]
+    lacking = serve_eval(*command)
+    assert lacking.returncode == 2
+    assert lacking.stderr.splitlines()[0] == "error: some.csv: no row is of a case that is asked"
+    assert lacking.stderr.splitlines()[1].startswith("1 rows are of cases that are not asked: BioChatter asks it with")
+    assert f"to ask without, set your own: --set '{setting}'" in lacking.stderr
+    given = serve_eval(*command, "--set", setting)
+    assert given.returncode == 0, given.stderr
+    assert "1 of 1 rows matched a case" in given.stdout
+    assert "cases:mcp_edam_qa: BioChatter asked with prompts of its Python code" in given.stderr
+    _results("some.csv", "f" * 32)
+    unknown = serve_eval(*command)
+    assert unknown.returncode == 2
+    assert "none of the 1 rows is of a case of these files" in unknown.stderr
 
 
 def test_iterations_is_another_name_of_repeats_and_run_all_of_rerun_all() -> None:

@@ -10,6 +10,13 @@ class Tried(NamedTuple):
     options: dict[str, Any] = {}
 
 
+LINKED = {
+    "type": "object",
+    "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+    "required": ["next"],
+}
+"""A schema of a list whose end is null, with the way that has no end first."""
+
 TAKEN: dict[str, list[Tried]] = {
     "exact": [
         Tried("Paris"),
@@ -17,6 +24,7 @@ TAKEN: dict[str, list[Tried]] = {
         Tried(42),
         Tried("(...)", {"ignore_punctuation": False}),
         Tried("C++", {"ignore_case": False}),
+        Tried({"answer": "left side"}, {"as_biochatter": True}),
     ],
     "choice": [
         Tried("B"),
@@ -30,6 +38,7 @@ TAKEN: dict[str, list[Tried]] = {
         Tried(["cat", "I"], {"whole_words": True, "ignore_case": False}),
         Tried("C++"),
         Tried({"answer": [7, "do not know"]}),
+        Tried({"words_in_response": [["air", "breath"], "oxygen"]}, {"as_biochatter": True}),
     ],
     "regex": [
         Tried({"parts_of_query": ["MATCH", r"WHERE \w+\.name\s*=\s*['\"]BRCA1['\"]", ["LIMIT 1$", "RETURN [^x]{2}"]]}),
@@ -61,6 +70,8 @@ TAKEN: dict[str, list[Tried]] = {
         Tried({"schema": {"type": "array"}, "equals": [1.5]}, {"fenced": False}),
         Tried({"schema": {"anyOf": [{"type": "string", "pattern": "^[A-Z]{3}$"}, {"type": "null"}]}}),
         Tried({"schema": {"$ref": "#/$defs/x", "$defs": {"x": {"enum": ["p", "q"]}}}}),
+        Tried({"schema": {"enum": [1, 2.5, -3.7], "default": 1.5, "type": "number"}}),
+        Tried({"schema": {"$ref": "#/$defs/node", "$defs": {"node": LINKED}}}),
     ],
     "tool_call": [
         Tried({"name": "weather", "arguments": {"city": "Paris", "days": 2}}),
@@ -87,10 +98,23 @@ TAKEN: dict[str, list[Tried]] = {
 }
 
 REFUSED: dict[str, list[Tried]] = {
-    "exact": [Tried(True), Tried("..."), Tried("  ")],
+    "exact": [
+        Tried(True),
+        Tried("..."),
+        Tried("  "),
+        Tried("?", {"as_biochatter": True}),
+        Tried(7, {"as_biochatter": True}),
+    ],
     "choice": [Tried("E"), Tried(True), Tried("AB")],
     "yes_no": [Tried("perhaps"), Tried(["yes"])],
-    "words": [Tried("|"), Tried([["a"]]), Tried([""])],
+    "words": [
+        Tried("|"),
+        Tried([["a"]]),
+        Tried([""]),
+        Tried(["a.b"], {"as_biochatter": True}),
+        Tried([["a", 1]], {"as_biochatter": True}),
+        Tried([[]], {"as_biochatter": True}),
+    ],
     "regex": [
         Tried("("),
         Tried(["a", "b*"]),

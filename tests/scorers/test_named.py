@@ -59,6 +59,42 @@ def test_exact_wants_the_text_and_nothing_else() -> None:
     assert _score("exact", 5, "5").outcome is Outcome.CORRECT
 
 
+@pytest.mark.parametrize(
+    ("expected", "text", "strict", "usual"),
+    [
+        ("left side", " Left side.\n", 1.0, 1.0),
+        ("left side", "left  side", 0.0, 1.0),
+        ("b", "B)", 0.0, 1.0),
+        ("b", "**b**", 0.0, 1.0),
+        ("Digoxin", "Digoxin", 0.0, 1.0),
+        ("e.g.", "e.g.", 0.0, 1.0),
+        ("10", "1.0", 1.0, 0.0),
+        ("a, b", "A, b.", 1.0, 1.0),
+        ("b", '"b"', 0.0, 1.0),
+    ],
+)
+def test_exact_compares_as_biochatter_does_when_told_to(expected: str, text: str, strict: float, usual: float) -> None:
+    """It changes the answer and not what is expected, and takes no punctuation off but three marks, wherever."""
+    assert _score("exact", expected, text, as_biochatter=True).value == strict
+    assert _score("exact", expected, text).value == usual
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("Air, and OXYGEN", 1.0), ("b.r.e.a.t.h", 1.0), ("nothing", 0.5), ("", 0.0), ("air", 0.5)],
+)
+def test_words_counts_as_biochatter_does_when_told_to(text: str, value: float) -> None:
+    """A list is one of its synonyms; of a text any letter will do, here o of oxygen, or e."""
+    expected = {"words_in_response": [["air", "breath"], "oxygen"]}
+    assert _score("words", expected, text, as_biochatter=True).value == value
+
+
+@pytest.mark.parametrize(("name", "options"), [("exact", {"ignore_case": False}), ("words", {"whole_words": True})])
+def test_an_option_without_effect_is_refused(name: str, options: dict[str, bool]) -> None:
+    with pytest.raises(PlanError, match="as_biochatter decides how answers are compared: leave out the other options"):
+        _score(name, "x", "x", as_biochatter=True, **options)
+
+
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
     try:
