@@ -21,6 +21,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -82,8 +83,9 @@ class SimulatorConfig:
     response_format and tools; without them, prompts that the answer file does not know are answered by what fits the
     schema, and by a call of the first tool.
     `prompt_logprobs` is the form in which log-probabilities of prompts are given; an answer that is a number is that
-    of every token. `tokens_per_step` is what each answer reports of speculative decoding. `api_key` must come as a
-    bearer token when set. `record` keeps the latest bodies and headers in `Stats`.
+    of every token. `begins_with` is the mark that begins texts, which the server tells as `tells_beginning` says, and
+    with `puts_beginning` puts before each prompt itself. `tokens_per_step` is what each answer reports of speculative
+    decoding. `api_key` must come as a bearer token when set. `record` keeps the latest bodies and headers in `Stats`.
     Raises ValueError for values out of range.
     """
 
@@ -111,6 +113,9 @@ class SimulatorConfig:
     no_guided: bool = False
     no_tools: bool = False
     prompt_logprobs: _prompt_logprobs.Form = "none"
+    begins_with: str = ""
+    tells_beginning: _prompt_logprobs.Telling = "none"
+    puts_beginning: bool = False
     tokens_per_step: float | None = None
     api_key: str | None = field(default=None, repr=False)
     record: bool = False
@@ -147,6 +152,10 @@ def create_app(config: SimulatorConfig) -> web.Application:
         app.router.add_post("/v1/chat/completions", simulator.chat_completions)
     app.router.add_get("/health", _health)
     app.router.add_get("/version", _version)
+    told = encode({"bos_token": config.begins_with or None, "eos_token": {"content": "<end>"}})
+    routes: dict[str, str] = {"vllm": "/tokenizer_info", "llama_cpp": "/props"}
+    if config.tells_beginning in routes:
+        app.router.add_get(routes[config.tells_beginning], partial(_told, told))
     if not config.no_models:
         app.router.add_get("/v1/models", simulator.models)
     return app
@@ -174,6 +183,7 @@ class _Simulator:
 
     def __init__(self, config: SimulatorConfig) -> None:
         self.config, self.stats = config, Stats()
+        self._beginning = _prompt_logprobs.Beginning(mark=config.begins_with, puts=config.puts_beginning)
         self._answers: dict[str, Generated] = {}
         self._entries: dict[str, _Entry] = {}
         self._drawn: Counter[str] = Counter()
@@ -259,7 +269,7 @@ class _Simulator:
         max_tokens = DEFAULT_MAX_TOKENS if ask.max_tokens is None else ask.max_tokens
         refuse_too_few(max_tokens)
         shown = len(encode(ask.tools).split(b",")) if ask.tools else 0
-        lengths = [_words.of_prompt(prompt, ask.truncate) + shown for prompt in prompts]
+        lengths = [self._length(prompt, ask.truncate) + shown for prompt in prompts]
         refuse_too_long(max(lengths) + max_tokens, config.context_tokens)
         if config.no_images and any(
             turn.images for prompt in prompts if not isinstance(prompt, str) for turn in prompt
@@ -268,6 +278,11 @@ class _Simulator:
         asked = _Asked(ask, prompts, [prompt_sha256(prompt) for prompt in prompts], max_tokens, sum(lengths))
         self.stats.requests.update(asked.hashes)
         return asked
+
+    def _length(self, prompt: Prompt, truncate: int | None) -> int:
+        marks, rest = self._beginning.rest(prompt) if isinstance(prompt, str) else ([], prompt)
+        length = len(marks) + _words.of_prompt(rest, None)
+        return length if truncate is None else min(length, truncate)
 
     def _look_closely(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> None:
         try:
@@ -304,9 +319,9 @@ class _Simulator:
             one = _words.limited(self._known(key, asked.ask), 1 if told else asked.max_tokens, asked.ask.stop)
             if isinstance(prompt, str):
                 one = one._replace(prompt_text=prompt)
-                one = (
-                    _prompt_logprobs.with_prompt(one, asked.ask.truncate, self.config.prompt_logprobs) if told else one
-                )
+                if told:
+                    form = self.config.prompt_logprobs
+                    one = _prompt_logprobs.with_prompt(one, asked.ask.truncate, form, self._beginning)
             one = _tools.told(one, asked.ask)
             found.append(one if steps is None else one._replace(tokens_per_step=steps))
         return found
@@ -397,6 +412,10 @@ async def _events(
             yield events.end(index, one)
     for event in events.closing(asked.usage(generated)):
         yield event
+
+
+async def _told(body: bytes, request: web.Request) -> web.Response:
+    return json_response(200, body)
 
 
 async def _health(request: web.Request) -> web.Response:

@@ -11,6 +11,8 @@ from launchers._embedded.damage import Damage
 from launchers._own_server import own_server
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.special_tokens import beginning as beginning_of
+from serve_eval.special_tokens import read
 
 NAME = "embedded"
 WEIGHTS = Path(__file__).with_name("_embedded") / "model"
@@ -62,6 +64,11 @@ async def launch(
     async with own_server(command, ready_file=_ready(context), log_file=log_file) as (url, server):
         info = {"launcher": NAME, "pid": server.pid, "log_file": str(log_file), "damage": damage, "also": also or {}}
         yield Endpoint(base_url=url, model=context.model or NAME, info=info)
+
+
+def beginning(*, weights: str | None = None, **_: object) -> str:
+    """Return the token that begins a text to the model; it need not run."""
+    return beginning_of(read(WEIGHTS if weights is None else Path(weights).expanduser()))
 
 
 def _ready(context: LaunchContext) -> Path:

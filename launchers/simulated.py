@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launchers._faults import Fault, out_of_range
 from launchers._own_server import own_server
-from launchers._prompt_logprobs import Form
+from launchers._prompt_logprobs import Form, Telling
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.prompt_hash import uniform
 from serve_eval.schema import Endpoint, LaunchContext
@@ -62,6 +62,9 @@ async def launch(
     no_guided: bool = False,
     no_tools: bool = False,
     prompt_logprobs: Form = "none",
+    begins_with: str = "",
+    tells_beginning: Telling = "none",
+    puts_beginning: bool = False,
     tokens_per_step: float | None = None,
 ) -> AsyncIterator[Endpoint]:
     """Starts the simulator on a free port of 127.0.0.1 and yields its endpoint.
@@ -84,6 +87,13 @@ async def launch(
     async with own_server(command, ready_file=_ready(context), log_file=log_file) as (url, server):
         info = {"launcher": "simulated", "pid": server.pid, "log_file": str(log_file)}
         yield Endpoint(base_url=url, model=context.model or "simulated", info=info)
+
+
+def beginning(
+    *, begins_with: str = "", tells_beginning: Telling = "none", puts_beginning: bool = False, **_: object
+) -> str | bool | None:
+    """Return the token that begins a text to the model, which need not run; True where the server puts it there."""
+    return True if puts_beginning else begins_with if tells_beginning != "none" else None
 
 
 def probability(accuracy: float | dict[str, float], flip_rate: float | None, seed: int) -> Callable[[str, str], float]:

@@ -40,6 +40,7 @@ from launchers._openai_requests import (
 from launchers._openai_server import Refused, bad_request, encode, json_response, send_stream, serve_app
 from launchers._own_server import serve_until_ended
 from serve_eval.schema import Prompt
+from serve_eval.special_tokens import CONFIG_FILE, json_of
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MOST_CHOICES = 256
@@ -56,6 +57,7 @@ def create_app(folder: Path, models: Mapping[str, Damage], *, strict_fields: boo
     app.router.add_post("/v1/completions", server.completions)
     app.router.add_post("/v1/chat/completions", server.chat_completions)
     app.router.add_get("/v1/models", server.models)
+    app.router.add_get("/tokenizer_info", server.tokenizer_info)
     app.router.add_get("/health", _health)
     app.router.add_get("/version", _version)
     app.cleanup_ctx.append(server.running)
@@ -71,6 +73,7 @@ class _Server:
         about = {"object": "model", "created": int(time.time()), "owned_by": "serve-eval", "max_model_len": window}
         data = [{"id": name, **about, "damage": damage} for name, damage in models.items()]
         self._models = encode({"object": "list", "data": data})
+        self._settings = encode(json_of(folder / CONFIG_FILE))
 
     async def running(self, app: web.Application) -> AsyncIterator[None]:
         """Runs the engines while the application is up. A server whose engine fails ends: nobody would be answered."""
@@ -86,6 +89,10 @@ class _Server:
 
     async def models(self, request: web.Request) -> web.Response:
         return json_response(200, self._models)
+
+    async def tokenizer_info(self, request: web.Request) -> web.Response:
+        """The settings of the tokenizer, as vLLM tells them."""
+        return json_response(200, self._settings)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         return await self._receive(request, chat=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import jsonschema
 import msgspec
 import pytest
 from aiohttp import web
@@ -140,6 +141,34 @@ def test_an_unknown_prompt_gets_a_sentence_that_says_so() -> None:
     async def story(peer: Peer) -> None:
         choice = await peer.choice(prompt="Never seen")
         assert (choice["text"], choice["finish_reason"]) == (UNKNOWN_ANSWER, "stop")
+
+    with_simulator(story)
+
+
+NODE = {"type": ["object"], "properties": {"next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}}}
+FOLLOWED = [
+    {"type": "string", "minLength": 5, "maxLength": 5},
+    {"type": ["integer"], "minimum": 7, "maximum": 9},
+    {"type": "number", "maximum": -2},
+    {"type": "array", "items": {"type": "boolean"}, "minItems": 3},
+    {"oneOf": [{"type": "null"}, {"type": "string"}]},
+    {"$ref": "#/$defs/n", "$defs": {"n": {**NODE, "required": ["next"]}}},
+    {"type": "object", "properties": {"child": {"$ref": "#"}, "name": {"type": "string"}}, "required": ["name"]},
+    {"properties": {"a/b": {"$ref": "#/$defs/a~1b"}}, "required": ["a/b"], "$defs": {"a/b": {"const": 4}}},
+]
+
+
+def test_an_unknown_prompt_follows_the_schema_that_comes_with_it() -> None:
+    async def story(peer: Peer) -> None:
+        for schema in FOLLOWED:
+            parameters = {"properties": {"x": schema}, "required": ["x"], "$defs": schema.get("$defs", {})}
+            form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+            tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+            guided = await peer.choice("/chat/completions", response_format=form, max_tokens=100)
+            called = await peer.choice("/chat/completions", tools=tools, max_tokens=100)
+            text, [call] = guided["message"]["content"], called["message"]["tool_calls"]
+            jsonschema.validate(msgspec.json.decode(text), schema)
+            jsonschema.validate(msgspec.json.decode(call["function"]["arguments"]), parameters)
 
     with_simulator(story)
 

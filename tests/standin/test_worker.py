@@ -198,7 +198,10 @@ def test_main_reports_its_address_and_decodes_msgpack(tmp_path: Path) -> None:
 
 TOOL = {
     "type": "function",
-    "function": {"name": "note", "parameters": {"type": "object", "properties": {"n": {"const": 7}}}},
+    "function": {
+        "name": "note",
+        "parameters": {"type": "object", "properties": {"n": {"const": 7}}, "required": ["n"]},
+    },
 }
 WITH_TOOL = {**CHAT, "tools": [TOOL], "max_completion_tokens": 200}
 
