@@ -129,9 +129,23 @@ KNOWN = {
         rows="900 validation, 30 subjects",
         hub=HubSource(repository="MMMU/MMMU", patterns=("*/validation-*.parquet",)),
     ),
+    "aime24": Source(
+        name="AIME 2024",
+        folders=("Maxwell-Jia/AIME_2024", "aime", "aime24"),
+        homepage="https://github.com/GAIR-NLP/AIME-Preview",
+        licence=_SEE_PAGE,
+        rows="30",
+        revision="7011a9ea",
+        urls={
+            "test2024.jsonl": "https://raw.githubusercontent.com/GAIR-NLP/AIME-Preview/main/eval/data/aime/"
+            "test2024.jsonl"
+        },
+        sha256={"test2024.jsonl": "a0f7eb9915f60f70fdaa9375414869d101eab639a67acf652cde98166efcd1cc"},
+        hub=HubSource(repository="Maxwell-Jia/AIME_2024", patterns=("*.parquet",)),
+    ),
     "aime25": Source(
         name="AIME 2025",
-        folders=("math-ai/aime25", "aime25"),
+        folders=("math-ai/aime25", "aime", "aime25"),
         homepage="https://huggingface.co/datasets/math-ai/aime25",
         licence=_SEE_PAGE,
         rows="30 test",

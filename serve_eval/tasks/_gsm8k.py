@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
@@ -16,6 +16,8 @@ from serve_eval.tasks._order import shuffled
 SOURCE = KNOWN["gsm8k"]
 TRAIN_ROWS, TEST_ROWS = 7473, 1319
 
+Sampler = Literal["0.4.9", "0.4.10"]
+"""Rules of lm-evaluation-harness for the shots of a chat in a single turn: up to 0.4.9.2, or from 0.4.10 on."""
 T = TypeVar("T")
 
 
@@ -27,6 +29,7 @@ def questions(
     chat: bool,
     multiturn: bool,
     random_seed: int,
+    sampler: Sampler,
     last_line: str = "",
 ) -> Dataset:
     """The first `wanted` questions of the shuffled test split. `last_line` stands after every question, those of the
@@ -41,7 +44,7 @@ def questions(
             hint=local.advice(SOURCE),
         )
     solved = [_Shot(_question(row, last_line), row["answer"]) for row in train]
-    draws = shots(solved, num_fewshot, random_seed, twice=chat and not multiturn)
+    draws = shots(solved, num_fewshot, random_seed, twice=chat and not multiturn and sampler == "0.4.9")
     samples = [
         Sample(
             id=f"test-{row}",
@@ -56,6 +59,11 @@ def questions(
         total=len(test),
         deviation=_deviation(len(train), len(test)),
     )
+
+
+def sampler_in_protocol(sampler: Sampler, *, chat: bool, multiturn: bool) -> dict[str, object]:
+    """Return what the fingerprint says of the sampler: nothing where both draw the same, or for the older one."""
+    return {"fewshot_sampler": sampler} if chat and not multiturn and sampler != "0.4.9" else {}
 
 
 def right_and_wrong(sample: Sample) -> tuple[str, str]:
@@ -84,7 +92,7 @@ class _Shot:
 def shots(train: Sequence[T], count: int, seed: int, *, twice: bool) -> Iterator[list[T]]:
     """The shots of each question in the order of evaluation, drawn from the unshuffled training split.
 
-    lm-evaluation-harness up to 0.4.9 draws `twice` for a chat prompt in a single turn and uses the second draw.
+    lm-evaluation-harness up to 0.4.9.2 draws `twice` for a chat prompt in a single turn and uses the second draw.
     """
     rng = random.Random(seed)
     while True:

@@ -19,7 +19,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.numeric import FLEXIBLE, STRICT, extract_flexible, extract_last_strict, normalise
-from serve_eval.tasks._gsm8k import TEST_ROWS, questions, right_and_wrong
+from serve_eval.tasks._gsm8k import TEST_ROWS, Sampler, questions, right_and_wrong, sampler_in_protocol
 
 STOP = ("</s>", "<|im_end|>")
 LAST_LINE = "End your response with the answer on the last line, formatted as: #### [number]\n"
@@ -34,6 +34,7 @@ def last_line_task(name: str) -> Callable[..., Task]:
         num_fewshot: int = 5,
         apply_chat_template: bool = True,
         fewshot_as_multiturn: bool = True,
+        fewshot_sampler: Sampler = "0.4.9",
         random_seed: int = 0,
         suite_exact: bool = False,
     ) -> Task:
@@ -56,6 +57,7 @@ def last_line_task(name: str) -> Callable[..., Task]:
                 chat=apply_chat_template,
                 multiturn=fewshot_as_multiturn,
                 random_seed=random_seed,
+                sampler=fewshot_sampler,
                 last_line=LAST_LINE,
             )
 
@@ -72,6 +74,7 @@ def last_line_task(name: str) -> Callable[..., Task]:
                 "fewshot_as_multiturn": fewshot_as_multiturn,
                 "num_fewshot": num_fewshot,
                 "random_seed": random_seed,
+                **sampler_in_protocol(fewshot_sampler, chat=apply_chat_template, multiturn=fewshot_as_multiturn),
             },
             load=load,
             score=score,

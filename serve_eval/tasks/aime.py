@@ -1,14 +1,16 @@
-"""AIME: thirty competition problems a year whose answers are integers, zero-shot, as trtllm-eval asks them.
+"""AIME: thirty competition problems a year whose answers are integers, zero-shot, as lm-eval and trtllm-eval ask them.
 
-Data: math-ai/aime25 and MathArena/aime_2026, columns `problem` and `answer`, 30 problems each. One sample of 2025 is
-"Question: ...\\nAnswer:"; 2026 asks for the answer within \\boxed{}. Right when the last box, or what stands between
-dollar signs, is the answer; beside it stands whether the last integer there is. Layout from documentation, not tried on
-the real set.
+Data: Maxwell-Jia/AIME_2024, math-ai/aime25 and MathArena/aime_2026, or the files of GAIR-NLP/AIME-Preview for 2024 and
+2025; columns `problem` and `answer`, 30 problems each. One sample of 2024 and 2025 is "Question: ...\\nAnswer:"; 2026
+asks for the answer within \\boxed{}. Right when the last box, or what stands between dollar signs, is the answer;
+a second figure tells if the last integer is. Tried on the real problems of 2024 and 2025 as AIME-Preview has
+them; the other layouts are from documentation.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
@@ -23,6 +25,7 @@ from serve_eval.schema import (
     Sample,
     SamplingParams,
     Score,
+    SourceFile,
     Task,
 )
 from serve_eval.scorers.boxed import integer_answer
@@ -31,9 +34,15 @@ from serve_eval.tasks._order import shuffled
 ROWS = 30
 STOP = ("Question:", "</s>", "<|im_end|>", "<|eot_id|>")
 BOX_LINE = "Please reason step by step, and put your final answer within \\boxed{}."
-SPLITS = {2025: "test", 2026: "train"}
+LAYOUTS: dict[int, tuple[tuple[str, ...], ...]] = {
+    2024: (("train",), ("aime_2024_problems",), ("test2024",)),
+    2025: (("test",), ("test2025-I", "test2025-II")),
+    2026: (("train",),),
+}
+"""The names of the files that have the problems of a year, by layout."""
+PLACES = ("", "data/")
 
-Year = Literal[2025, 2026]
+Year = Literal[2024, 2025, 2026]
 
 
 def task(
@@ -45,30 +54,32 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    There is no reference file. Thirty problems show gross changes only: ask each several times with --repeats. The
-    stop strings of a base model are sent with `suite_exact` only: they can end an answer in the middle. Raises
-    PlanError for options out of range.
+    There is no reference file, and trtllm-eval has no 2024. Thirty problems show gross changes only: ask each several
+    times with --repeats. The stop strings of a base model are sent with `suite_exact` only: they can end an answer in
+    the middle. Raises PlanError for options out of range.
     """
     if num_samples < 1:
         raise PlanError("aime: num_samples must be 1 or more")
     source = KNOWN[f"aime{year % 100}"]
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        split = local.read_split(
-            source, roots, SPLITS[year], ["problem"], wanted=wanted, published=ROWS, subfolders=("", "data/")
-        )
-        answers = [str(row.get("answer", "")).strip() for row in split.rows]
-        if not all(answer.isdecimal() for answer in answers):
-            raise DatasetError(f"{split.file.path}: the column answer must hold integers")
+        files, problems = _read(source, roots, year)
+        count = len(problems)
+        if count < wanted:
+            raise DatasetError(
+                f"{source.name} is incomplete: {files[-1].path} has the last of {count} problems; {wanted} are needed",
+                hint=local.advice(source),
+            )
         samples = [
             Sample(
                 id=f"{year}-{i}",
-                prompt=(Message(role="user", content=prompt_text(split.rows[i]["problem"], year)),),
-                target=answers[i],
+                prompt=(Message(role="user", content=prompt_text(problems[i].text, year)),),
+                target=problems[i].answer,
             )
-            for i in shuffled(len(split.rows), random_seed)[:wanted]
+            for i in shuffled(count, random_seed)[:wanted]
         ]
-        return Dataset(samples=samples, files=(split.file.source,), total=len(split.rows), deviation=split.deviation)
+        deviation = None if count == ROWS else f"{count} problems, where {source.name} has {ROWS}"
+        return Dataset(samples=samples, files=files, total=count, deviation=deviation)
 
     return Task(
         name="aime",
@@ -92,8 +103,36 @@ def task(
 
 def prompt_text(problem: str, year: Year) -> str:
     """The problem; from 2026 on with the line that asks for a box."""
-    line = "" if year == 2025 else f"\n{BOX_LINE}"
+    line = "" if year < 2026 else f"\n{BOX_LINE}"
     return f"Question: {problem}{line}\nAnswer:"
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """A problem and its answer in digits."""
+
+    text: str
+    answer: str
+
+
+def _read(source: local.Source, roots: DataRoots, year: Year) -> tuple[tuple[SourceFile, ...], list[_Problem]]:
+    """Return the files of a year, in the first layout that its folder has, and all their problems in order."""
+    layouts = LAYOUTS[year]
+    folder = local.find_folder(source, roots, local.split_markers([name for one in layouts for name in one], PLACES))
+    there = (one for one in layouts if any([*folder.glob(m)] for m in local.split_markers(one, PLACES)))
+    files = [local.find_split(source, folder, split, PLACES) for split in next(there, layouts[0])]
+    return tuple(file.source for file in files), [_problem(row, file) for file in files for row in local.rows(file, [])]
+
+
+def _problem(row: dict[str, Any], file: local.DataFile) -> _Problem:
+    """Return a row's problem; some copies write the names of its columns with capitals."""
+    named = {name.lower(): value for name, value in row.items()}
+    text, answer = named.get("problem"), str(named.get("answer", "")).strip()
+    if not isinstance(text, str):
+        raise DatasetError(f"{file.path}: a row has no text in column problem")
+    if not answer.isdecimal():
+        raise DatasetError(f"{file.path}: the column answer must hold integers, and has {answer[:20]!r}")
+    return _Problem(text, answer)
 
 
 def _score(sample: Sample, response: Response) -> Score:

@@ -41,16 +41,20 @@ def task(
     num_samples: int | None = None,
     random_seed: int = 0,
     choice_seed: int = 0,
+    suite_exact: bool = False,
 ) -> Task:
     """The task with its options.
 
     All questions of the subset are asked unless `num_samples` is given; references are per subset. `choice_seed`
     fixes the order of the choices of every row, whatever is asked: in the suite that order depends on what the machine
-    has in its cache. Raises PlanError for options out of range.
+    has in its cache. `suite_exact` takes the order that the suite has on a machine without such a cache, which
+    `random_seed` fixes. Raises PlanError for options out of range, or that exclude each other.
     """
     count = ROWS[subset] if num_samples is None else num_samples
     if count < 1:
         raise PlanError("gpqa: num_samples must be 1 or more")
+    if suite_exact and choice_seed:
+        raise PlanError("gpqa: choice_seed has no effect with suite_exact, where random_seed fixes the choices too")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         file, rows = _read(roots, subset)
@@ -59,9 +63,10 @@ def task(
                 f"GPQA is incomplete: {file.path} has {len(rows)} {subset} questions; {wanted} are needed",
                 hint=local.advice(SOURCE),
             )
-        orders = choice_orders(len(rows), choice_seed)
+        asked = shuffled(len(rows), random_seed)
+        orders = suite_orders(asked, random_seed) if suite_exact else choice_orders(len(rows), choice_seed)
         samples = []
-        for i in shuffled(len(rows), random_seed)[:wanted]:
+        for i in asked[:wanted]:
             question, *answers = rows[i]
             choices = [answers[k] for k in orders[i]]
             text = f"{INSTRUCTION}\n{question}" + "".join(
@@ -88,7 +93,7 @@ def task(
         protocol={
             "subset": subset,
             "random_seed": random_seed,
-            "choice_seed": choice_seed,
+            "choice_seed": None if suite_exact else choice_seed,
         },
         load=load,
         score=_score,
@@ -107,6 +112,18 @@ def choice_orders(count: int, seed: int) -> list[list[int]]:
         rng.shuffle(order)
         orders.append(order)
     return orders
+
+
+def suite_orders(asked: Sequence[int], seed: int) -> list[list[int]]:
+    """Return the same for TensorRT-LLM's suite on a machine without a cache; `asked` is the order of evaluation.
+
+    Its generator goes through all rows of the file when the task is built, which nothing keeps, and through the
+    shuffled rows when they are asked. lm-evaluation-harness 0.4.8 to 0.4.11 draws nothing in between; the suite pins
+    0.4.10.
+    """
+    both = choice_orders(2 * len(asked), seed)
+    by_row = dict(zip(asked, both[len(asked) :], strict=True))
+    return [by_row[i] for i in range(len(asked))]
 
 
 def _read(roots: DataRoots, subset: str) -> tuple[local.DataFile, list[list[str]]]:

@@ -23,7 +23,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.numeric import FLEXIBLE, STRICT, extract_flexible, extract_strict, normalise
-from serve_eval.tasks._gsm8k import TEST_ROWS, questions, right_and_wrong
+from serve_eval.tasks._gsm8k import TEST_ROWS, Sampler, questions, right_and_wrong, sampler_in_protocol
 
 STOP = ("Question:", "</s>", "<|im_end|>")
 
@@ -36,6 +36,7 @@ def task(
     num_fewshot: int = 5,
     apply_chat_template: bool = False,
     fewshot_as_multiturn: bool = False,
+    fewshot_sampler: Sampler = "0.4.9",
     filter: Filter = "mean",  # noqa: A002  (the field's word for it, and the name of the option)
     random_seed: int = 0,
     suite_exact: bool = False,
@@ -44,8 +45,10 @@ def task(
 
     `apply_chat_template` asks by chat, `fewshot_as_multiturn` then makes each shot a pair of turns. The stop strings
     are those of a base model and are not sent by chat, but with `suite_exact`, since the suite does. The value is the
-    mean of both filters, or one `filter` alone. `random_seed` fixes the order of the questions and the shots. Raises
-    PlanError for options that exclude each other.
+    mean of both filters, or one `filter` alone. `random_seed` fixes the order of the questions and the shots.
+    `fewshot_sampler` names the version of lm-evaluation-harness whose shots a chat prompt in a single turn has: up to
+    0.4.9.2 it draws twice for a question and takes the second draw, from 0.4.10 on it draws once. Raises PlanError for
+    options that exclude each other.
     """
     if fewshot_as_multiturn and not apply_chat_template:
         raise PlanError("gsm8k.fewshot_as_multiturn needs apply_chat_template")
@@ -61,6 +64,7 @@ def task(
             chat=apply_chat_template,
             multiturn=fewshot_as_multiturn,
             random_seed=random_seed,
+            sampler=fewshot_sampler,
         )
 
     def score(sample: Sample, response: Response) -> Score:
@@ -97,6 +101,7 @@ def task(
             "num_fewshot": num_fewshot,
             "filter": filter,
             "random_seed": random_seed,
+            **sampler_in_protocol(fewshot_sampler, chat=apply_chat_template, multiturn=fewshot_as_multiturn),
         },
         load=load,
         score=score,

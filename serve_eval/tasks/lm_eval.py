@@ -13,14 +13,16 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from serve_eval import origins
+from serve_eval.apart import Unfinished
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.harness import library
+from serve_eval.harness import library, seeds
 from serve_eval.harness.answers import answers_of, choose, try_scoring
 from serve_eval.harness.data import with_local_files
-from serve_eval.harness.instances import as_text, generated, judged, rolled, sampling_of
+from serve_eval.harness.instances import Prefix, as_text, generated, judged, rolled, sampling_of
 from serve_eval.harness.measures import (
     DOCUMENT,
     IN_PERCENT,
@@ -42,6 +44,7 @@ from serve_eval.schema import (
     DataRoots,
     Dataset,
     Hypothesis,
+    Limits,
     Metric,
     Need,
     Outcome,
@@ -50,9 +53,11 @@ from serve_eval.schema import (
     SamplingParams,
     Score,
     Scored,
+    Spec,
     Task,
     file_stem,
 )
+from serve_eval.scoring import recipe_for, why_not_rebuilt
 
 _loaded: dict[tuple[object, ...], Documents] = {}
 """What was loaded in this process, by all that decides it: two tasks that differ in how they score share it."""
@@ -67,7 +72,7 @@ def task(
     filter: str | None = None,  # noqa: A002
     percent: bool | None = None,
     fewshot_as_multiturn: bool = False,
-    prefix: str = "",
+    prefix: str | bool | None = None,
     sigma: float = 50.0,
 ) -> Task:
     """The task with its options.
@@ -76,8 +81,10 @@ def task(
     the task's own data. `metric` and `filter`: which of the task's figures is the value, the first by default; the
     others stand beside it. `percent`: a document's figure lies between 0 and 1 and is shown in percent (known of
     accuracies and exact matches). `fewshot_as_multiturn`: by chat, in the turns that lm-eval makes of the examples.
-    `prefix`: the text that begins a text to the model, such as <s>, where a likelihood has no context. `sigma`: spread
-    of a document's figure in points, for references without their own. Raises PlanError for what cannot be asked.
+    `prefix`: the text that begins a text to the model, such as <s>, where a likelihood has no context; true where the
+    server puts a token of its own there; an empty text for nothing. Where it is not given, serve_eval.first_token
+    settles it before the task is loaded for a run. `sigma`: spread of a document's figure in points, for references
+    without their own. Raises PlanError for what cannot be asked.
     """
     own = origins.lm_eval_folders()
     config = library.config(name, own)
@@ -95,46 +102,53 @@ def task(
     key = (chosen.name, filters[0] if filter is None else filter)
     in_percent = chosen.is_mean and chosen.name in IN_PERCENT if percent is None else percent
     sampling, extra = _sampling(name, settled.generation_kwargs or {})
-    loaded = _key(
-        name,
-        settled,
-        own=own,
-        data_files=data_files,
-        num_fewshot=num_fewshot,
-        fewshot_as_multiturn=fewshot_as_multiturn,
-        prefix=prefix,
-    )
+    begins = prefix or ""
+    deciding: dict[str, Any] = {
+        "data_files": data_files,
+        "num_fewshot": num_fewshot,
+        "fewshot_as_multiturn": fewshot_as_multiturn,
+        "prefix": begins,
+    }
+    loaded = _key(name, settled, own=own, **deciding)
 
     def documents() -> Documents:
         return _loaded[loaded]
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        settings, sources = with_local_files(name, config, data_files, roots, own)
+        places, sources = with_local_files(name, config, data_files, roots, own)
+        if loaded not in _loaded and (alike := _but_for_the_prefix(loaded)) is not None:
+            _loaded[loaded] = replace(alike, items={})
         if loaded not in _loaded or _loaded[loaded].sources != sources:
-            found = library.load(name, {**settings, "num_fewshot": shots}, online=roots.allow_hub)
+            with seeds.as_in_a_run():
+                settings = {**library.read(name, own), **places, "num_fewshot": shots}
+                found = library.load(name, settings, online=roots.allow_hub)
+                instances = library.build(found, multiturn=fewshot_as_multiturn, as_text=as_text)
             by_document: dict[str, list[Any]] = {}
-            for instance in library.build(found, multiturn=fewshot_as_multiturn, as_text=as_text):
+            for instance in instances:
                 by_document.setdefault(str(instance.doc_id), []).append(instance)
             _loaded[loaded] = Documents(task=found, instances=by_document, sources=sources)
         here = documents()
         base = settled.generation_kwargs
-        samples = [_sample(here, kind, doc, base, fewshot_as_multiturn, prefix) for doc in here.instances]
-        try_scoring(here, samples[0], chosen, key, runs_code=bool(settled.unsafe_code))
+        samples = [_sample(here, kind, doc, base, fewshot_as_multiturn, begins) for doc in here.instances]
+        if not settled.unsafe_code:
+            scored = {"metric": metric, "filter": filter, "percent": percent}
+            spec = Spec(name=f"lm_eval:{name}", options={**deciding, **scored})
+            try_scoring(here, samples[0], chosen, key, lambda: _why_not_elsewhere(spec, roots, wanted))
         return Dataset(samples=samples, files=sources, total=len(samples))
 
     def score(sample: Sample, response: Response) -> Score:
-        items, filtered = measured(documents(), sample.metadata[DOCUMENT], said(response))
+        items, filtered = measured(documents(), sample.metadata[DOCUMENT], said(documents(), response))
         if key not in items:
-            raise ServeEvalError(f"lm_eval:{name}: document {sample.id} has no {called(key)}", hint=choose(name, items))
+            raise ServeEvalError(f"lm_eval:{name}: an answer has no {called(key)}", hint=choose(name, items))
         value = _value(chosen, items[key])
         if value is None:
             raise ServeEvalError(
-                f"lm_eval:{name}: {called(key)} of document {sample.id} is {items[key]!r}, which is no number",
+                f"lm_eval:{name}: {called(key)} of an answer is {items[key]!r}, which is no number",
                 hint="lm-eval could not take its mean either: see the functions of the task.",
             )
         if in_percent and not 0.0 <= value <= 1.0:
             raise ServeEvalError(
-                f"lm_eval:{name}: {chosen.name} of document {sample.id} is {value:g}, which is no share",
+                f"lm_eval:{name}: {chosen.name} of an answer is {value:g}, which is no share",
                 hint=f"Show it as it is: --set lm_eval:{name}.percent=false.",
             )
         left = filtered[key[1]][0]
@@ -168,7 +182,7 @@ def task(
             "num_fewshot": shots,
             "metric": called(key),
             "fewshot_as_multiturn": fewshot_as_multiturn,
-            "prefix": prefix,
+            "prefix": begins,
         },
         load=load,
         score=score,
@@ -189,7 +203,13 @@ def loaded_of(name: str, options: Mapping[str, Any]) -> tuple[Documents, Mapping
     own = origins.lm_eval_folders()
     config = library.config(name, own)
     given = {option: options.get(option, usual) for option, usual in _DECIDING.items()}
+    given["prefix"] = given["prefix"] or ""
     return _loaded[_key(name, library.settled(config), own=own, **given)], _measures(name, config)
+
+
+def _but_for_the_prefix(key: tuple[object, ...]) -> Documents | None:
+    """Return a task that was loaded under another prefix: lm-eval makes the same of it. The prefix is last in a key."""
+    return next((one for known, one in _loaded.items() if known[:-1] == key[:-1]), None)
 
 
 _DECIDING = {
@@ -204,6 +224,13 @@ _DECIDING = {
 def _key(name: str, settled: Any, *, num_fewshot: int | None, data_files: Any, **others: Any) -> tuple[object, ...]:
     shots = (settled.num_fewshot or 0) if num_fewshot is None else num_fewshot
     return (name, shots, json.dumps(data_files), *(others[option] for option in sorted(others)))
+
+
+def _why_not_elsewhere(spec: Spec, roots: DataRoots, wanted: int) -> Unfinished | None:
+    """Return why another process, whose main thread loads the task, cannot score it; None where it can."""
+    places = tuple(map(str, roots.roots))
+    recipe = recipe_for(spec, dataset_roots=places, allow_hub=roots.allow_hub, wanted=wanted)
+    return why_not_rebuilt(recipe, limit_s=Limits().scorer_timeout_s)
 
 
 # ------------------------------------------------------------------------------------------------ what a file says
@@ -271,9 +298,11 @@ def _of_code(value: Any) -> Any:
 # ---------------------------------------------------------------------------------------------- documents and scores
 
 
-def _sample(here: Documents, kind: str, doc: str, base: Any, multiturn: bool, prefix: str) -> Sample:
+def _sample(here: Documents, kind: str, doc: str, base: Any, multiturn: bool, prefix: Prefix) -> Sample:
     instances = here.instances[doc]
-    about = {"id": doc, "target": _target(here.task, instances[0].doc), "metadata": {DOCUMENT: doc}}
+    with seeds.of_document(doc):
+        target = _target(here.task, instances[0].doc)
+    about = {"id": doc, "target": target, "metadata": {DOCUMENT: doc}}
     try:
         if kind == "generate_until":
             return generated(instances, base, multiturn=multiturn, **about)

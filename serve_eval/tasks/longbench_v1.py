@@ -2,8 +2,8 @@
 
 Paper: Bai et al. 2023, "LongBench". Data: Xnhyacinth/LongBench, 4750 test rows of `context`, `question`, `answers` and
 `all_classes`. Each set has its own prompt, answer length and metric; prompts and lengths are read from the installed
-lm-eval or a folder. The value is the mean of the six groups' means of their sets' means. Layout from documentation, not
-tried on the real set.
+lm-eval or a folder. The value is the mean of the six groups' means of their sets' means. Layout from documentation;
+tried on 237 real rows of all sets.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ SHOWN = 1500
 """Characters of the first request that are kept."""
 
 OPTIONS: dict[str, list[dict[str, object]]] = {
-    "aime": [{"year": 2026}, {"random_seed": 1}, {"suite_exact": True}],
+    "aime": [{"year": 2024}, {"year": 2026}, {"random_seed": 1}, {"suite_exact": True}],
     "cases": [{"prompt": "Name the capital of ${country}."}, {"system_messages": ["You know capitals."]}],
     "cnn_dailymail": [{"random_seed": 1}],
     "gpqa": [
@@ -38,6 +38,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"subset": "extended", "num_samples": 12},
         {"random_seed": 1},
         {"choice_seed": 1},
+        {"suite_exact": True},
     ],
     "gsm8k": [
         {"num_fewshot": 0},
@@ -45,10 +46,12 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"apply_chat_template": True, "fewshot_as_multiturn": True},
         {"random_seed": 1},
         {"apply_chat_template": True, "suite_exact": True},
+        {"apply_chat_template": True, "fewshot_sampler": "0.4.10"},
     ],
     "gsm8k_inferencemax": [
         {"num_fewshot": 2},
         {"fewshot_as_multiturn": False},
+        {"fewshot_as_multiturn": False, "fewshot_sampler": "0.4.10"},
         {"apply_chat_template": False, "fewshot_as_multiturn": False},
         {"random_seed": 1},
         {"suite_exact": True},
@@ -56,6 +59,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
     "gsm8k_inferencex": [
         {"num_fewshot": 2},
         {"fewshot_as_multiturn": False},
+        {"fewshot_as_multiturn": False, "fewshot_sampler": "0.4.10"},
         {"apply_chat_template": False, "fewshot_as_multiturn": False},
         {"random_seed": 1},
         {"suite_exact": True},
@@ -98,6 +102,7 @@ ASK_THE_SAME = {
     "path": "where cases are",
     "name": "of a family's member",
     "scorer": "how answers are scored",
+    "as_biochatter": "how answers are scored",
     "max_expanded": "a bound",
     "prompts": "where LongBench's prompts are",
     "files": "where texts are",

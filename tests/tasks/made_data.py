@@ -191,9 +191,14 @@ def write_zero_scrolls(folder: Path, count: int) -> None:
 
 
 def write_aime(root: Path) -> None:
-    """aime25/test.jsonl with texts as answers and aime26/data/train-*.parquet with numbers."""
+    """aime25/test.jsonl with texts as answers, aime24/aime_2024_problems.parquet and aime26/data/train-*.parquet with
+    numbers."""
     from pyarrow import Table, parquet
 
+    rng = random.Random("aime24")
+    rows = [{"Problem": f"{sentence(rng, 9)} Find ${i}m$.", "Answer": rng.randint(0, 999)} for i in range(30)]
+    (root / "aime24").mkdir()
+    parquet.write_table(Table.from_pylist(rows), root / "aime24/aime_2024_problems.parquet")
     rng = random.Random("aime")
     rows = [{"problem": f"{sentence(rng, 9)} Find ${i}n$.", "answer": rng.randint(0, 999)} for i in range(30)]
     write_jsonl(root / "aime25/test.jsonl", [{**row, "answer": str(row["answer"])} for row in rows])

@@ -4,21 +4,40 @@ import csv
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serve_eval.datasets.known import GPQA_PASSWORD
-from serve_eval.errors import DatasetError
+from serve_eval.errors import DatasetError, PlanError
 from serve_eval.protocol import build_task
 from serve_eval.schema import DataRoots, Message, Response, Spec
-from serve_eval.tasks.gpqa import INSTRUCTION, choice_orders, task
+from serve_eval.tasks._order import shuffled
+from serve_eval.tasks.gpqa import INSTRUCTION, choice_orders, suite_orders, task
 from tests.tasks.made_data import encrypted_zip
+
+EXACT: dict[str, Any] = {"suite_exact": True}
+SEED: dict[str, Any] = {"random_seed": 1}
 
 
 def test_the_order_of_the_choices_is_fixed_per_row() -> None:
     assert choice_orders(6, 0) == [[2, 0, 1, 3], [0, 1, 3, 2], [0, 2, 1, 3], [1, 0, 3, 2], [2, 0, 3, 1], [3, 1, 2, 0]]
     assert choice_orders(3, 0) == choice_orders(198, 0)[:3]
     assert choice_orders(6, 1) != choice_orders(6, 0)
+
+
+def test_suite_exact_has_the_order_of_a_machine_without_a_cache(data_root: Path) -> None:
+    asked = shuffled(198, 0)
+    orders = [suite_orders(asked, 0)[row] for row in asked[:4]]
+    assert orders == [[2, 0, 3, 1], [2, 3, 0, 1], [3, 2, 0, 1], [0, 3, 1, 2]]  # as lm-eval 0.4.8 and 0.4.10 have them
+    roots = DataRoots(roots=(data_root,))
+    usual, exact, other = (task(**options).load(roots, 198).samples for options in ({}, EXACT, {**EXACT, **SEED}))
+    assert [s.id for s in usual] == [s.id for s in exact] != [s.id for s in other]
+    assert sum(one.prompt == two.prompt for one, two in zip(usual, exact, strict=True)) < 30
+    assert list(task(**EXACT).load(roots, 9).samples) == list(exact[:9]), "as many as are asked for change no order"
+    assert (task().protocol["choice_seed"], task(suite_exact=True).protocol["choice_seed"]) == (0, None)
+    with pytest.raises(PlanError, match="no effect with suite_exact"):
+        task(choice_seed=1, suite_exact=True)
 
 
 def test_the_archive_is_read_with_its_password_and_nothing_is_written(data_root: Path) -> None:

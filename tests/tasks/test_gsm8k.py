@@ -9,6 +9,7 @@ import pytest
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.protocol import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample, Spec
+from serve_eval.tasks import gsm8k_inferencex
 from serve_eval.tasks._gsm8k import shots as drawn
 from serve_eval.tasks._order import shuffled
 from serve_eval.tasks.gsm8k import task
@@ -33,6 +34,31 @@ def test_the_shots_are_drawn_per_question_from_one_generator() -> None:
 
 def test_a_chat_prompt_in_one_turn_uses_the_second_of_two_draws() -> None:
     assert _rows(2, twice=True) == [[331, 2121, 4188, 3980, 3317], [4779, 7304, 7439, 1789, 4134]]
+
+
+def _turns(roots: DataRoots, **options: object) -> list[str]:
+    made = task(apply_chat_template=True, **options)  # type: ignore[arg-type]
+    return [message.text for s in made.load(roots, 9).samples for message in s.prompt if isinstance(message, Message)]
+
+
+def test_the_sampler_of_newer_versions_draws_once_for_a_chat_prompt_in_one_turn(data_root: Path) -> None:
+    roots = DataRoots(roots=(data_root,))
+    plain = [sample.prompt for sample in task().load(roots, 9).samples]
+    assert _turns(roots, fewshot_sampler="0.4.10") == plain
+    assert not set(_turns(roots)) & set(plain)
+    assert _turns(roots) == _turns(roots, fewshot_sampler="0.4.9")
+    turns = {"fewshot_as_multiturn": True}
+    assert _turns(roots, **turns) == _turns(roots, **turns, fewshot_sampler="0.4.10")
+
+
+def test_the_sampler_is_in_the_protocol_where_it_changes_the_shots() -> None:
+    assert "fewshot_sampler" not in task(apply_chat_template=True).protocol
+    assert "fewshot_sampler" not in task(fewshot_sampler="0.4.10").protocol
+    many = task(apply_chat_template=True, fewshot_as_multiturn=True, fewshot_sampler="0.4.10")
+    assert "fewshot_sampler" not in many.protocol
+    for one in (task, gsm8k_inferencex.task):
+        newer = one(apply_chat_template=True, fewshot_as_multiturn=False, fewshot_sampler="0.4.10")
+        assert newer.protocol["fewshot_sampler"] == "0.4.10"
 
 
 def test_the_first_raw_prompt_is_the_golden_one(shared: Path) -> None:
