@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from serve_eval.errors import PlanError
+from serve_eval.apart import Unfinished
+from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.harness import seeds
 from serve_eval.harness.measures import DOCUMENT, Documents, Key, Measure, aggregated, called, measured, number
 from serve_eval.schema import Sample
 
 WRONG = "I do not know."
 
 
-def try_scoring(here: Documents, sample: Sample, measure: Measure, key: Key, *, runs_code: bool) -> None:
-    """Scores a made-up answer, so that a missing package is found before anything is asked. Raises ServeEvalError."""
-    if runs_code:
+def try_scoring(
+    here: Documents, sample: Sample, measure: Measure, key: Key, elsewhere: Callable[[], Unfinished | None]
+) -> None:
+    """Score a made-up answer, so that a missing package is found before anything is asked. A run prepares its tasks in
+    a thread, where code that sets an alarm refuses to work: `elsewhere` then tells why the same is not possible in the
+    main thread of another process (None: it is). Raises ServeEvalError."""
+    _check_metrics(here.task)
+    try:
+        items, _ = measured(here, sample.metadata[DOCUMENT], _made_up(sample, here, 0))
+        if key in items:
+            aggregated(measure, [items[key]] * 2)
+    except ServeEvalError:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        if (problem := elsewhere()) is not None:
+            raise ServeEvalError(problem.told, hint=problem.hint) from None
         return
-    items, _ = measured(here, sample.metadata[DOCUMENT], _made_up(sample, here, 0))
     if key not in items:
         name = here.task.config.task
         raise PlanError(f"lm_eval:{name}: it has no {called(key)}", hint=choose(name, items))
-    aggregated(measure, [items[key]] * 2)
+
+
+def _check_metrics(task: Any) -> None:
+    """Raises PlanError for a metric that lm-eval neither has nor found elsewhere, which it only logs."""
+    if task.OUTPUT_TYPE != "generate_until" or task.config.process_results is not None:
+        return
+    lacking = [name for name, function in task._metric_fn_list.items() if function is None]
+    if lacking:
+        raise PlanError(
+            f"lm_eval:{task.config.task}: {', '.join(lacking)}: no metric of lm-eval, and not found in Hugging Face's "
+            "package evaluate",
+            hint="evaluate loads its metrics from the hub, and some need packages of their own: try it by python -c "
+            f"\"import evaluate; evaluate.load('{lacking[0]}')\".",
+        )
 
 
 def choose(name: str, items: Iterable[Key]) -> str:
@@ -39,6 +67,11 @@ def _made_up(sample: Sample, here: Documents, right: int) -> list[Any]:
 
 def answers_of(here: Documents, sample: Sample, key: Key) -> tuple[str, str]:
     """A right and a wrong answer, as `Task.answers` gives them. Metrics of a task's own may see it otherwise."""
+    with seeds.of_document(sample.metadata[DOCUMENT]):
+        return _answers_of(here, sample, key)
+
+
+def _answers_of(here: Documents, sample: Sample, key: Key) -> tuple[str, str]:
     task, instances = here.task, here.instances[sample.metadata[DOCUMENT]]
     if task.OUTPUT_TYPE == "generate_until":
         return _gold_text(task, instances[0].doc), WRONG

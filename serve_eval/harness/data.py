@@ -17,11 +17,11 @@ READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parque
 def with_local_files(
     name: str, config: Mapping[str, Any], data_files: Mapping[str, str] | None, roots: DataRoots, own: Sequence[str]
 ) -> tuple[dict[str, Any], tuple[SourceFile, ...]]:
-    """The configuration with the places of its local files, and those files. Raises DatasetError for a missing one."""
-    settings, kwargs = dict(config), dict(config.get("dataset_kwargs") or {})
+    """Return the settings that name a task's local files, and those files. Raises DatasetError for a missing one."""
+    kwargs = dict(config.get("dataset_kwargs") or {})
     given: Any = kwargs.get("data_files") if data_files is None else dict(data_files)
     if given is None:
-        return settings, ()
+        return {}, ()
     places = [*roots.roots, Path(), *map(Path, own)]
     sources: list[SourceFile] = []
 
@@ -41,10 +41,10 @@ def with_local_files(
         sources.append(local.read_file(path).source)
         return str(path)
 
-    settings["dataset_kwargs"] = {**kwargs, "data_files": found(given)}
+    changed: dict[str, Any] = {"dataset_kwargs": {**kwargs, "data_files": found(given)}}
     if data_files is not None:
         kinds = {READERS.get(Path(file).suffix) for file in data_files.values()}
         if len(kinds) != 1 or None in kinds:
             raise DatasetError(f"lm_eval:{name}: data_files have to be all of one kind: {', '.join(READERS)}")
-        settings |= {"dataset_path": kinds.pop(), "dataset_name": None}
-    return settings, tuple(sources)
+        changed |= {"dataset_path": kinds.pop(), "dataset_name": None}
+    return changed, tuple(sources)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from serve_eval.errors import DatasetError, PlanError
+from serve_eval.errors import PlanError
 from serve_eval.schema import Message, Override, Prompt, Sample, SamplingParams
 
 MAX_TOKENS = 256
@@ -43,14 +43,21 @@ def as_messages(text: str) -> tuple[Message, ...]:
     return tuple(Message(role=turn["role"], content=turn["content"]) for turn in json.loads(text))
 
 
-def continued(context: str, continuation: str, prefix: str) -> tuple[str, str] | None:
+Prefix = str | bool
+"""The beginning of a text to the model that nothing else stands before: a text that is sent, or True where the server
+puts a token of its own there. An empty text or False: nothing."""
+
+
+def continued(context: str, continuation: str, prefix: Prefix) -> tuple[str, str]:
     """What is given and what is to be judged. White space at the end of a context belongs to the continuation, as
-    lm-eval has it, since tokens begin with it; without a context `prefix` stands for one. None where there is none."""
-    kept = context.rstrip()
-    given, judged = kept, context[len(kept) :] + continuation
-    if not context:
-        given = prefix
-    return (given, judged) if given else None
+    lm-eval has it, since tokens begin with it; without a context `prefix` stands for one, which a continuation may
+    bring itself. Nothing is given where there is neither."""
+    if context:
+        kept = context.rstrip()
+        return kept, context[len(kept) :] + continuation
+    if not isinstance(prefix, str):
+        return "", continuation
+    return prefix, continuation.removeprefix(prefix) or continuation
 
 
 def generated(instances: Sequence[Any], base: Arguments, *, multiturn: bool, **told: Any) -> Sample:
@@ -62,16 +69,11 @@ def generated(instances: Sequence[Any], base: Arguments, *, multiturn: bool, **t
     return Sample(prompt=prompt, override=None if given == base else _override(base, given), **told)
 
 
-def judged(instances: Sequence[Any], prefix: str, **told: Any) -> Sample:
-    """A document of which continuations are judged. Raises DatasetError for one without a context."""
+def judged(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
+    """A document of which continuations are judged. Those that nothing is given for need an endpoint that puts a token
+    of its own before a text."""
     pairs = [continued(instance.args[0], instance.args[1], prefix) for instance in instances]
-    known = [pair for pair in pairs if pair is not None]
-    if len(known) < len(pairs):
-        raise DatasetError(
-            "a document is asked for without any context, and a client does not know the token that begins a text",
-            hint="Say what it is by the option prefix, such as prefix='<s>'.",
-        )
-    contexts, choices = [context for context, _ in known], tuple(choice for _, choice in known)
+    contexts, choices = [context for context, _ in pairs], tuple(choice for _, choice in pairs)
     shared = _common_start(contexts)
     heads = tuple(context[len(shared) :] for context in contexts)
     return Sample(prompt=shared, choices=choices, heads=heads if any(heads) else (), **told)
@@ -82,10 +84,12 @@ def _common_start(texts: Sequence[str]) -> str:
     return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
 
 
-def rolled(instances: Sequence[Any], prefix: str, **told: Any) -> Sample:
-    """A document whose whole text is judged: behind the prefix, if there is one."""
+def rolled(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
+    """A document whose whole text is judged: behind the prefix, if there is one. Else its first token is left out,
+    unless the server puts one before it."""
     (text,) = instances[0].args
-    return Sample(prompt=prefix, choices=(text,), **told) if prefix else Sample(prompt=text, **told)
+    given = prefix if isinstance(prefix, str) else ""
+    return Sample(prompt=given, choices=(text,), **told) if prefix else Sample(prompt=text, **told)
 
 
 def _override(base: Arguments, given: Arguments) -> Override:

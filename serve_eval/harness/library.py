@@ -9,7 +9,7 @@ import importlib
 import io
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from functools import cache
@@ -18,9 +18,13 @@ from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError, install_hint
 from serve_eval.folders import nearest
+from serve_eval.harness import seeds
 
 FEWSHOT_SEED = 1234
 """With which lm-eval draws worked examples, unless its command line is told otherwise."""
+NAMED = 3
+"""The number of times that lm-eval reads a task's name between loading and building it. Each time it draws a name that
+it does not use, and the draws of the prompts behind it depend on that."""
 OTHER_WAY = (
     "Run it by lm-eval itself on our client: python -m serve_eval.lm_eval_model run --model serve-eval --tasks {}"
 )
@@ -34,7 +38,7 @@ _STRUCTURE = frozenset({"tag", "group", "task_list"})
 def version() -> str:
     """That of the installed package. Raises PlanError where there is none that can be used."""
     try:
-        with _quiet():
+        with quiet():
             package = importlib.import_module("lm_eval")
             importlib.import_module("lm_eval.tasks._yaml_loader")
     except ModuleNotFoundError as error:
@@ -45,6 +49,13 @@ def version() -> str:
 
 @cache
 def config(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return what `read` returns, read once: to know a task by, and never to load it with."""
+    version()
+    with seeds.as_in_a_run():
+        return read(name, own)
+
+
+def read(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
     """What the YAML files say of a task, its functions imported; the folders `own` are searched first.
 
     Raises PlanError for a name that is no task, with what to name instead, and for a file that cannot be loaded.
@@ -56,8 +67,9 @@ def config(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
     if "class" in load_yaml(found, resolve_func=False):
         raise PlanError(f"lm_eval:{name} is written as a Python class, of which no file tells", hint=_other_way(name))
     try:
-        with _quiet():
+        with quiet():
             loaded: Mapping[str, Any] = load_yaml(found, resolve_func=True)
+            seeds.seed_torch()
     except (Exception, SystemExit) as error:  # a task may import anything
         raise PlanError(
             f"lm_eval:{name}: {found} cannot be loaded: {type(error).__name__}: {error}",
@@ -71,7 +83,7 @@ def settled(given: Mapping[str, Any]) -> Any:
     from lm_eval.config.task import TaskConfig
 
     try:
-        with _quiet():
+        with quiet():
             return TaskConfig(
                 **{name: value for name, value in deepcopy(dict(given)).items() if name not in _STRUCTURE}
             )
@@ -88,7 +100,7 @@ def load(name: str, settings: Mapping[str, Any], *, online: bool) -> Any:
     from lm_eval.api.task import ConfigurableTask
 
     try:
-        with _quiet(), _network(allowed=online):
+        with quiet(), _network(allowed=online):
             return ConfigurableTask(
                 config={name: value for name, value in deepcopy(dict(settings)).items() if name not in _STRUCTURE}
             )
@@ -103,7 +115,9 @@ def load(name: str, settings: Mapping[str, Any], *, online: bool) -> Any:
 def build(task: Any, *, multiturn: bool, as_text: Any) -> list[Any]:
     """lm-eval's own requests of all documents: its contexts, its worked examples. Raises DatasetError."""
     try:
-        with _quiet(), redirect_stderr(io.StringIO()):  # a progress bar
+        with quiet(), redirect_stderr(io.StringIO()):  # a progress bar
+            for _ in range(NAMED):
+                task.task_name  # noqa: B018
             task.set_fewshot_seed(seed=FEWSHOT_SEED)
             task.build_all_requests(
                 apply_chat_template=multiturn, fewshot_as_multiturn=multiturn, chat_template=as_text
@@ -116,15 +130,16 @@ def build(task: Any, *, multiturn: bool, as_text: Any) -> list[Any]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences lm-eval, and the progress bars of the data sets."""
+def quiet() -> Iterator[None]:
+    """Silences lm-eval."""
     logger = logging.getLogger("lm_eval")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+    with seeds.ALONE:
+        before = logger.level
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logger.setLevel(before)
 
 
 @contextmanager
@@ -154,11 +169,11 @@ def place(name: str, own: tuple[str, ...]) -> Path:
     from lm_eval.tasks._yaml_loader import load_yaml
 
     folders = _folders(own)
-    named = re.compile(rb"^task: *['\"]?" + re.escape(name.encode()) + rb"['\"]?\s*$", re.MULTILINE)
+    usual = folders[len(own)]
 
     def of(places: Iterable[Path]) -> Iterator[Path]:
-        for file in (file for place in places for file in sorted(place.rglob("*.yaml"))):
-            if named.search(file.read_bytes()):
+        for folder in places:
+            for file in (_named_in_lm_eval if folder == usual else _named)(folder).get(name, ()):
                 told = load_yaml(file, resolve_func=False)
                 if told.get("task") == name and "group" not in told:
                     yield file
@@ -173,7 +188,7 @@ def place(name: str, own: tuple[str, ...]) -> Path:
         return found
     from lm_eval.tasks._index import TaskIndex
 
-    with _quiet():
+    with quiet():
         index = TaskIndex.build(folders)
     entry = index.get(name)
     if entry is not None and entry.kind.name in ("TASK", "PY_TASK") and entry.yaml_path is not None:
@@ -187,6 +202,18 @@ def place(name: str, own: tuple[str, ...]) -> Path:
     raise PlanError(f"lm_eval:{name} is a group of {len(members)} tasks, which are named one by one: {shown}{more}")
 
 
+def _named(folder: Path) -> Mapping[str, Sequence[Path]]:
+    """The files below a folder by the task that their text names."""
+    found: dict[str, list[Path]] = {}
+    for file in sorted(folder.rglob("*.yaml")):
+        for name in dict.fromkeys(_NAMES.findall(file.read_bytes())):
+            found.setdefault(name.decode(errors="replace"), []).append(file)
+    return found
+
+
+_NAMES = re.compile(rb"^['\"]?task['\"]? *: *['\"]?(.*?)['\"]?\s*$", re.MULTILINE)
+_named_in_lm_eval = cache(_named)
+"""The result for lm-eval's own folder, which has many thousand files and does not change."""
 _LISTED = "lm-eval ls tasks shows them all; tasks of your own: --include-path DIR, with their files below DIR/lm_eval."
 
 

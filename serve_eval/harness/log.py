@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.harness.measures import Documents, Key, Measure, aggregated, mean_of, measured, number, said
+from serve_eval.harness import seeds
+from serve_eval.harness.library import quiet
+from serve_eval.harness.measures import Documents, Key, Measure, aggregated, mean_of, number
 from serve_eval.lm_eval_layout import Logged, Row, mean_stderr, row
-from serve_eval.schema import Response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A document with an answer: `results` is what a model gave, `found` and `filtered` what lm-eval made of it."""
+
+    results: Sequence[Any]
+    found: Mapping[Key, Any]
+    filtered: Mapping[str, Sequence[Any]]
 
 
 def logged(
-    name: str, here: Documents, measures: Mapping[str, Measure], answered: Mapping[str, Response], *, planned: int
+    name: str, here: Documents, measures: Mapping[str, Measure], judged: Mapping[str, Judged], *, planned: int
 ) -> Logged:
-    """The log of a task, of the documents that were `answered`, by their number."""
+    """The log of a task, of the documents that were `judged`, by their number."""
     items: dict[Key, list[Any]] = {}
     by_filter: dict[str, list[Row]] = {}
-    for doc, response in answered.items():
-        found, filtered = measured(here, doc, results := said(response))
+    for doc, one in judged.items():
+        results, found, filtered = one.results, one.found, one.filtered
         for key, item in found.items():
             items.setdefault(key, []).append(item)
         instances = here.instances[doc]
         for used, left in filtered.items():
             metrics = {metric: _plain(item) for (metric, under), item in found.items() if under == used}
-            target = str(here.task.doc_to_target(instances[0].doc))
+            with seeds.of_document(doc):
+                target = str(here.task.doc_to_target(instances[0].doc))
             line = row(
                 int(doc),
                 dict(instances[0].doc),
                 target,
                 [list(instance.args) for instance in instances],
                 [[result] for result in results],
-                left,
+                list(left),
                 used,
                 metrics,
             )
@@ -47,7 +59,8 @@ def logged(
         numbers = [value for value in map(number, given) if value is not None]
         plain = len(numbers) == len(given) and measure.is_mean
         spreads[key] = mean_stderr(numbers) if plain else None
-    config = here.task.dump_config()
+    with quiet():
+        config, better = here.task.dump_config(), dict(here.task.higher_is_better())
     return Logged(
         task=name,
         version=here.task.VERSION,
@@ -55,9 +68,9 @@ def logged(
         config=config,
         values=values,
         stderrs=spreads,
-        higher_is_better=dict(here.task.higher_is_better()),
+        higher_is_better=better,
         planned=planned,
-        answered=len(answered),
+        answered=len(judged),
         rows=[line for lines in by_filter.values() for line in lines],
     )
 

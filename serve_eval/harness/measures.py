@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from serve_eval.apart_process import alarms_kept
 from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.harness import seeds
+from serve_eval.harness.library import quiet
 from serve_eval.schema import Response, SourceFile
 
 DOCUMENT = "document"
@@ -20,6 +24,8 @@ IN_PERCENT = frozenset(
     | {"prompt_level_loose_acc"}
 )
 """Metrics that are known to lie between 0 and 1 for every document."""
+BRIEF = 300
+"""Characters of an exception's message that are shown."""
 NOTHING_FOUND = "[invalid]"
 """What lm-eval's filters give where nothing matches, unless a task says otherwise."""
 
@@ -51,6 +57,11 @@ class Documents:
 
 def measures_of(config: Mapping[str, Any]) -> list[Measure]:
     """The metrics of a task in its order, with lm-eval's defaults. Raises PlanError for one without an aggregation."""
+    with quiet():
+        return _measures_of(config)
+
+
+def _measures_of(config: Mapping[str, Any]) -> list[Measure]:
     from lm_eval.api import registry
 
     kind = config.get("output_type", "generate_until")
@@ -70,9 +81,11 @@ def measures_of(config: Mapping[str, Any]) -> list[Measure]:
     return found
 
 
-def said(response: Response) -> list[Any]:
-    """The results that lm-eval would have had, one for each request of a document."""
+def said(documents: Documents, response: Response) -> list[Any]:
+    """Return the results that lm-eval would have, one for each request of a document: a number for a whole text."""
     if response.choice_logprobs is not None:
+        if documents.task.OUTPUT_TYPE == "loglikelihood_rolling":
+            return list(map(math.fsum, response.choice_logprobs))
         greedy = response.choice_greedy or (None,) * len(response.choice_logprobs)
         return list(zip(map(math.fsum, response.choice_logprobs), greedy, strict=True))
     if response.prompt_logprobs is not None:
@@ -81,12 +94,15 @@ def said(response: Response) -> list[Any]:
 
 
 def measured(documents: Documents, doc: str, results: Sequence[Any]) -> tuple[dict[Key, Any], dict[str, list[Any]]]:
-    """What a document gave by metric and filter, and what the filters left of each request. Raises ServeEvalError."""
+    """Return a document's figures by metric and filter, and what the filters left of each answer.
+
+    Raises ServeEvalError. Its message does not name the document, so that a report can count equal errors.
+    """
     task, instances = documents.task, documents.instances[doc]
     found: dict[Key, Any] = {}
     filtered: dict[str, list[Any]] = {}
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with as_others_code(), seeds.of_document(doc):
             for instance, result in zip(instances, results, strict=True):
                 instance.resps, instance.filtered_resps = [result], {}
             for one in task._filters:
@@ -97,8 +113,8 @@ def measured(documents: Documents, doc: str, results: Sequence[Any]) -> tuple[di
                     found[metric, name] = item
     except (Exception, SystemExit) as error:  # a task may import and compute anything
         raise ServeEvalError(
-            f"lm_eval:{task.config.task}: lm-eval cannot score document {doc}: {type(error).__name__}: {error}",
-            hint="Some metrics need packages of their own: see the task's README in lm-eval.",
+            f"lm_eval:{task.config.task}: lm-eval cannot score an answer: {type(error).__name__}: {brief(error)}",
+            hint="Some metrics need packages or data of their own: see the task's README in lm-eval.",
         ) from error
     return found, filtered
 
@@ -106,13 +122,27 @@ def measured(documents: Documents, doc: str, results: Sequence[Any]) -> tuple[di
 def aggregated(measure: Measure, items: Sequence[Any]) -> float:
     """The value of some documents. Raises ServeEvalError where lm-eval's function does."""
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with as_others_code(), seeds.of_document(measure.name):
             return float(measure.aggregate(items))
     except Exception as error:
         raise ServeEvalError(
-            f"lm_eval: the {measure.how} of {measure.name} cannot be computed: {type(error).__name__}: {error}",
-            hint="Some metrics need packages of their own: see the task's README in lm-eval.",
+            f"lm_eval: the {measure.how} of {measure.name} cannot be computed: {type(error).__name__}: {brief(error)}",
+            hint="Some metrics need packages or data of their own: see the task's README in lm-eval.",
         ) from error
+
+
+@contextmanager
+def as_others_code() -> Iterator[None]:
+    """Suppress warnings that users of ours cannot act on, and restore SIGALRM."""
+    with quiet(), warnings.catch_warnings(action="ignore"), alarms_kept():
+        yield
+
+
+def brief(error: BaseException) -> str:
+    """Return an exception's message in one line of bounded length, without the frames that some draw around it."""
+    lines = (" ".join(line.split()) for line in str(error).splitlines())
+    said = " ".join(line for line in lines if any(map(str.isalnum, line)))
+    return said if len(said) <= BRIEF else f"{said[:BRIEF]}..."
 
 
 def number(item: Any) -> float | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import lm_eval.models  # noqa: F401  (where ours comes first, lm-eval would not register its own)
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm import tqdm
@@ -19,16 +22,17 @@ from serve_eval.connection import connect, problems
 from serve_eval.descriptors import ensure_descriptors
 from serve_eval.endpoint import with_model
 from serve_eval.errors import EndpointError, PlanError
+from serve_eval.first_token import told_by
 from serve_eval.folders import nearest
 from serve_eval.harness.instances import MAX_TOKENS, as_messages, as_text, continued, sampling_of
-from serve_eval.probe import prompt_logprobs
+from serve_eval.probe import first_token, prompt_logprobs
 from serve_eval.schema import Connection, Endpoint, Failure, FailureKind, Limits, Plan, Prompt, Request, Response, Spec
 from serve_eval.scorers.likelihood import continuation, is_likeliest
 
 NAME = "serve-eval"
 LEAST_RETRY_BUDGET = 100
 _SHOWN = 3
-_OF_LM_EVAL = frozenset({"batch_size", "max_batch_size", "device", "pretrained", "tokenizer"})
+_OF_LM_EVAL = frozenset({"batch_size", "max_batch_size", "device", "pretrained"})
 """What lm-eval hands to every model, and what has no meaning to a client."""
 
 Sent = Callable[[Client, int], Awaitable[Any]]
@@ -47,7 +51,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
 
     `base_url` may be host:port, end in /v1 or be a full path; `model` may be left out where the endpoint lists exactly
     one. The key is read from the variable `api_key_env`. `max_gen_toks` is for tasks that do not say how long an answer
-    may be. `prefix` is the text that begins a text to the model, such as <s>, for likelihoods without a context. The
+    may be. `prefix` is the text that begins a text to the model, such as <s>, for likelihoods without a context (True:
+    the server puts a token there; empty: nothing; None: what the folder `tokenizer` tells, else the endpoint). The
     other arguments are those of `schema.Limits`. Raises PlanError for an argument that it does not know.
     """
 
@@ -57,7 +62,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         model: str | None = None,
         concurrency: int = 64,
         max_gen_toks: int = MAX_TOKENS,
-        prefix: str = "",
+        prefix: str | bool | None = None,
+        tokenizer: str | None = None,
         api_key_env: str = Connection().api_key_env,
         max_attempts: int = Limits().max_attempts,
         stall_timeout_s: float = Limits().stall_timeout_s,
@@ -65,7 +71,16 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         **others: object,
     ) -> None:
         super().__init__()
-        known = ("base_url", "model", "concurrency", "max_gen_toks", "prefix", "api_key_env", "max_attempts")
+        known = (
+            "base_url",
+            "model",
+            "concurrency",
+            "max_gen_toks",
+            "prefix",
+            "tokenizer",
+            "api_key_env",
+            "max_attempts",
+        )
         unknown = [name for name in others if name not in _OF_LM_EVAL]
         if unknown:
             raise PlanError([f"--model_args {name}: unknown.{nearest(name, known)}" for name in unknown])
@@ -84,7 +99,10 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
                 sample_timeout_s=float(sample_timeout_s),
             ),
         )
-        self._max_gen_toks, self._prefix = int(max_gen_toks), str(prefix)
+        self._max_gen_toks = int(max_gen_toks)
+        self._prefix = prefix if isinstance(prefix, bool | None) else str(prefix)
+        folder = Path(str(tokenizer)).expanduser()
+        self._tokenizer = folder if tokenizer is not None and folder.is_dir() else None  # lm-eval's names one of a hub
 
     # --------------------------------------------------------------------------------------------- what lm-eval calls
 
@@ -103,22 +121,25 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool | None]]:
         """For each context and continuation the log-probability of the second, and whether greedy decoding would have
         written it: None where the endpoint does not tell, which no metric takes for a no. Raises EndpointError."""
-        pairs = [self._pair(*request.args[:2]) for request in requests]
+        if any(isinstance(request.args[0], ChatText) for request in requests):
+            raise PlanError("log-probabilities are those of a plain text", hint="Leave --apply_chat_template out.")
 
         async def sent(client: Client, i: int) -> tuple[float, bool | None] | Failure:
-            return await self._judged(client, i, *pairs[i])
+            given, wanted = requests[i].args[:2]
+            context, wanted = continued(given, wanted, self._prefix or "")
+            return await self._judged(client, i, context, wanted)
 
         return self._all("loglikelihood", requests, sent)
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
-        """The log-probability of each text; of its first token only behind a prefix, or where the server puts one.
+        """Return the log-probability of each text. It includes the first token, or a warning says that it is left out.
 
         Raises EndpointError also for a text that is longer than the endpoint takes: a client has no tokens to cut by.
         """
 
         async def sent(client: Client, i: int) -> float | Failure:
             text = str(requests[i].args[0])
-            if self._prefix:
+            if isinstance(self._prefix, str) and self._prefix:
                 judged = await self._judged(client, i, self._prefix, text)
                 return judged if isinstance(judged, Failure) else judged[0]
             result = await _logprobs(client, i, text)
@@ -140,16 +161,24 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
 
     # ----------------------------------------------------------------------------------------------- how it is asked
 
-    def _pair(self, context: str, wanted: str) -> tuple[str, str]:
-        if isinstance(context, ChatText):
-            raise PlanError("log-probabilities are those of a plain text", hint="Leave --apply_chat_template out.")
-        pair = continued(context, wanted, self._prefix)
-        if pair is None:
+    async def _begin(self, client: Client, requests: Sequence[Any], kind: str) -> None:
+        """Settle the prefix where a request needs one. Raises PlanError for a continuation with nothing before it."""
+        if kind == "loglikelihood" and all(request.args[0] for request in requests):
+            return
+        puts = (await first_token(client, {})).works
+        if self._prefix is None:
+            self._prefix = await told_by(client, self._tokenizer, {})
+        if puts or (self._prefix and self._prefix is not True):
+            return
+        if kind == "loglikelihood":
             raise PlanError(
-                "a continuation without any context, and a client does not know the token that begins a text",
-                hint="Say what it is: --model_args ...,prefix=<s>.",
+                "a continuation without any context, and nothing tells the token that begins a text",
+                hint="Say what it is: --model_args ...,prefix=<s>, or name a tokenizer's folder: tokenizer=DIR.",
             )
-        return pair
+        logging.getLogger("lm_eval").warning(
+            "the first token of each text is left out, since nothing tells the token that begins a text: "
+            "--model_args ...,prefix=<s> or tokenizer=DIR"
+        )
 
     async def _judged(self, client: Client, i: int, context: str, wanted: str) -> tuple[float, bool | None] | Failure:
         result = await _logprobs(client, i, context + wanted)
@@ -170,7 +199,7 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         if not requests:
             return []
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            results = runner.run(self._ask(kind, len(requests), sent))
+            results = runner.run(self._ask(kind, requests, sent))
         failed = [result for result in results if isinstance(result, Failure)]
         for request, result in zip(requests, results, strict=True):
             if not isinstance(result, Failure):
@@ -183,7 +212,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
             )
         return results
 
-    async def _ask(self, kind: str, count: int, sent: Sent) -> list[Any]:
+    async def _ask(self, kind: str, requests: Sequence[Any], sent: Sent) -> list[Any]:
+        count = len(requests)
         ensure_descriptors(self._concurrency)
         self._plan = await with_model(self._plan, os.environ)
         endpoint = Endpoint(base_url=str(self._plan.launcher.options["base_url"]), model=self._plan.model)
@@ -194,6 +224,7 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
                 ability, _ = await prompt_logprobs(client)
                 if not ability.works:
                     raise EndpointError(f"the endpoint lacks {ability.need}: {ability.seen}", hint=ability.help)
+                await self._begin(client, requests, kind)
             with tqdm(total=count, desc=f"serve-eval: {kind}", disable=self.rank != 0) as bar:
                 await self._pass(client, range(count), sent, results, bar)
                 again = [i for i, r in enumerate(results) if isinstance(r, Failure) and r.retryable]

@@ -94,7 +94,36 @@ UNSAFE = "include: made_sums.yaml\ntask: made_unsafe\nunsafe_code: true\n"
 GROUP = "group: made_group\ntask: [made_sums, {group: made_inner, task: [made_capitals, made_texts]}]\n"
 CLASS = "task: made_class\nclass: !function nowhere.Class\n"
 LACKS = "include: made_sums.yaml\ntask: made_lacks\nprocess_results: !function needs.score\n"
+ALARM = "include: made_sums.yaml\ntask: made_alarm\nprocess_results: !function alarm.score\n"
+ALARM_CODE = '''
+import os
+import signal
+
+def score(doc, results):
+    """As math_verify does: no thread but the main one may set a handler."""
+    print("noise by print")
+    os.write(1, b"noise by a descriptor\\n")
+    before = signal.getsignal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, too_late)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        return {"exact_match": float(doc["answer"].split()[-1] == right(results[0]))}
+    except TimeoutError:
+        return {"exact_match": 0.0}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+def right(text):
+    if "know" in text:
+        signal.pause()
+    return text.split()[-1]
+
+def too_late(number, frame):
+    raise TimeoutError
+'''
 FILES = {
+    "made_alarm": ALARM,
     "made_sums": SUMS,
     "made_capitals": CHOOSE,
     "made_texts": TEXTS,
@@ -117,6 +146,7 @@ def write(folder: Path, *, sums: int = 8) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
         (folder / f"{name}.yaml").write_text(text)
+    (folder / "alarm.py").write_text(ALARM_CODE)
     (folder / "needs.py").write_text("import a_package_that_nobody_has\n\ndef score(doc, results): ...\n")
     for split, start, count in (("train", 100, 6), ("test", 0, sums)):
         _jsonl(folder / f"sums_{split}.jsonl", (_sum(start + i) for i in range(count)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.errors import DatasetError, PlanError
+from serve_eval.errors import PlanError
 from serve_eval.harness.instances import as_messages, as_text, continued, generated, judged, rolled, sampling_of
 from serve_eval.schema import Message, Override, SamplingParams
 
@@ -46,7 +46,8 @@ def test_white_space_before_a_continuation_belongs_to_it_and_a_prefix_stands_for
     assert continued("Is it? ", "Yes", "") == ("Is it?", " Yes")
     assert continued("Is it?", " Yes", "<s>") == ("Is it?", " Yes")
     assert continued("", "Yes", "<s>") == ("<s>", "Yes")
-    assert continued("", "Yes", "") is None
+    assert continued("", "<s>Yes", "<s>") == ("<s>", "Yes"), "lm-eval does not add it twice"
+    assert continued("", "Yes", "") == continued("", "Yes", True) == ("", "Yes")
 
 
 def test_choices_of_one_context_and_of_several() -> None:
@@ -58,13 +59,14 @@ def test_choices_of_one_context_and_of_several() -> None:
     assert several.continued == (("The cup, since the cup", " was big"), ("The cup, since the tea", " was big"))
     prior = judged([_instance("Q:", " A"), _instance("", " A")], "<s>", **ABOUT)
     assert prior.continued == (("Q:", " A"), ("<s>", " A"))
-    with pytest.raises(DatasetError, match="without any context"):
-        judged([_instance("", " A")], "", **ABOUT)
+    assert judged([_instance("", " A")], True, **ABOUT).continued == (("", " A"),)
 
 
 def test_a_text_to_be_judged_stands_behind_a_prefix_where_there_is_one() -> None:
     assert rolled([_instance("All of it.")], "", **ABOUT).prompt == "All of it."
     assert rolled([_instance("All of it.")], "<s>", **ABOUT).continued == (("<s>", "All of it."),)
+    assert rolled([_instance("<s>All.")], "<s>", **ABOUT).continued == (("<s>", "<s>All."),), "lm-eval adds it twice"
+    assert rolled([_instance("All of it.")], True, **ABOUT).continued == (("", "All of it."),)
 
 
 def test_a_document_that_asks_otherwise_than_its_task_says_so() -> None:

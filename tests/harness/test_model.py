@@ -99,8 +99,29 @@ def test_likelihoods_of_continuations_and_of_texts(answers: Path) -> None:
             model.loglikelihood([_asked("", "A")])
         behind = _model(url, prefix="<s> ")
         assert behind.loglikelihood_rolling([_asked("A b")]) == [-2.0]
+    with served(answers=answers, prompt_logprobs="echo", begins_with="<s>", puts_beginning=True) as (url, _):
+        own = _model(url)
+        assert own.loglikelihood_rolling([_asked("A b c d")]) == [-2.0]
+        assert own.loglikelihood([_asked("", "A b c d"), _asked("A b", " c d")]) == [(-2.0, True), (-1.0, True)]
     with served(answers=answers) as (url, _), pytest.raises(EndpointError, match="the endpoint lacks prompt log-prob"):
         _model(url).loglikelihood(pairs)
+
+
+def test_what_begins_a_text_is_told_by_the_endpoint_or_a_tokenizer(
+    answers: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mark = {"answers": answers, "prompt_logprobs": "echo", "begins_with": "<s> "}
+    with served(**mark, tells_beginning="vllm") as (url, _):
+        model = _model(url)
+        assert model.loglikelihood_rolling([_asked("A b")]) == [-2.0]
+        assert model.loglikelihood([_asked("", "A b"), _asked("", "<s> A b")]) == [(-2.0, False), (-2.0, False)]
+        bare = _model(url, prefix="")
+        assert bare.loglikelihood_rolling([_asked("A b c d")]) == [-1.5]
+        assert "first token of each text is left out" in caplog.text
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s> "}')
+    with served(**mark) as (url, _):
+        assert _model(url, tokenizer=str(tmp_path)).loglikelihood_rolling([_asked("A b")]) == [-2.0]
+        assert _model(url, tokenizer="org/name").loglikelihood_rolling([_asked("A b c d")]) == [-1.5]
 
 
 def test_what_the_endpoint_does_not_tell_is_no_no(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +156,12 @@ def test_an_argument_that_it_does_not_know_is_refused() -> None:
         _model("http://127.0.0.1:1", concurency=3)
     with pytest.raises(PlanError, match="not a key"):
         _model("http://127.0.0.1:1", api_key_env="sk-abcdefghijklmnop")
+
+
+def test_lm_evals_own_models_stay_known_beside_ours() -> None:
+    text = "import serve_eval.lm_eval_model; from lm_eval.api.registry import get_model; print(get_model('dummy'))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert "DummyLM" in done.stdout, done.stderr
 
 
 def test_turns_are_sent_as_turns(answers: Path) -> None:

@@ -43,6 +43,11 @@ two = partial(first, count=2)
 def none_of_the_second(doc, results):
     return {"acc": None if doc["q"] == "Q1?" else 1.0}
 
+def needs_data(doc, results):
+    if doc["q"] != "Q0?":
+        raise LookupError("\\n*****\\n  Resource 'words' not found.\\n\\n  Searched in:\\n    - '/a'\\n*****\\n")
+    return {"acc": 1.0}
+
 def leaves(doc, results):
     raise SystemExit(3)
 """
@@ -102,9 +107,13 @@ def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_proce
         (ASKS + "num_fewshots: 3\n", "does not take its file: TypeError: .*num_fewshots"),
         (ASKS + "generation_kwargs: {until: [], max_gen_toks: x}\n", "generation_kwargs: invalid literal for int"),
         (ASKS.replace("generate_until", "nonsense"), "output_type 'nonsense' is none of generate_until, "),
+        (
+            ASKS + "metric_list: [{metric: nobodys, aggregation: mean}]\n",
+            "nobodys: no metric of lm-eval, and ",
+        ),
         (ASKS + "metadata: hello\n", "metadata has to be a mapping"),
         (ASKS + "process_results: !function leaves.f\n", "cannot be loaded: SystemExit: 3"),
-        (ASKS + "process_results: !function code.leaves\n" + ACCURACY, "cannot score document 0: SystemExit: 3"),
+        (ASKS + "process_results: !function code.leaves\n" + ACCURACY, "cannot score an answer: SystemExit: 3"),
     ],
 )
 def test_an_odd_file_is_told_as_what_it_is(tmp_path: Path, text: str, said: str) -> None:
@@ -117,7 +126,32 @@ def test_a_document_without_a_figure_is_no_wrong_answer(tmp_path: Path) -> None:
     result = _run(_plan("lacking", _write(tmp_path / "d", "lacking", text)), tmp_path / "out").tasks[0].result
     assert result.failures == {"scorer_error": 1}
     [error] = result.scorer_errors
-    assert "acc,none of document 1 is None, which is no number" in error.told
+    assert "acc,none of an answer is None, which is no number" in error.told
+
+
+def test_what_every_answer_lacks_is_told_once(tmp_path: Path) -> None:
+    text = ASKS + "process_results: !function code.needs_data\n" + ACCURACY
+    result = _run(_plan("lacking", _write(tmp_path / "d", "lacking", text)), tmp_path / "out").tasks[0].result
+    [error] = result.scorer_errors
+    assert (error.count, result.scored) == (3, 1)
+    assert "an answer: LookupError: Resource 'words' not found. Searched in: - '/a'." in error.told
+    written = export(tmp_path / "out", include_path=[str(tmp_path / "d")])
+    assert len(written.files[1].read_text().splitlines()) == 1
+    assert written.notes[0].startswith("lacking: 3 answers are left out, as they cannot be scored: ")
+
+
+def test_a_name_with_a_key_in_quotes_is_found_without_reading_every_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lm_eval.tasks import _index
+
+    monkeypatch.setattr(_index.TaskIndex, "build", None)
+    folder = _write(tmp_path, "plain", ASKS)
+    quoted = folder / "lm_eval/quoted.yaml"
+    quoted.write_text(f'"task": "in quotes"\n{ASKS}')
+    [p] = prepare(_plan("in quotes", folder))
+    assert len(p.dataset.samples) == 4
+    assert ("in quotes", quoted) in origins.lm_eval_tasks()
 
 
 def test_two_folders_that_have_a_task_of_one_name_are_an_error(tmp_path: Path) -> None:

@@ -83,6 +83,17 @@ def _journal(out: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / f"samples/lm_eval-{name}.jsonl").read_text().splitlines()]
 
 
+def test_the_files_of_lm_eval_are_searched_once_for_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from serve_eval.harness import library
+
+    assert library.place("gsm8k", ()).name == "gsm8k.yaml"
+    read: list[Path] = []
+    usual = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda file: read.append(file) or usual(file))
+    assert library.place("arc_easy", ()).name == "arc_easy.yaml"
+    assert len(read) < 10
+
+
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
 @pytest.mark.parametrize("accuracy", [1.0, 0.0])
 def test_three_kinds_of_tasks_end_to_end(folder: Path, tmp_path: Path, accuracy: float, form: str) -> None:
@@ -232,7 +243,6 @@ def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tell
         ("made_sums", {"num_fewshot": -1}, "num_fewshot must be 0 or more"),
         ("made_capitals", {"fewshot_as_multiturn": True}, "log-probabilities are those of a plain text"),
         ("made_capitals", {"apply_chat_template": True}, "log-probabilities are those of a plain text"),
-        ("made_prior", {}, "document 0: a document is asked for without any context"),
         ("made_unsafe", {}, "scoring runs code that the model writes"),
     ],
 )

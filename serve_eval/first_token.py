@@ -1,0 +1,170 @@
+"""The token before a text that has no context: the one that lm-eval puts there, where it can be known.
+
+lm-eval puts the token that begins texts in the model's tokenizer, else the one that ends them, before a whole text and
+before a choice without a context. A task with the option `prefix` does the same:
+
+1. `prefix` is given: it is used. An empty text means no token.
+2. It is not given, and the task has a sample that needs one. Then `settled` writes it into the plan before anything is
+   prepared, so that samples, fingerprint, reference and the saved plan have it, and later readers of the run folder
+   need no endpoint. The first of these that applies:
+   a. The run is resumed: it keeps the prefix of its saved plan.
+   b. The endpoint is running and puts a token of its own before each text: `true`, and no other is sent.
+   c. The folder that the task's option `tokenizer` names tells the token, else the endpoint does. It is sent as text,
+      provided that the endpoint reads it as one token.
+   d. The token is unknown: an empty text.
+   An endpoint that is started for the run does not run yet: its launcher tells the token, else the tokenizer does.
+   If neither tells it, the plan keeps no prefix, and preparation continues as in d.
+3. The probe finds out what the endpoint really does. A choice with nothing before it is UNSUPPORTED where the endpoint
+   puts no token there. `remarks` warns where first tokens are left out or have two tokens before them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from serve_eval import folders, run_folder, special_tokens
+from serve_eval.client.client import Client
+from serve_eval.connection import connect, hidden_in_errors
+from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.preparation import PreparedTask, lacks_context
+from serve_eval.probe import PREFIX, first_token, is_one_token, prompt_logprobs
+from serve_eval.protocol import build_task
+from serve_eval.schema import Ability, DataRoots, LaunchContext, Need, Plan, Sample, Spec, Task
+
+LAUNCHERS = "launchers"
+TOKENIZER = "tokenizer"
+
+
+async def settled(plan: Plan, out_dir: Path, environ: Mapping[str, str]) -> Plan:
+    """Return the plan with the prefix of each task that needs one and has none. Raises EndpointError when an endpoint
+    that is asked does not answer, and PlanError for a tokenizer that cannot be read."""
+    lacking = await asyncio.to_thread(_lacking, plan)
+    if not lacking:
+        return plan
+    if run_folder.has_answers(out_dir):
+        found = _saved(out_dir)
+    elif plan.launcher.name == "external":
+        found = await _asked(plan, lacking, environ)
+    else:
+        found = {task.name: told for task in lacking if (told := _before_the_start(plan, task)) is not None}
+    lacks = {task.name for task in lacking}
+    found = {name: prefix for name, prefix in found.items() if name in lacks}
+    return replace(plan, tasks=tuple(_with_prefix(spec, found) for spec in plan.tasks))
+
+
+def _with_prefix(spec: Spec, found: Mapping[str, str | bool]) -> Spec:
+    return replace(spec, options={**spec.options, PREFIX: found[spec.name]}) if spec.name in found else spec
+
+
+def _lacking(plan: Plan) -> list[Task]:
+    """Return the tasks without a prefix of which a sample needs one. `prepare` reports those that cannot be
+    loaded."""
+    roots, lacking = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub), []
+    for spec in plan.tasks:
+        try:
+            if PREFIX in spec.options or PREFIX not in folders.options_of(folders.load("serve_eval.tasks", spec.name)):
+                continue
+            task = build_task(spec)
+            if task.prompt_logprobs and any(_needs(sample) for sample in task.load(roots, 1).samples):
+                lacking.append(task)
+        except ServeEvalError:
+            continue
+    return lacking
+
+
+def _needs(sample: Sample) -> bool:
+    return not sample.choices or lacks_context(sample)
+
+
+def _saved(out_dir: Path) -> dict[str, str | bool]:
+    """Return the prefixes of a run that goes on. Empty for one that began without, and for a folder that cannot be
+    read, which `open_folder` reports."""
+    try:
+        saved = run_folder.saved_plan(out_dir).tasks
+    except RunFolderError:
+        return {}
+    return {spec.name: one for spec in saved if isinstance(one := spec.options.get(PREFIX), str | bool)}
+
+
+async def _asked(plan: Plan, tasks: Sequence[Task], environ: Mapping[str, str]) -> dict[str, str | bool]:
+    """Return the prefixes at a running endpoint. Empty where it has no log-probabilities of prompts, which the probe
+    reports."""
+    start = folders.load(LAUNCHERS, plan.launcher.name)
+    options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    context, found = LaunchContext(model=plan.model, log_dir=Path()), {}
+    told: dict[tuple[Path | None, str], str | bool] = {}
+    with hidden_in_errors(plan.connection, environ):
+        async with start(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
+            ability, _ = await prompt_logprobs(client)
+            if ability.works:
+                for task in tasks:
+                    asked = _folder(plan, task), repr(task.extra)
+                    if asked not in told:
+                        told[asked] = await told_by(client, asked[0], task.extra)
+                    found[task.name] = told[asked]
+    return found
+
+
+async def told_by(client: Client, tokenizer: Path | None, extra: Mapping[str, object]) -> str | bool:
+    """Return the prefix at an endpoint whose form of log-probabilities is known. `extra` are the fields that a task
+    adds to each request. Raises EndpointError and PlanError."""
+    if (await first_token(client, extra)).works:
+        return True
+    tokens = special_tokens.read(tokenizer) if tokenizer is not None else await client.special_tokens()
+    text = special_tokens.beginning(tokens)
+    return text if text and await is_one_token(client, text, extra) else ""
+
+
+def _before_the_start(plan: Plan, task: Task) -> str | bool | None:
+    """Return the prefix at an endpoint that the run starts, as its launcher knows it, else the folder of the
+    tokenizer; None where neither does."""
+    start = folders.load(LAUNCHERS, plan.launcher.name)
+    options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    told = getattr(sys.modules[start.__module__], "beginning", None)
+    known: str | bool | None = None if told is None else told(**options)
+    if known is True or (folder := _folder(plan, task)) is None:
+        return known
+    return special_tokens.beginning(special_tokens.read(folder))
+
+
+def _folder(plan: Plan, task: Task) -> Path | None:
+    """Return the folder of the tokenizer that a task names."""
+    named = next(spec.options.get(TOKENIZER) for spec in plan.tasks if spec.name == task.name)
+    return Path(named).expanduser() if isinstance(named, str) else None
+
+
+def noted(folder: Path) -> list[Ability]:
+    """Return the abilities of the endpoint that all sessions of a run folder found."""
+    return [
+        msgspec.convert(one, Ability) for session in run_folder.sessions(folder) for one in session.get("abilities", ())
+    ]
+
+
+def remarks(prepared: Iterable[PreparedTask], abilities: Iterable[Ability]) -> list[str]:
+    """Return warnings about first tokens that are left out, or have two tokens before them."""
+    puts = {one.works for one in abilities if one.need == Need.FIRST_TOKEN}
+    found = []
+    for p in (one for one in prepared if one.task.prompt_logprobs):
+        prefix, samples = p.task.protocol.get(PREFIX), p.dataset.samples
+        if prefix == "" and False in puts and any(not sample.choices for sample in samples):
+            found.append(
+                f"{p.task.name}: the first token of each text is left out, since nothing stands before it; lm-eval "
+                "judges it too, behind the token that begins texts. Name the folder of the model's tokenizer, "
+                f"--set {p.task.name}.tokenizer=DIR, or the token: --set {p.task.name}.prefix='<s>'"
+            )
+        elif isinstance(prefix, str) and prefix and True in puts and any(_begun(sample, prefix) for sample in samples):
+            found.append(
+                f"{p.task.name}: two tokens begin each text, the endpoint's own and the prefix {prefix!r} behind it. "
+                f"Leave the prefix out, or say that the endpoint puts one: --set {p.task.name}.prefix=true"
+            )
+    return found
+
+
+def _begun(sample: Sample, prefix: str) -> bool:
+    return any(context == prefix for context, _ in sample.continued)

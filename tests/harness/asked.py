@@ -1,0 +1,90 @@
+"""Print what tasks ask, a line of JSON for each: `python -m tests.harness.asked WAY FOLDER TASK...`.
+
+`ours`: as `lm_eval:TASK`, all in one process. `theirs`: as lm-eval does, each in a process of its own with the cache
+that HF_DATASETS_CACHE names, or a cold one. `unseeded`: each loaded with other draws, which stay in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def main(way: str, folder: str, names: list[str]) -> None:
+    """Print the contexts of each task, document by document."""
+    os.chdir(Path(folder) / "lm_eval")
+    logging.disable(logging.CRITICAL)
+    if way == "ours":
+        told = _ours(folder, names)
+    else:
+        import datasets
+        import lm_eval.models  # noqa: F401  (before the fork, since it takes seconds)
+
+        datasets.disable_progress_bars()
+        told = {}
+        for name in names:
+            if os.fork() == 0:
+                with tempfile.TemporaryDirectory() as cold:
+                    datasets.config.HF_DATASETS_CACHE = Path(os.environ.get("HF_DATASETS_CACHE", cold))
+                    found = _theirs(name) if way == "theirs" else _unseeded(name)
+                    print(json.dumps([name, found]), flush=True)
+                os._exit(0)
+            assert os.wait()[1] == 0, name
+    for name, found in told.items():
+        print(json.dumps([name, found]))
+
+
+def _ours(folder: str, names: list[str]) -> dict[str, Any]:
+    from serve_eval import origins
+    from serve_eval.protocol import build_task
+    from serve_eval.schema import DataRoots, Spec
+    from serve_eval.tasks.lm_eval import loaded_of
+
+    origins.include((folder,))
+    random.seed(99)
+    before, told = random.getstate(), {}
+    for name in names:
+        build_task(Spec(name=f"lm_eval:{name}")).load(DataRoots(), 1)
+        told[name] = [[one.args[0] for one in made] for made in loaded_of(name, {})[0].instances.values()]
+    assert random.getstate() == before, "the generator of the process was not given back"
+    return told
+
+
+def _theirs(name: str) -> list[Any]:
+    import lm_eval
+    from lm_eval.api.model import LM
+    from lm_eval.tasks import TaskManager
+
+    class Silent(LM):  # type: ignore[misc]
+        def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+            return [(-1.0, False)] * len(requests)
+
+        def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+            return [-1.0] * len(requests)
+
+        def generate_until(self, requests: list[Any]) -> list[str]:
+            return [""] * len(requests)
+
+    manager = TaskManager(include_path=".", include_defaults=False)
+    more = {"log_samples": True, "bootstrap_iters": 0}
+    rows = lm_eval.simple_evaluate(model=Silent(), tasks=[name], task_manager=manager, **more)["samples"][name]
+    by_document = {row["doc_id"]: [argument[0] for argument in row["arguments"]] for row in rows}
+    return [by_document[i] for i in sorted(by_document)]
+
+
+def _unseeded(name: str) -> None:
+    from lm_eval.api.task import ConfigurableTask
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    random.seed(99)
+    ConfigurableTask(config={key: value for key, value in load_yaml(f"{name}.yaml").items() if key != "tag"})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])
