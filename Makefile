@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm lint calibrate detectors attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
+.PHONY: demo test test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm lint calibrate detectors oracle attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -74,6 +74,12 @@ calibrate: $(VENV)/.runtime
 detectors: $(VENV)/.dev
 	@$(BIN)/python -m tests.detectors
 
+# Our figures against lm-eval's and those of other implementations, in an environment of their own: docs/testing.md.
+# ARGS="lm_eval_tasks" runs one part. BIOCHATTER=DIR, LONGBENCH=DIR and TRTLLM=DIR name checkouts for their parts.
+oracle:
+	@$(MAKE) --no-print-directory VENV=.venv-oracle .venv-oracle/.oracle
+	@.venv-oracle/bin/python -m tests.oracle $(ARGS)
+
 # A run of 10,000 samples against a server with every known fault, killed thirty times: some minutes. ARGS="--seed 1"
 # draws other moments and faults, ARGS=--help tells the rest.
 attack: $(VENV)/.dev
@@ -92,6 +98,11 @@ mutants:
 $(VENV)/.mutants: $(VENV)/.dev tests/mutants/requirements.txt
 	@echo '*' > $(VENV)/.gitignore
 	@$(PIP) -r tests/mutants/requirements.txt
+	@touch $@
+
+$(VENV)/.oracle: $(VENV)/.dev tests/oracle/requirements.txt
+	@echo '*' > $(VENV)/.gitignore
+	@$(PIP) -r tests/oracle/requirements.txt
 	@touch $@
 
 # Coverage-guided, for two minutes; new inputs that it finds stay in a folder of its own.
@@ -141,4 +152,4 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) .venv-bench .venv-mutants build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .venv-bench .venv-mutants .venv-oracle build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,61 @@
+"""Run the comparisons of this folder, all or those named: `python -m tests.oracle [PART ...]`.
+
+A part is a module with a function `compare`, which returns one `Compared` for each kind of figure. The command exits
+with 1 when a figure differs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+
+from tests.oracle.part import Skipped
+
+PARTS: tuple[str, ...] = (
+    "biochatter",
+    "longbench",
+    "json_schemas",
+    "rouge",
+    "humaneval",
+    "lm_eval_tasks",
+    "gsm8k",
+    "mmlu",
+    "mmmu",
+    "aime",
+    "gpqa",
+)
+"""Modules of this folder, in the order in which they run."""
+_SHOWN = 5
+
+
+def main(names: list[str]) -> int:
+    """Print one line for each comparison and the first differences below it."""
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        print(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}")
+        return 2
+    chosen = names or list(PARTS)
+    different = left_out = 0
+    for name in chosen:
+        started = time.monotonic()
+        try:
+            results = importlib.import_module(f"tests.oracle.{name}").compare()
+        except Skipped as skipped:
+            print(f"{name}: skipped: {skipped}", flush=True)
+            left_out += 1
+            continue
+        print(f"{name} ({time.monotonic() - started:.0f} s)")
+        for one in results:
+            different += len(one.differences)
+            print(f"  {one.what}: {one.count} compared, {len(one.differences) or 'none'} different")
+            for line in (*one.differences[:_SHOWN], *one.notes):
+                print(f"    {line}")
+        sys.stdout.flush()
+    skips = f"; {left_out} of {len(chosen)} parts skipped" if left_out else ""
+    print(f"{different or 'no'} difference{'' if different == 1 else 's'}{skips}")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

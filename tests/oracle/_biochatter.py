@@ -1,0 +1,113 @@
+"""Runs BioChatter's own benchmark code, in a checkout of it: `python _biochatter.py cases` or `... scores < JSON`.
+
+`cases` prints what its data set loader makes of its files. `scores` reads tests with a case and answers each, and
+prints the score of each answer by the test's own code: its conversation gives the answer, and no result file is
+written. What the code imports and never uses here is replaced where it is not installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import MagicMock
+
+BENCHMARK = Path("benchmark")
+_OPTIONAL = ("numpy", "pandas", "requests", "rsa", "cryptography", "cryptography.fernet", "nest_asyncio", "xinference")
+_REPLACED = (
+    *("biochatter", "biochatter.prompts", "biochatter.llm_connect", "biochatter.llm_connect.available_models"),
+    *("xinference.client", "benchmark.benchmark_utils"),
+)
+TESTS = {
+    "medical_exam": ("test_user_interaction", "test_data_medical_exam"),
+    "explicit_relevance_of_single_fragments": ("test_rag_interpretation", "test_data_rag_interpretation"),
+    "naive_query_generation_using_schema": (
+        "test_biocypher_query_generation",
+        "test_data_biocypher_query_generation",
+    ),
+    "mcp_edam_qa_baseline": ("test_mcp_edam_qa", "test_data_mcp_edam_qa"),
+}
+"""Tests that compare an answer, with their module and the name of the parameter that has the case."""
+
+
+def _module(name: str) -> ModuleType:
+    """A module of the benchmark, as a member of a package of that name which has not been run."""
+    spec = importlib.util.spec_from_file_location(f"benchmark.{name}", BENCHMARK / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _prepare() -> None:
+    for name in _OPTIONAL:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            sys.modules[name] = MagicMock()
+    sys.modules |= {name: MagicMock() for name in _REPLACED}
+    package = ModuleType("benchmark")
+    package.__path__ = [str(BENCHMARK)]
+    sys.modules["benchmark"] = package
+
+
+def _cases() -> dict[str, Any]:
+    with contextlib.redirect_stdout(sys.stderr):
+        return dict(_module("load_dataset").get_benchmark_dataset())
+
+
+class _Conversation:
+    """A model that gives one answer, and keeps the system messages of its conversation."""
+
+    def __init__(self) -> None:
+        self.answer = ""
+
+    def reset(self) -> None:
+        """Nothing is kept."""
+
+    def append_system_message(self, message: str) -> None:
+        """It would not change the answer."""
+
+    def query(self, text: str, **options: object) -> tuple[str, None, None]:
+        return self.answer, None, None
+
+
+def _scores(asked: list[tuple[str, dict[str, Any], list[str], Any]]) -> list[list[float | None]]:
+    """`asked` has a test, a case, answers and knowledge graph schemas each; a score is None where the test raises."""
+    with contextlib.redirect_stdout(sys.stderr):
+        modules = {name: _module(module) for name, (module, _) in TESTS.items()}
+    conversation, told = _Conversation(), list[list[float | None]]()
+
+    def once(run_test: Any) -> tuple[str, int, int]:
+        score, most = run_test()
+        given.append(score / most)
+        return str(score), most, 1
+
+    with contextlib.redirect_stdout(sys.stderr):
+        for name, case, answers, schemas in asked:
+            parameters = {"model_name": "m", TESTS[name][1]: case, "multiple_testing": once}
+            parameters["baseline_conversation" if name.startswith("mcp") else "conversation"] = conversation
+            if schemas is not None:
+                parameters["kg_schemas"] = schemas
+            scores: list[float | None] = []
+            for answer in answers:
+                conversation.answer, given = answer, list[float]()
+                try:
+                    getattr(modules[name], f"test_{name}")(**parameters)
+                except Exception as error:  # its own, on an answer that it does not expect
+                    print(f"{name}: {error!r}")
+                scores.append(given[0] if given else None)
+            told.append(scores)
+    return told
+
+
+if __name__ == "__main__":
+    _prepare()
+    print(json.dumps(_cases() if sys.argv[1] == "cases" else _scores(json.load(sys.stdin))))

@@ -1,0 +1,24 @@
+"""Run a module of this folder in a process of its own: lm-eval and the stubs change global state."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(module: str, *arguments: Path | str, **environ: str) -> None:
+    """Run it to its end. Raises RuntimeError with the last lines of its standard error where it fails."""
+    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        env={**os.environ, **environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{module}: {done.stderr[-2000:]}")

@@ -1,0 +1,91 @@
+"""Rows of LongBench, taken out of prompts that others recorded with a model's answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serve_eval.tasks import _longbench_prompts
+from serve_eval.tasks._longbench_sets import SETS
+
+CONTEXT, QUESTION = "{{context}}", "{{question}}"
+BEGINNINGS = {
+    "trec": "Question:",
+    "triviaqa": "Passage:",
+    "samsum": "Dialogue:",
+    "lsht": "新闻内容：",
+}
+"""First words of the question, in sets with worked examples of the same form before it."""
+CAUSES = {
+    "narrativeqa": "lm-eval, as its authors, asks to answer asconcisely, in one word",
+    "qasper": "recorded with the prompt of hotpotqa",
+    "triviaqa": "lm-eval has one line break before the question and not two",
+    "samsum": "lm-eval has one line break before the question and not two, and no space at the end",
+}
+"""Reasons why a recorded prompt differs from lm-eval's. In other sets only the white space at its end differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A row in LongBench's form, the prompt as it was recorded, and what a model answered."""
+
+    row: Mapping[str, Any]
+    prompt: str
+    answer: str
+
+
+def recorded(folder: Path) -> dict[str, list[Recorded]]:
+    """Return the rows of each set."""
+    asked = _longbench_prompts.read(_longbench_prompts.installed(), tuple(SETS))
+    return {
+        name: [
+            _row(name, _template(name, asked), found)
+            for found in json.loads((folder / f"{name}.json").read_text(encoding="utf-8")).values()
+        ]
+        for name in SETS
+    }
+
+
+def write(folder: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
+    """Write <set>/test.jsonl as LongBench has them."""
+    for name, found in rows.items():
+        (folder / name).mkdir(parents=True)
+        text = "".join(json.dumps(one.row, ensure_ascii=False) + "\n" for one in found)
+        (folder / name / "test.jsonl").write_text(text, encoding="utf-8", newline="")
+
+
+def _template(name: str, asked: Mapping[str, _longbench_prompts.Asked]) -> str:
+    """Return the prompt with which a set was recorded, without the white space at its end."""
+    prompt = asked["hotpotqa" if name == "qasper" else name].prompt
+    if name == "narrativeqa":
+        prompt = prompt.replace("asconcisely", "as concisely")
+    if name in ("triviaqa", "samsum"):
+        prompt = prompt.replace(f"{CONTEXT}\n{QUESTION}", f"{CONTEXT}\n\n{QUESTION}")
+    return prompt
+
+
+def _row(name: str, template: str, found: Mapping[str, Any]) -> Recorded:
+    prompt, gold = found["origin_prompt"], found["gold"]
+    head, rest = template.split(CONTEXT)
+    between, _, tail = rest.partition(QUESTION) if QUESTION in rest else ("", "", rest)
+    body = prompt if not tail else prompt.rstrip()
+    assert body.startswith(head), (name, body[:100])
+    assert body.endswith(tail), (name, body[-100:])
+    context, question = _parted(name, body[len(head) : len(body) - len(tail)], between, with_question=QUESTION in rest)
+    answers, classes = (gold["answers"], gold["all_classes"]) if isinstance(gold, dict) else (gold, None)
+    row = {"context": context, "question": question, "answers": answers, "all_classes": classes}
+    return Recorded(row=row, prompt=prompt, answer=found["prediction"])
+
+
+def _parted(name: str, text: str, between: str, *, with_question: bool) -> tuple[str, str]:
+    """Return the context and the question, which stands last."""
+    if not with_question:
+        return text, ""
+    if not between:  # of code, which any place divides as well
+        place = text.rindex("\n", 0, -1) + 1
+        return text[:place], text[place:]
+    place = text.rindex(between + BEGINNINGS.get(name, ""))
+    return text[:place], text[place + len(between) :]

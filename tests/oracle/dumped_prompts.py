@@ -1,0 +1,69 @@
+"""Write the prompts that our engine would send, by task: `python -m tests.oracle.dumped_prompts SETTING`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from serve_eval import origins
+from serve_eval.errors import ServeEvalError
+from serve_eval.preparation import prepare
+from serve_eval.schema import Plan, Sample, Spec
+from tests.oracle.server import END
+from tests.oracle.setting import ROOT, Setting, options
+
+
+def start(setting: Setting, cache: Path, *, hash_seed: int) -> tuple[subprocess.Popen[bytes], Path]:
+    """Start a process that loads every task through our engine and writes down what it would ask."""
+    told = setting.folder / f"dump{hash_seed}.setting.json"
+    into = setting.folder / f"dump{hash_seed}.json"
+    own = {"own": str(setting.folder / "own"), "into": str(into)}
+    told.write_text(json.dumps({"files": setting.files, "shots": setting.shots, **own}))
+    environ = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "HF_HOME": str(cache), "HF_DATASETS_CACHE": str(cache)}
+    command = [sys.executable, "-m", "tests.oracle.dumped_prompts", str(told)]
+    with into.with_suffix(".log").open("wb") as log:
+        return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log), into
+
+
+def result(dump: tuple[subprocess.Popen[bytes], Path]) -> dict[str, Any]:
+    """Wait for a process of `start` and return its documents by task. Raises RuntimeError where it fails."""
+    process, into = dump
+    if process.wait():
+        raise RuntimeError(into.with_suffix(".log").read_text()[-2000:])
+    told: dict[str, Any] = json.loads(into.read_text())
+    return told
+
+
+def main(setting: Path) -> None:
+    """Write down the documents of every task, or why it cannot be loaded."""
+    given = json.loads(setting.read_text())
+    told: dict[str, Any] = {}
+    for name, files in given["files"].items():
+        spec = Spec(name=f"lm_eval:{name}", options=options(files, given["shots"][name]))
+        plan = Plan(
+            model="oracle",
+            launcher=Spec(name="external"),
+            tasks=(spec,),
+            include_path=(given["own"],),
+            no_reference=True,
+        )
+        origins.include(plan.include_path)
+        try:
+            (prepared,) = prepare(plan)
+            told[name] = [_document(sample) for sample in prepared.dataset.samples]
+        except ServeEvalError as error:
+            told[name] = f"{type(error).__name__}: {error}"
+    Path(given["into"]).write_text(json.dumps(told))
+
+
+def _document(sample: Sample) -> dict[str, Any]:
+    texts = [context + choice for context, choice in sample.continued] if sample.choices else [str(sample.prompt)]
+    return {"id": sample.id, "target": sample.target, "texts": [text.removeprefix(END) for text in texts]}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

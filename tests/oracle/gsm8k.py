@@ -1,0 +1,148 @@
+"""GSM8K against lm-eval's own task: its prompts in all forms, and its filters with its metric."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serve_eval.datasets.generated import write_gsm8k
+from serve_eval.schema import DataRoots, Message, Response, Sample, Task
+from serve_eval.scorers.numeric import STRICT
+from serve_eval.tasks import gsm8k, gsm8k_inferencex
+from serve_eval.tasks._gsm8k import TEST_ROWS
+from serve_eval.tasks._gsm8k_last_line import LAST_LINE, score
+from tests.oracle._gsm8k_answers import Answer, made_up, recorded, variants
+from tests.oracle._shared import SHARED
+from tests.oracle._suite_flow import Ask, built, prompts
+from tests.oracle.part import Compared, require
+
+OWN = "gsm8k/gsm8k.yaml"
+ANSWERS = 61_355
+"""Recorded ones and variants of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A way to ask, in lm-eval's words and in ours."""
+
+    name: str
+    ask: Mapping[str, Any]
+    options: Mapping[str, Any]
+    make: Callable[..., Task] = gsm8k.task
+
+
+CHAT = {"apply_chat_template": True}
+ASKED = f"Question: {{{{question}}}}\n{LAST_LINE}Answer:"
+"""The text of gsm8k_inferencex, as the suite's file of the task has it."""
+FORMS = (
+    Form(name="completions", ask={}, options={}),
+    Form(
+        name="chat in a single turn, one draw",
+        ask={"chat": True},
+        options={**CHAT, "fewshot_sampler": "0.4.10"},
+    ),
+    Form(
+        name="chat in a single turn, two draws (lm-eval's sampler called twice)",
+        ask={"chat": True, "drawn_twice": True},
+        options=CHAT,
+    ),
+    Form(
+        name="chat in turns",
+        ask={"chat": True, "multiturn": True},
+        options={**CHAT, "fewshot_as_multiturn": True},
+    ),
+    Form(
+        name="with the line of gsm8k_inferencex, chat in turns",
+        ask={"chat": True, "multiturn": True, "changed": {"doc_to_text": ASKED}},
+        options={},
+        make=gsm8k_inferencex.task,
+    ),
+)
+LAST = "strict-match of gsm8k_inferencex"
+LAST_MATCH = {"regex_pattern": r"#### (\-?[0-9\.\,]+)", "group_select": -1}
+"""That filter, as the suite's file of the task has it."""
+
+
+def compare() -> list[Compared]:
+    """Compare prompts and answers on the real questions, or on generated ones where there are none."""
+    require("lm_eval")
+    with tempfile.TemporaryDirectory() as folder:
+        real = (SHARED / "gsm8k").is_dir()
+        root = SHARED / "gsm8k" if real else Path(folder)
+        if not real:
+            write_gsm8k(root)
+        files = {split: str(root / f"{split}.jsonl") for split in ("train", "test")}
+        answered = _answers(files, root, real=real)
+        told = [_prompts(form, theirs, root) for form, theirs in zip(FORMS, _theirs(files), strict=True)]
+    if not real:
+        answered.notes.append(f"generated questions and answers: {SHARED / 'gsm8k'} is not there")
+    return [answered, *told]
+
+
+def _theirs(files: dict[str, str]) -> list[list[Any]]:
+    return prompts([Ask(config=OWN, files=files, **form.ask) for form in FORMS])
+
+
+def _prompts(form: Form, theirs: Sequence[Any], root: Path) -> Compared:
+    compared = Compared(what=f"prompts of gsm8k, {form.name}, against lm-eval")
+    samples = form.make(**form.options).load(DataRoots(roots=(root,)), TEST_ROWS).samples
+    if len(theirs) != len(samples):
+        compared.add("questions", len(samples), len(theirs))
+    for sample, wanted in zip(samples, theirs, strict=False):
+        compared.add(sample.id, _plain(sample), wanted)
+    return compared
+
+
+def _plain(sample: Sample) -> object:
+    if isinstance(sample.prompt, str):
+        return sample.prompt
+    return [[turn.role, turn.text] for turn in sample.prompt if isinstance(turn, Message)]
+
+
+def _answers(files: dict[str, str], root: Path, *, real: bool) -> Compared:
+    """Compare the filters over every answer."""
+    made = gsm8k.task()
+    samples = {s.id: s for s in made.load(DataRoots(roots=(root,)), TEST_ROWS).samples}
+    golds = [samples[f"test-{row}"].target.rpartition("#### ")[2] for row in range(len(samples))]
+    given = recorded(len(golds)) if real else made_up(golds)
+    asked = [*given, *variants(given, golds, ANSWERS - len(given))]
+    compared = Compared(what=f"filters of gsm8k x answers ({len(given)} given, the others variants), against lm-eval")
+    right: dict[str, int] = {}
+    for name, figures in _judged(files, asked).items():
+        for number, (answer, wanted) in enumerate(zip(asked, figures, strict=True)):
+            response = Response(text=answer.text, finish_reason="stop")
+            sample = samples[f"test-{answer.row}"]
+            parts = (score if name == LAST else made.score)(sample, response).parts
+            ours = parts[STRICT if name == LAST else name]
+            right[name] = right.get(name, 0) + bool(wanted)
+            compared.add(f"{name} of answer {number} to {answer.row}, {answer.text[-60:]!r}", ours, wanted)
+    compared.notes.append(", ".join(f"{count} right by {name}" for name, count in right.items()))
+    return compared
+
+
+def _judged(files: dict[str, str], asked: Sequence[Answer]) -> dict[str, list[float]]:
+    """Return lm-eval's figure of every answer by filter: its filters, its documents, its metric."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.filters import build_filter_ensemble
+
+    with tempfile.TemporaryDirectory() as cache, redirect_stderr(io.StringIO()):  # progress bars
+        theirs = built(OWN, files, {}, cache_dir=cache)
+        documents = list(theirs.test_docs())
+    figures: dict[str, list[float]] = {}
+    last = build_filter_ensemble(LAST, [("regex", LAST_MATCH), ("take_first", None)])
+    for ensemble in (*theirs._filters, last):
+        instances = [
+            Instance(request_type="generate_until", doc=documents[one.row], arguments=("", {}), idx=0, resps=[one.text])
+            for one in asked
+        ]
+        ensemble.apply(instances)
+        figures[ensemble.name] = [
+            float(theirs.process_results(one.doc, [one.filtered_resps[ensemble.name]])["exact_match"])
+            for one in instances
+        ]
+    return figures

@@ -1,0 +1,51 @@
+"""One comparison of our figures with those of another implementation."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class Skipped(Exception):
+    """The comparison needs something that is not here; the message names it and says how to give it."""
+
+
+def require(*packages: str) -> None:
+    """Raise Skipped where one of these packages is not installed."""
+    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
+        raise Skipped(f"not installed: {', '.join(missing)} (pip install -r tests/oracle/requirements.txt)")
+
+
+def checkout(variable: str, project: str, file: str) -> Path:
+    """Return the folder that an environment variable names. Raises Skipped where it does not hold the file."""
+    folder = os.environ.get(variable, "")
+    if not folder or not Path(folder, file).is_file():
+        raise Skipped(f"{variable}={folder or 'DIR'} must name a checkout of {project} that has {file}")
+    return Path(folder).resolve()
+
+
+@dataclass(slots=True, kw_only=True)
+class Compared:
+    """The result of a comparison: `count` figures or texts compared, and one line per difference.
+
+    `what` names the figures and the implementation that they were compared with. `notes` are printed below the line.
+    """
+
+    what: str
+    count: int = 0
+    differences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name: str, ours: object, theirs: object) -> None:
+        """Count a pair that must be equal, and keep it when it is not."""
+        self.count += 1
+        if ours != theirs:
+            self.differences.append(f"{name}: ours {ours!r}, theirs {theirs!r}")
+
+    def add_number(self, name: str, ours: float, theirs: float, tolerance: float = 1e-9) -> None:
+        """Count a pair of numbers; `tolerance` is relative above 1 and absolute below."""
+        self.count += 1
+        if not abs(ours - theirs) <= tolerance * max(1.0, abs(theirs)):
+            self.differences.append(f"{name}: ours {ours!r}, theirs {theirs!r}")

@@ -1,0 +1,181 @@
+"""A deterministic model without weights, in a process of its own: `python -m tests.oracle.server --golds FILE`.
+
+A token is a byte, and there is one token more, which ends a text. The log-probability of a token is decided by all
+tokens before it and itself, so that a token too many, too few or at another place changes every figure. An answer is
+decided by the prompt: it says what the file holds for the last code (`k` and five digits) of the prompt, what it holds
+for another one, or something else. Prompts are texts, or lists of tokens with the same meaning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import itertools
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+MODEL = "oracle"
+END = "<|endoftext|>"
+"""The text of the token that ends a text, which also stands before one."""
+END_ID = 256
+CODE = re.compile(r"k\d{5}")
+WAYS = ("tokenizer_info", "props")
+"""Ways in which the server tells its special tokens."""
+_STEP = 1_000_003
+_MASK = 0xFFFFFFFF
+_VALUES = [-0.002 - 5.0 * random.Random(i).random() ** 3 for i in range(4096)]
+_ONE_IN = 16
+"""One token in this many is not the likeliest in its place."""
+_FORMS: tuple[Callable[[str, str], str], ...] = (
+    lambda right, other: right,
+    lambda right, other: f" {right}",
+    lambda right, other: f" {right}\n\nQuestion: And then?\nAnswer: {other}",
+    lambda right, other: f"Well. {right}\nQ: And then?\nA: {other}",
+    lambda right, other: f" {right.upper()}.",
+    lambda right, other: f" {other}",
+    lambda right, other: f"{other}\n\n{right}",
+    lambda right, other: f" I do not know, nor 3 nor $4.50. {END}{right}",
+    lambda right, other: "",
+)
+
+
+def tokens_of(prompt: str | Sequence[int]) -> list[int]:
+    """Return the tokens of a text, in which the text of the end token stands for it."""
+    if not isinstance(prompt, str):
+        return list(prompt)
+    pieces = [list(piece.encode()) for piece in prompt.split(END)]
+    return list(itertools.chain(pieces[0], *([END_ID, *piece] for piece in pieces[1:])))
+
+
+def text_of(tokens: Sequence[int]) -> str:
+    """Return the text of tokens."""
+    ends = [-1, *(i for i, token in enumerate(tokens) if token == END_ID), len(tokens)]
+    return END.join(bytes(tokens[a + 1 : b]).decode(errors="replace") for a, b in itertools.pairwise(ends))
+
+
+def logprobs_of(tokens: Sequence[int]) -> dict[str, list[Any]]:
+    """Return the log-probabilities as /v1/completions tells them: the first token has none."""
+    states = list(itertools.accumulate(tokens, lambda state, token: (state * _STEP ^ token) & _MASK, initial=7))[1:]
+    values = [_VALUES[state >> 20] for state in states]
+    texts = [END if token == END_ID else bytes([token]).decode(errors="replace") for token in tokens]
+    tops = [
+        {text: value} if state >> 9 & 63 >= 64 // _ONE_IN else {text: value, "other": value / 2}
+        for text, value, state in zip(texts, values, states, strict=True)
+    ]
+    return {
+        "tokens": texts,
+        "token_logprobs": [None, *values[1:]],
+        "top_logprobs": [None, *tops[1:]],
+        "text_offset": list(_offsets(tokens)),
+    }
+
+
+def answer_of(prompt: str, golds: Mapping[str, str]) -> str:
+    """Return the whole answer to a prompt, before stop strings and the number of tokens cut it."""
+    drawn = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big")
+    codes = CODE.findall(prompt)
+    known = sorted(golds)
+    if not codes or codes[-1] not in golds:
+        return f"I do not know, say {drawn % 10}."
+    at = known.index(codes[-1])
+    alike = [code for code in known if code[:3] == codes[-1][:3]]
+    return _FORMS[drawn % len(_FORMS)](golds[known[at]], golds[alike[drawn // 64 % len(alike)]])
+
+
+def create_app(golds: Mapping[str, str], way: str) -> web.Application:
+    """Return the server. `way` is how it tells its special tokens."""
+    numbers = itertools.count()
+
+    async def completions(request: web.Request) -> web.Response:
+        body = await request.json()
+        prompt = body["prompt"]
+        if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+            (prompt,) = prompt
+        tokens = tokens_of(prompt)
+        choice, made = _choice(body, tokens, golds)
+        usage = {"prompt_tokens": len(tokens), "completion_tokens": made, "total_tokens": len(tokens) + made}
+        told = {"id": f"cmpl-{next(numbers)}", "object": "text_completion", "model": MODEL, "choices": [choice]}
+        return web.json_response({**told, "usage": usage})
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+
+    async def tokenizer_info(request: web.Request) -> web.Response:
+        return web.json_response({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END})
+
+    async def props(request: web.Request) -> web.Response:
+        return web.json_response({"bos_token": "", "eos_token": END, "chat_template": ""})
+
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_post("/v1/completions", completions)
+    app.router.add_get("/v1/models", models)
+    app.router.add_get(f"/{way}", tokenizer_info if way == "tokenizer_info" else props)
+    return app
+
+
+def _offsets(tokens: Sequence[int]) -> Iterator[int]:
+    """Yield where each token begins, in characters: bytes of one character begin where it does."""
+    at, ahead = 0, 0
+    for token in tokens:
+        if token == END_ID:
+            at += ahead
+            yield at
+            at, ahead = at + len(END), 0
+        else:
+            if token & 0xC0 != 0x80:
+                at, ahead = at + ahead, 1
+            yield at
+
+
+def _choice(body: Mapping[str, Any], tokens: list[int], golds: Mapping[str, str]) -> tuple[dict[str, Any], int]:
+    """Return the one choice of an answer, and the number of tokens that were generated."""
+    most = int(body.get("max_tokens", 16))
+    if body.get("echo"):
+        made = tokens_of("I do not know.")[:most]
+        whole = [*tokens, *made]
+        told = logprobs_of(whole) if body.get("logprobs") is not None else None
+        return {"index": 0, "text": text_of(whole), "logprobs": told, "finish_reason": "length"}, len(made)
+    stops = [END, *_stops(body.get("stop"))]
+    text = answer_of(text_of(tokens), golds)
+    cut = min((text.index(stop) for stop in stops if stop in text), default=len(text))
+    made = tokens_of(text[:cut])
+    reason = "stop" if len(made) <= most else "length"
+    said = bytes(made[:most]).decode(errors="ignore")
+    return {"index": 0, "text": said, "logprobs": None, "finish_reason": reason}, min(len(made), most)
+
+
+def _stops(given: Any) -> list[str]:
+    return [given] if isinstance(given, str) else [stop for stop in given or () if stop]
+
+
+async def _serve(app: web.Application, ready: Path) -> None:
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    (port,) = {address[1] for address in runner.addresses}
+    part = ready.with_suffix(".part")
+    part.write_text(f"http://127.0.0.1:{port}/v1")
+    part.rename(ready)
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Serve until the process is ended; the ready file gets the base URL."""
+    parser = argparse.ArgumentParser(prog="python -m tests.oracle.server", description=__doc__)
+    parser.add_argument("--golds", type=Path, required=True, help="a JSON object: what is right, by code")
+    parser.add_argument("--ready-file", type=Path, required=True)
+    parser.add_argument("--tells", choices=WAYS, default=WAYS[0], help="how the special tokens are told")
+    given = parser.parse_args()
+    asyncio.run(_serve(create_app(json.loads(given.golds.read_text()), given.tells), given.ready_file))
+
+
+if __name__ == "__main__":
+    main()
