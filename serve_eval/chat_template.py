@@ -17,9 +17,11 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from serve_eval import special_tokens
 from serve_eval.apart import Apart, Unfinished
 from serve_eval.errors import PlanError
 from serve_eval.schema import Message
+from serve_eval.special_tokens import CONFIG_FILE, TOKENS_FILE
 
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -33,7 +35,7 @@ MOST_TEMPLATE, MOST_RENDERED = 1 << 19, 32 << 20
 _RAISED = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 """Errors that templates raise beside those of jinja2."""
 _NONE: Mapping[str, object] = {}
-JINJA_FILE, CONFIG_FILE, TOKENS_FILE = "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"
+JINJA_FILE = "chat_template.jinja"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +57,9 @@ def read(folder: Path) -> ChatTemplate:
 
     Raises PlanError when there is none or a file cannot be read.
     """
-    config = _json(folder / CONFIG_FILE)
-    tokens = {
-        name: text for name, told in {**_json(folder / TOKENS_FILE), **config}.items() if (text := _token(name, told))
-    }
+    config = special_tokens.json_of(folder / CONFIG_FILE)
+    named = special_tokens.told({**special_tokens.json_of(folder / TOKENS_FILE), **config})
+    tokens = {name: text for name, text in named.items() if text}
     try:
         if (file := folder / JINJA_FILE).exists():
             return ChatTemplate(text=file.read_text(encoding="utf-8"), tokens=tokens, file=file)
@@ -204,19 +205,3 @@ def _environment(today: date | None) -> ImmutableSandboxedEnvironment:
     made.filters["tojson"] = tojson
     made.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
     return made
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise PlanError(f"{file}: cannot be read: {error}") from error
-    return content if isinstance(content, dict) else {}
-
-
-def _token(name: str, told: object) -> str | None:
-    """The text of a special token, which files write as such or with its properties."""
-    if not name.endswith("_token"):
-        return None
-    text = told.get("content") if isinstance(told, dict) else told
-    return text if isinstance(text, str) else None

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import order_seed, origins, run_folder
+from serve_eval import first_token, order_seed, origins, run_folder
 from serve_eval.against_reference import expected
 from serve_eval.answer_pairs import read_report, read_task
 from serve_eval.connection import connect
@@ -172,6 +172,7 @@ async def _prepared(a: Side, b: Side, around: _Surroundings) -> list[_Run]:
         folder = around.out_dir / name.lower()
         if not folder.exists():
             check_launcher(plan)
+        plan = await first_token.settled(plan, folder, around.environ)
         prepared = await asyncio.to_thread(prepare, plan)
         runs.append(_Run(side=name, plan=plan, prepared=prepared, folder=folder, label=name))
     return runs

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from serve_eval import deployment, judging, order_seed, origins, run_folder, server_logs
+from serve_eval import deployment, first_token, judging, order_seed, origins, run_folder, server_logs
 from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
@@ -97,6 +97,7 @@ async def evaluate(
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
     plan = await with_model(plan, environ)
     if prepared is None:
+        plan = await first_token.settled(plan, out_dir, environ)
         prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
     check_pairs(plan, prepared)
     verdict_rule(plan.verdict)
@@ -137,6 +138,8 @@ async def evaluate(
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
                 endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
                 endpoint = await deployment.seen(endpoint, client)
+                for line in first_token.remarks([w.p for w in work], found):
+                    told(f"warning: {line}")
                 for line in (*quirks(plan, endpoint, [w.p.task for w in work]), *deployment.remarks(endpoint.info)):
                     told(f"warning: {line}")
                 session = _session(plan, endpoint, started_at)
@@ -164,6 +167,7 @@ async def evaluate(
         await scoring.waited(score_again, plan, work, folder, stack, scoring)
         warnings += _told_of_connections(work, folder)
         warnings += about_endpoint(plan, endpoint, folder, [w.p.task for w in work])
+        warnings += first_token.remarks([w.p for w in work], first_token.noted(folder))
         tallies = [w.tally for w in work if not w.p.task.prompt_logprobs]  # those are never streamed
         if plan.limits.stream and any(t.scored for t in tallies) and not any(t.traffic.ttft_s for t in tallies):
             warnings.append("streams were asked for and none came: there are no times to the first token")
@@ -203,6 +207,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
         endpoint = last_endpoint(saved, folder)
         warnings += _told_of_connections(work, folder)
         warnings += about_endpoint(saved, endpoint, folder, [w.p.task for w in work])
+        warnings += first_token.remarks([w.p for w in work], first_token.noted(folder))
         return report_on(
             plan, work, endpoint, folder, seeds, warnings, started_at, time.monotonic() - began, strict=strict
         )

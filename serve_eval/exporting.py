@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from serve_eval import run_folder
+from serve_eval.apart import Apart, Unfinished
 from serve_eval.asking import request_of
 from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.journal import read
 from serve_eval.lm_eval_layout import NO_FILTER, Logged, file_name, mean_stderr, results, row, stamp
 from serve_eval.preparation import PreparedTask, prepare
 from serve_eval.rescoring import scores_on_file
-from serve_eval.schema import HOLDOUT, MEAN, Message, Response, Sample, Score, Task, file_stem
+from serve_eval.schema import HOLDOUT, MEAN, Message, Plan, Response, Sample, Score, Task, file_stem
+from serve_eval.scoring import Recipe, rebuilt
 from serve_eval.trust import to_read
+from serve_eval.work import recipe_of
 
 FOLDER = "lm-eval"
 """Where in a run folder the files go, unless said otherwise."""
@@ -46,19 +50,21 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
     report = _report(run)
     told = {task["result"]["task"]: task["result"] for task in report["tasks"]}
     prepared = prepare(replace(saved, no_reference=True))
-    logged, notes = [], []
+    logged: list[Logged] = []
+    notes: list[str] = []
     for p in prepared:
         if p.fingerprint["samples"] != prints.get(p.task.name, {}).get("samples"):
             raise DatasetError(
                 f"{p.task.name}: the data is not what {run} asked", hint="Put the data back that the run was made with."
             )
         times = saved.times(p.task.name)
-        one = _logged(run, p, told[p.task.name], times)
+        one, more = _logged(saved, run, p, told[p.task.name], times)
+        notes += more
         if times > 1 and p.task.name.startswith(LM_EVAL):
             notes.append(f"{one.task}: the first of {times} answers to each document; the others are left out")
         logged.append(one)
         if one.answered < one.planned:
-            notes.append(f"{one.task}: {one.answered} of {one.planned} samples have an answer; the others are left out")
+            notes.append(f"{one.task}: {one.answered} of {one.planned} samples have a score; the others are left out")
     started = datetime.fromisoformat(report["started_at"])
     model = str(report["endpoint"]["model"] or saved.model)
     content = results(
@@ -95,7 +101,10 @@ def _about(report: Mapping[str, Any], started: datetime) -> dict[str, Any]:
     }
 
 
-def _logged(run: Path, p: PreparedTask, result: Mapping[str, Any], repeats: int) -> Logged:
+def _logged(
+    saved: Plan, run: Path, p: PreparedTask, result: Mapping[str, Any], repeats: int
+) -> tuple[Logged, tuple[str, ...]]:
+    """Return the log of a task, and remarks for its reader."""
     stem = file_stem(p.task.name)
     journal = run / "samples" / f"{stem}.jsonl"
     responses: dict[str, Response] = {}
@@ -103,15 +112,44 @@ def _logged(run: Path, p: PreparedTask, result: Mapping[str, Any], repeats: int)
         if record.response is not None:
             responses.setdefault(record.id, record.response)
     if p.task.name.startswith(LM_EVAL):
-        from serve_eval.harness.log import logged
-        from serve_eval.tasks.lm_eval import loaded_of
-
-        name = p.task.name.removeprefix(LM_EVAL)
-        here, measures = loaded_of(name, p.spec.options)
         answered = {sample.id: responses[sample.id] for sample in p.dataset.samples if sample.id in responses}
-        return logged(name, here, measures, answered, planned=len(p.dataset.samples))
+        return _of_lm_eval(saved, p, answered)
     scores = {name: line.score() for name, line in scores_on_file(run / "scores" / f"{stem}.jsonl").items()}
-    return _ours(p, result, responses, scores, repeats)
+    return _ours(p, result, responses, scores, repeats), ()
+
+
+def _of_lm_eval(saved: Plan, p: PreparedTask, answered: Mapping[str, Response]) -> tuple[Logged, tuple[str, ...]]:
+    """Judge a task of lm-eval as in a run: in a process of its own, in bounded time."""
+    from serve_eval.harness.log import Judged, logged
+    from serve_eval.harness.measures import said
+    from serve_eval.tasks.lm_eval import loaded_of
+
+    name = p.task.name.removeprefix(LM_EVAL)
+    here, measures = loaded_of(name, p.spec.options)
+    maker = (_measuring, (recipe_of(saved, p.spec, p.wanted),))
+    results = {doc: said(here, response) for doc, response in answered.items()}
+    judged: dict[str, Judged] = {}
+    why: list[str] = []
+    with Apart({name: maker}, limit_s=saved.limits.scorer_timeout_s) as apart:
+        futures = {doc: apart.submit(name, doc, given) for doc, given in results.items()}
+        for doc, future in futures.items():
+            found = future.result()
+            if isinstance(found, Unfinished):
+                why.append(found.told)
+            else:
+                judged[doc] = Judged(results=results[doc], found=found[0], filtered=found[1])
+    notes = (f"{name}: {len(why)} answers are left out, as they cannot be scored: {why[0]}",) if why else ()
+    return logged(name, here, measures, judged, planned=len(p.dataset.samples)), notes
+
+
+def _measuring(recipe: Recipe) -> Callable[[str, Sequence[Any]], Any]:
+    """Build a task of lm-eval again, and return the function that scores an answer to one of its documents."""
+    from serve_eval.harness.measures import measured
+    from serve_eval.tasks.lm_eval import loaded_of
+
+    rebuilt(recipe)
+    here, _ = loaded_of(recipe.spec.name.removeprefix(LM_EVAL), recipe.spec.options)
+    return partial(measured, here)
 
 
 def _ours(

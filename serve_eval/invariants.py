@@ -36,7 +36,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import answer_pairs, order_seed, origins, run_folder
+from serve_eval import answer_pairs, first_token, order_seed, origins, run_folder
 from serve_eval.answer_pairs import Had
 from serve_eval.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.chunk_lengths import Lengths, lengths
@@ -119,7 +119,7 @@ async def check(
     plan = replace(plan, limit=plan.limit or LIMIT, repeats=1, repeats_of={}, no_reference=True)
     plan = replace(plan, verdict=Spec(name="classic"), early_stop=None)
     origins.include(plan.include_path)
-    plan = await with_model(plan, environ)
+    plan = await first_token.settled(await with_model(plan, environ), out_dir / COLD, environ)
     if not out_dir.exists():
         check_launcher(plan)
     prepared = await asyncio.to_thread(prepare, plan)

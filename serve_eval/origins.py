@@ -94,9 +94,9 @@ def lm_eval_tasks() -> list[tuple[str, Path]]:
     found = []
     for file in (file for folder in lm_eval_folders() for file in sorted(Path(folder).rglob("*.yaml"))):
         text = file.read_text(errors="replace")
-        named = re.search(r"^task: *(['\"]?)([^\s'\"\[{].*?)\1 *(?:#.*)?$", text, re.MULTILINE)
-        if named is not None and not re.search(r"^group:", text, re.MULTILINE):
-            found.append((named[2], file))
+        named = re.search(r"^(['\"]?)task\1 *: *(['\"]?)([^\s'\"\[{].*?)\2 *(?:#.*)?$", text, re.MULTILINE)
+        if named is not None and not re.search(r"^['\"]?group['\"]? *:", text, re.MULTILINE):
+            found.append((named[3], file))
     return sorted(found)
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from serve_eval import folders, pairing, reference
 from serve_eval.against_reference import Expected, of_reference
+from serve_eval.cases import biochatter
 from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError, SandboxError
 from serve_eval.fingerprint import fingerprint, protocol_differences
 from serve_eval.protocol import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
 from serve_eval.reference import AcceptanceLength
-from serve_eval.schema import DataRoots, Dataset, Hypothesis, Need, Plan, Reference, Spec, Task
+from serve_eval.schema import DataRoots, Dataset, Hypothesis, Need, Plan, Reference, Sample, Spec, Task
 from serve_eval.stats.classic import num_samples_for
 
 DATASET = "dataset"
@@ -74,9 +75,16 @@ class PreparedTask:
             needs.add(Need.PROMPT_LOGPROBS)
         if self.dataset.samples[0].choices:
             needs.add(Need.CONTINUATION_LOGPROBS)
+        if task.prompt_logprobs and any(lacks_context(sample) for sample in self.dataset.samples):
+            needs.add(Need.FIRST_TOKEN)
         if not isinstance(prompt, str) and any(turn.images for turn in prompt):
             needs.add(Need.IMAGES)
         return frozenset(needs)
+
+
+def lacks_context(sample: Sample) -> bool:
+    """Return True for a sample of which a choice is judged with nothing before it."""
+    return bool(sample.choices) and not sample.prompt and (not sample.heads or "" in sample.heads)
 
 
 def prepare(plan: Plan) -> list[PreparedTask]:
@@ -223,8 +231,11 @@ def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> t
 
 def _assumed(spec: Spec, task: Task, found: Reference) -> tuple[Any, str]:
     """The protocol of a reference that records none, and what the report says of it: the task's own, or, for a shipped
-    row where the suite is followed exactly, the suite's, which renders a chat itself."""
+    row where the suite is followed exactly, the suite's, which renders a chat itself. Imports of BioChatter's results
+    recorded none at first, and are all scored as it scores."""
     usual = usual_task(spec)
+    if (found.source or "").startswith(biochatter.RESULTS):
+        return {**usual.protocol, biochatter.AS_BIOCHATTER: True}, "assumed (as BioChatter scores)"
     if not _is_shipped(found):
         return usual.protocol, "assumed (task default)"
     if not task.protocol.get("suite_exact"):

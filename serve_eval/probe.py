@@ -38,10 +38,12 @@ from serve_eval.schema import (
     SamplingParams,
     TextPart,
 )
-from serve_eval.scorers.likelihood import continuation
+from serve_eval.scorers.likelihood import continuation, is_whole
 
 CONTEXT = "context length"
 """The need that is a number of tokens."""
+PREFIX = "prefix"
+"""The field of a protocol that names the token before a text."""
 TEXT = "The quick brown fox jumps over the lazy dog."
 WORD = "violet"
 """What guided decoding has to say to a question that it does not answer, and a tool is to be called with."""
@@ -63,6 +65,8 @@ _HELP: Mapping[Need, str] = {
     Need.PROMPT_LOGPROBS: "Serve the model with one that has echo with logprobs, or prompt_logprobs, such as vLLM: "
     "trtllm-serve has neither over HTTP.",
     Need.CONTINUATION_LOGPROBS: "Serve the model with one that tells the tokens or the text_offset of a prompt.",
+    Need.FIRST_TOKEN: "Say what begins a text, --set TASK.prefix='<s>', or name the folder of the model's tokenizer: "
+    "--set TASK.tokenizer=DIR.",
     Need.LIKELIEST_TOKENS: "Serve the model with one that gives top_logprobs of a prompt, or the rank of its tokens.",
     Need.IMAGES: "Serve a model that takes images.",
     Need.GUIDED_DECODING: "Start the server with a guided decoding backend (trtllm-serve: guided_decoding_backend).",
@@ -90,6 +94,9 @@ async def probe(client: Client, prepared: Sequence[PreparedTask]) -> tuple[list[
             found[Need.CONTINUATION_LOGPROBS] = _continuation_logprobs(logprobs)
         if Need.LIKELIEST_TOKENS in needs and logprobs is not None:
             found[Need.LIKELIEST_TOKENS] = _likeliest_tokens(logprobs)
+        begun = [p for p in prepared if found[_kind(p)].works and p.task.prompt_logprobs and PREFIX in p.task.protocol]
+        if begun and logprobs is not None:
+            found[Need.FIRST_TOKEN] = await first_token(client, begun[0].task.extra)
     if Need.IMAGES in needs:
         found[Need.IMAGES] = await _images(client)
     if Need.GUIDED_DECODING in needs:
@@ -168,6 +175,28 @@ async def prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | Non
             return Ability(need=need, works=True, seen=f"{counted}, {places} places"), told
         seen.append(f"{form}: {result.message if isinstance(result, Failure) else 'nothing'}")
     return Ability(need=need, works=False, seen="; ".join(seen), help=_HELP[need]), None
+
+
+async def first_token(client: Client, extra: Mapping[str, object]) -> Ability:
+    """Find out if the first token of a text has a log-probability, since the server puts a token of its own before
+    it. Comes after `prompt_logprobs`. `extra` are the fields that a task adds, which may forbid that token."""
+    need, result = Need.FIRST_TOKEN, await _sent(client, TEXT, prompt_logprobs=True, extra=extra)
+    told = result.prompt_logprobs if isinstance(result, Response) else None
+    if told is None or not is_whole(told, TEXT):
+        seen = result.message if isinstance(result, Failure) else "the server puts no token before a text"
+        return Ability(need=need, works=False, seen=seen, help=_HELP[need])
+    return Ability(need=need, works=True, seen="the server puts a token of its own before a text")
+
+
+async def is_one_token(client: Client, text: str, extra: Mapping[str, object]) -> bool:
+    """Tell if the server takes a text, such as <s>, for one token where it stands before another text."""
+    results = [await _sent(client, one, prompt_logprobs=True, extra=extra) for one in (TEXT, text + TEXT)]
+    counts = [
+        len(told.values) + told.skipped
+        for result in results
+        if isinstance(result, Response) and (told := result.prompt_logprobs) is not None
+    ]
+    return len(counts) == 2 and counts[1] == counts[0] + 1
 
 
 async def _misplaced(client: Client) -> str:

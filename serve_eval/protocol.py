@@ -60,7 +60,7 @@ OPTIONS: Mapping[str, Any] = typing.get_type_hints(Choices)
 """Their names and types."""
 ONLY_IF_SET = ("seed", "thinking", "extra_body", "chat_template", "add_special_tokens", "template_date", "suite_exact")
 """Fields of a protocol that it has only where they are chosen: one without them was taken without them."""
-OWN_ONLY_IF_SET = ("scoring",)
+OWN_ONLY_IF_SET = ("scoring", "as_biochatter", "fewshot_sampler")
 """The same of options that a task has by itself."""
 PLACES = ("data_files",)
 """Options that say where the data of a task is, which no default can."""
@@ -189,7 +189,7 @@ def _templating(
     fingerprint says of it."""
     thinking, sent = _thinking(given.get("thinking")), dict(extra)
     variables = dict(typing.cast(Mapping[str, object], sent.pop("chat_template_kwargs", {})))
-    if (folder := given.get("tokenizer")) is None:
+    if (folder := given.get("tokenizer")) is None or not chat:
         if thinking is None and exact and chat and "enable_thinking" not in variables:
             thinking = False  # the suite's way; a template that does not know the switch ignores it
         if thinking is not None:
@@ -246,9 +246,10 @@ def _override(given: Choices, *, drops_stops: bool) -> Callable[[Override], Over
 
 def _check(task: Task, given: Choices, where: str, *, chat: bool) -> None:
     problems = []
-    if given.get("tokenizer") is not None and not chat:
+    begins = task.prompt_logprobs and "prefix" in task.protocol  # which the files of a tokenizer tell
+    if given.get("tokenizer") is not None and not chat and not begins:
         problems.append("tokenizer: renders a chat template: give apply_chat_template: true with it")
-    if given.get("tokenizer") is None:
+    if given.get("tokenizer") is None or not chat:
         lone = [name for name in ("add_special_tokens", "template_date") if given.get(name) is not None]
         problems += [f"{name}: goes with tokenizer, a template that is rendered on our side" for name in lone]
     if given.get("thinking") is not None and not chat:

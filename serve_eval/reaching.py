@@ -27,6 +27,7 @@ _SIMULATED = {"accuracy", "flip_rate", "seed", "run", "varied", "damage", "laten
     *("failure_rate", "failure_kind", "failures_per_prompt", "truncate_rate", "empty_rate", "crash_after"),
     *("context_tokens", "any_model", "strict_fields", "no_models", "no_chat", "no_completions", "no_images"),
     *("no_guided", "no_tools", "prompt_logprobs", "tokens_per_step"),
+    *("begins_with", "tells_beginning", "puts_beginning"),
 }
 HARMLESS: Mapping[str, frozenset[str]] = {
     "external": frozenset({"ready_timeout_s"}),

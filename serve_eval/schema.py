@@ -614,6 +614,7 @@ class Need(StrEnum):
     CHAT = "chat"
     PROMPT_LOGPROBS = "prompt log-probabilities"
     CONTINUATION_LOGPROBS = "log-probabilities of a continuation"
+    FIRST_TOKEN = "the log-probability of a text's first token"
     LIKELIEST_TOKENS = "likeliest tokens"
     IMAGES = "images"
     GUIDED_DECODING = "guided decoding"

@@ -21,7 +21,7 @@ from serve_eval import folders, origins
 from serve_eval.apart import Apart, Unfinished
 from serve_eval.apart_process import escaped, told
 from serve_eval.errors import ServeEvalError
-from serve_eval.protocol import bare_task
+from serve_eval.protocol import TASKS, bare_task
 from serve_eval.schema import DataRoots, Outcome, Response, Sample, Score, Spec, Task
 
 T = TypeVar("T")
@@ -136,6 +136,19 @@ class Recipe:
     code: Mapping[str, str]
 
 
+def recipe_for(spec: Spec, *, dataset_roots: tuple[str, ...], allow_hub: bool, wanted: int) -> Recipe:
+    """Return how another process builds a task as it is built here."""
+    return Recipe(
+        spec=spec,
+        include_path=origins.included(),
+        places=folders.places((TASKS, folders.SCORERS)),
+        dataset_roots=dataset_roots,
+        allow_hub=allow_hub,
+        wanted=wanted,
+        code={name: one.sha256 for name, one in origins.loaded().items()},
+    )
+
+
 ScoredApart = Callable[[Sample, Response], "Future[Grade | Unfinished]"]
 
 
@@ -206,3 +219,15 @@ def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
         return grade(task, sample, response)
 
     return score
+
+
+def why_not_rebuilt(recipe: Recipe, *, limit_s: float) -> Unfinished | None:
+    """Return why a task cannot be built and loaded in another process; None where it can."""
+    with Apart({"task": (_built, (recipe,))}, limit_s=limit_s, at_once=1) as apart:
+        problem: Unfinished | None = apart.call("task")
+        return problem
+
+
+def _built(recipe: Recipe) -> Callable[[], None]:
+    rebuilt(recipe)
+    return lambda: None

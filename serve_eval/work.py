@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from serve_eval import folders, origins, proofs, run_folder
+from serve_eval import proofs, run_folder
 from serve_eval.executions import FOLDER, Executions
 from serve_eval.journal import Journal
 from serve_eval.judgements import FOLDER as JUDGED
@@ -17,10 +17,9 @@ from serve_eval.order import arranged, task_seed
 from serve_eval.order_seed import OrderSeeds
 from serve_eval.preparation import PreparedTask
 from serve_eval.proofs import Proofs, withdraw_all
-from serve_eval.protocol import TASKS
 from serve_eval.rerunning import Rerun
 from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question, Spec
-from serve_eval.scoring import Recipe, ScoringProcesses
+from serve_eval.scoring import Recipe, ScoringProcesses, recipe_for
 from serve_eval.tally import Tally, replay, take
 
 if TYPE_CHECKING:
@@ -82,15 +81,7 @@ def scoring_of(plan: Plan, prepared: Iterable[PreparedTask]) -> ScoringProcesses
 
 def recipe_of(plan: Plan, spec: Spec, wanted: int) -> Recipe:
     """Return how another process builds a task of the plan."""
-    return Recipe(
-        spec=spec,
-        include_path=origins.included(),
-        places=folders.places((TASKS, folders.SCORERS)),
-        dataset_roots=plan.dataset_roots,
-        allow_hub=plan.allow_hub,
-        wanted=wanted,
-        code={name: one.sha256 for name, one in origins.loaded().items()},
-    )
+    return recipe_for(spec, dataset_roots=plan.dataset_roots, allow_hub=plan.allow_hub, wanted=wanted)
 
 
 def opened(

@@ -139,7 +139,7 @@ def test_what_has_no_answer_is_left_out_and_said(data_root: Path, tmp_path: Path
     result = asyncio.run(evaluate(plan, out, environ={})).tasks[0].result
     assert 0 < result.failed < 6
     told = export(out)
-    assert told.notes == (f"gsm8k: {result.scored} of 6 samples have an answer; the others are left out",)
+    assert told.notes == (f"gsm8k: {result.scored} of 6 samples have a score; the others are left out",)
     assert len(_lines(told.files[1])) == result.scored
     content = json.loads(told.files[0].read_text())
     assert content["n-samples"]["gsm8k"] == {"original": 6, "effective": result.scored}

@@ -77,6 +77,18 @@ def test_a_recorded_protocol_is_compared_field_by_field(plan: Plan, tmp_path: Pa
     assert prepared.protocol == "recorded with the reference, mismatch allowed: num_fewshot, apply_chat_template"
 
 
+def test_a_reference_that_does_not_name_the_sampler_was_taken_with_the_older_one(plan: Plan, tmp_path: Path) -> None:
+    own = _own(tmp_path, plan, "{accuracy: 50, protocol: {apply_chat_template: true}}")
+    for sampler in ("0.4.9", "0.4.10"):
+        options = {"apply_chat_template": True, "fewshot_sampler": sampler}
+        chosen = replace(own, tasks=(Spec(name="gsm8k", options=options),))
+        if sampler == "0.4.9":
+            assert prepare(chosen)
+            continue
+        with pytest.raises(NotComparableError, match=r"fewshot_sampler is '0\.4\.10' here and None with the reference"):
+            prepare(chosen)
+
+
 def test_a_mismatch_can_be_printed_without_a_verdict(plan: Plan) -> None:
     deviating = replace(plan, tasks=(Spec(name="gsm8k", options={"max_tokens": 512}),))
     with pytest.raises(NotComparableError, match="max_tokens is 512 here and 256 with the reference"):

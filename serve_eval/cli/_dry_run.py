@@ -11,7 +11,7 @@ import msgspec
 
 from serve_eval.cli._launch_preview import lines as launch_lines
 from serve_eval.cli._launch_preview import preview
-from serve_eval.cli._streams import emit, say
+from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
 from serve_eval.judgements import judges_of
 from serve_eval.plan import to_file
@@ -35,7 +35,7 @@ def dump(plan: Plan, file: Path) -> int:
     """
     prepared = prepare(replace(plan, allow_missing_reference=True))
     try:
-        with file.open("wb") as out:
+        with path_of(file).open("wb") as out:
             for p in prepared:
                 for sample in p.dataset.samples:
                     line = {"task": p.task.name, "id": sample.id, "prompt": sample.prompt, "target": sample.target}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +31,7 @@ def expand(
     from serve_eval.cli._streams import emit
     from serve_eval.report.text import clean
     from serve_eval.run_folder import pretty_json
+    from serve_eval.tasks.cases import skipped_lines
 
     found = dict(_questions(files, settings))
     if as_json:
@@ -41,8 +44,8 @@ def expand(
         emit(f"{name}: {len(one.asked)} cases{each}{f', scored by {scorers}' if scorers else ''}\n")
         for q in one.asked:
             emit(clean(f"  {q.name}\n"))
-        for s in one.skipped:
-            emit(clean(f"  skipped: {s.name}: {s.reason}\n"))
+        for line in (*skipped_lines(one), *one.notes):
+            emit(f"{_indented(clean(line))}\n")
     total = sum(len(one.asked) for one in found.values())
     skipped = sum(len(one.skipped) for one in found.values())
     emit(f"{total} cases of {len(found)} tasks, {skipped} skipped; nothing was sent\n")
@@ -108,12 +111,25 @@ def import_results(
     from serve_eval.cli._streams import emit, say
     from serve_eval.report.text import clean
 
-    found = old_results.import_results(results, _tasks(cases, settings), references_dir, reason=reason)
+    asked = _questions(cases, settings)
+    skipped = {one.md5: one for _, task in asked for one in task.skipped if one.md5}
+    tasks = _tasks(cases, settings) if any(task.asked for _, task in asked) else []
+    found = old_results.import_results(results, tasks, references_dir, skipped=skipped, reason=reason)
     for one in found.written:
         runs = f"{one.runs} runs" if one.runs > 1 else "means" if one.runs == 0 else "1 run"
         emit(clean(f"{one.task}: {one.model}: {one.value:.3f} over {one.cases} of {one.of} cases, {runs}\n"))
     say(*(f"warning: {clean(warning)}" for warning in found.warnings))
     emit(f"{found.matched} of {found.rows} rows matched a case; {found.orphans} are of no case that is asked\n")
+
+
+def _indented(line: str) -> str:
+    """Indent a line and wrap it at the terminal's width. A setting stays whole, so that it can be copied."""
+    width = max(40, shutil.get_terminal_size().columns)
+    told, flag, setting = line.partition("--set ")
+    lines = textwrap.wrap(
+        told, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join([*lines, f"      {flag}{setting}"] if flag else lines)
 
 
 def _tasks(files: list[Path], settings: list[str] | None) -> Any:
@@ -148,4 +164,5 @@ def _lines(task: str, one: Questions) -> list[dict[str, Any]]:
     for q in one.asked:
         line = {"task": task, "case": q.name, "id": q.id, "scorer": q.scorer.name, "compat_md5": q.md5}
         asked.append(line if q.holdout else {**line, "messages": q.turns, "expected": q.expected})
-    return [*asked, *({"task": task, "case": s.name, "skipped": s.reason} for s in one.skipped)]
+    skipped = [{"task": task, "case": s.name, "skipped": s.reason, "compat_md5": s.md5} for s in one.skipped]
+    return [*asked, *skipped]

@@ -106,7 +106,11 @@ def run(
     ] = None,
     tokenizer: Annotated[
         str | None,
-        _flag("--tokenizer", "Folder with the chat template, which is then rendered on our side.", _PROTOCOL),
+        _flag(
+            "--tokenizer",
+            "Folder with the chat template, to render it here; for likelihoods, with the first token.",
+            _PROTOCOL,
+        ),
     ] = None,
     system_prompt: Annotated[
         str | None, _flag("--system-prompt", "A system turn; without chat, a text before each prompt.", _PROTOCOL)

@@ -133,7 +133,7 @@ def _run(
     from functools import partial
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._streams import emit, path_of, say
     from serve_eval.connection import connect, openai_client
     from serve_eval.report.exit_code import INFRASTRUCTURE, INTERRUPTED, worst
     from serve_eval.report.text import clean
@@ -175,7 +175,7 @@ def _run(
         emit(clean("".join(f"{line}\n" for line in story.summary(done))))
     if junit is not None:
         try:
-            junit.write_text(to_junit(done, base_url), encoding="utf-8")
+            path_of(junit).write_text(to_junit(done, base_url), encoding="utf-8")
         except OSError as error:
             say(f"error: --junit: {junit} cannot be written: {error.strerror}")
             return worst([done.exit_code, INFRASTRUCTURE])
@@ -188,12 +188,11 @@ def _as_json(done: Smoke) -> dict[str, Any]:
 
 def clean_row(row: Row) -> str:
     """A row of the table, and below it the request that shows why it is no PASS."""
-    import sys
-
+    from serve_eval.cli._streams import is_terminal
     from serve_eval.report.text import clean
 
     outcome = f"{row.outcome:<11}"
-    if sys.stdout.isatty():
+    if is_terminal():
         outcome = typer.style(outcome, fg={"PASS": "green", "FAIL": "red"}.get(row.outcome, "yellow"), bold=True)
     told = clean(" ".join(row.told.split()))
     mark = " (the model is tested)" if row.model else ""

@@ -450,6 +450,15 @@ class Client:
                 told["version"] = version
         return told
 
+    async def special_tokens(self) -> dict[str, str]:
+        """The texts of special tokens by their names, such as eos_token, as far as the endpoint tells them: vLLM at
+        /tokenizer_info, where it is started to, and llama.cpp at /props."""
+        for route in ("/tokenizer_info", "/props"):
+            with suppress(_Missed):
+                if found := wire.special_tokens(await self._get(self._path.removesuffix("/v1") + route)):
+                    return found
+        return {}
+
     async def hidden_retries(self) -> dict[str, int]:
         """How often an orchestrator of trtllm-serve asked its servers again, by their kind, since it was started; empty
         where nobody counts."""

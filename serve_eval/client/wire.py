@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from serve_eval import special_tokens as tokenizer
 from serve_eval.client.calls import ToolCalls
 from serve_eval.schema import Prompt, PromptLogprobs, Request, ToolCall, Usage
 
@@ -279,6 +280,15 @@ def version(body: bytes) -> str | None:
     except (*UNREADABLE, KeyError, TypeError):
         return None
     return told if isinstance(told, str) else None
+
+
+def special_tokens(body: bytes) -> dict[str, str]:
+    """Return the special tokens that the settings of a tokenizer or of a server tell."""
+    try:
+        content = msgspec.json.decode(body)
+    except UNREADABLE:
+        return {}
+    return tokenizer.told(content) if isinstance(content, dict) else {}
 
 
 _RETRIES = re.compile(
