@@ -279,7 +279,7 @@ def _plain_names(model: str) -> set[str]:
 # ------------------------------------------------------------------------------------------------------ writing
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml_file.Dumper):
     """Indents lists under their key."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,9 +22,11 @@ from serve_eval.pace import Pace
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]*[1-7][0-7_]*")
 _HALF = re.compile("[\ud800-\udfff]")
-_MAPPING, _SEQUENCE, _MERGE, _TEXT = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "merge", "str"))
-_FAST: Any = getattr(yaml, "CSafeLoader", None)
-"""The loader of libyaml, where PyYAML was built with it: many times as fast."""
+_MAPPING, _SEQUENCE, _MERGE, _TEXT, _FLOAT = (
+    f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "merge", "str", "float")
+)
+_EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
+"""Numbers of JSON and of YAML 1.2 that PyYAML, which follows YAML 1.1, takes for texts: 1e-07, 1.5e5."""
 _ODD = re.compile("[\x85\u2028\u2029\ufeff]")
 """Line ends and marks that libyaml takes otherwise."""
 DEEPEST = 100
@@ -32,6 +35,20 @@ LONGEST = 1000
 """Characters of a number or a date: to make one of a million digits takes minutes."""
 MOST_BYTES = 256 << 20
 """Of a file."""
+
+
+class _Safe(yaml.SafeLoader):
+    """Reads what libyaml refuses, and says better what is wrong."""
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes texts that look like a number in quotes, those of YAML 1.2 too, so that they are read as texts again."""
+
+
+_FAST: Any = type("_Fast", (yaml.CSafeLoader,), {}) if hasattr(yaml, "CSafeLoader") else None
+"""The loader of libyaml, where PyYAML was built with it: many times as fast."""
+for _one in (_Safe, Dumper, *([_FAST] if _FAST else [])):
+    _one.add_implicit_resolver(_FLOAT, re.compile(rf"(?:{_EXPONENT.pattern})$"), list("-+.0123456789"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +99,19 @@ def parse(text: str, name: str, error: type[ServeEvalError], *, text_keys: bool 
                 raise
             except yaml.YAMLError:
                 pass
-        return _Builder(yaml.SafeLoader(text), text_keys, pace).document(name)  # says better what is wrong
+        return _Builder(_Safe(text), text_keys, pace).document(name)
     except yaml.YAMLError as problem:
         raise error(f"{name}:{_line(problem, text)}: {_problem(problem)}", hint=_hint(problem)) from problem
     except RecursionError:
         raise error(f"{name}: nested too deeply", hint="Use fewer levels.") from None
     finally:
         pace.end()
+
+
+def dump(content: Any) -> str:
+    """The text of a file that reads as this content again, in its order."""
+    text: str = yaml.dump(content, Dumper=Dumper, sort_keys=False)
+    return text
 
 
 class _Refusal(yaml.MarkedYAMLError):
@@ -203,6 +226,8 @@ def _surprising(written: str) -> str:
     """Why a number is another one than most readers would say; empty where it is not."""
     if ":" in written:
         return "digits with a colon are a number to the base 60"
+    if _EXPONENT.fullmatch(written) and math.isinf(float(written)):
+        return "it is too large for a number"
     return "a number that begins with 0 is octal" if _OCTAL.fullmatch(written) else ""
 
 

@@ -64,6 +64,15 @@ def test_numbers_that_read_as_they_are_written_are_numbers() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("written", ["1e-07", "1.5e5", "1E5", ".5e3", "-1e+16", "2.e3"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_the_numbers_of_json_are_numbers(written: str, mark: str) -> None:
+    """Not all of them are for PyYAML; a text in quotes stays one, and is written in quotes again."""
+    content = {"number": float(written), "text": written, "longer": f"{written}x"}
+    assert _parse(f"{mark}number: {written}\ntext: '{written}'\nlonger: {written}x\n").value == content
+    assert _parse(yaml_file.dump(content)).value == content
+
+
 def test_keys_may_be_the_texts_that_they_are_written_as() -> None:
     document = yaml_file.parse("1: a\nyes: {010: b, ~: c}\n", "f.yaml", PlanError, text_keys=True)
     assert document.value == {"1": "a", "yes": {"010": "b", "~": "c"}}
@@ -98,6 +107,7 @@ def test_an_empty_file_holds_none(text: str) -> None:
         ("a: 1\nb: 12:30\n", "f.yaml:2:", "to the base 60, and YAML reads 12:30 as 750"),
         ("a: 190:20:30.15\n", "f.yaml:1:", "to the base 60"),
         ("a: 010\n", "f.yaml:1:", "a number that begins with 0 is octal, and YAML reads 010 as 8"),
+        ("a: 1\nb: 1e400\n", "f.yaml:2:", "it is too large for a number, and YAML reads 1e400 as inf"),
         ('a: 1\nb: "x\\ud800"\n', "f.yaml:2:", "half of a surrogate pair"),
         ("a: 1\n\n? [x, y]\n: 2\n", "f.yaml:3:", "a plain value was expected"),
         ("a: 1\n  b: 2\n", "f.yaml:2:", "mapping values are not allowed"),

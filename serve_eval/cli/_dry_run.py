@@ -120,9 +120,9 @@ def _early_stop(plan: Plan, p: PreparedTask) -> dict[str, str]:
 
 
 def _text(plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: list[dict[str, Any]]) -> str:
-    import yaml
+    from serve_eval import yaml_file
 
-    lines = ["plan:", *_indented(yaml.safe_dump(msgspec.to_builtins(to_file(plan)), sort_keys=False))]
+    lines = ["plan:", *_indented(yaml_file.dump(msgspec.to_builtins(to_file(plan))))]
     lines += launch_lines(commands, files)
     for facts in tasks:
         lines.append(f"task {facts['task']}: {facts['requests']} requests")
