@@ -102,6 +102,20 @@ def search(root: Path) -> Search:
     return found
 
 
+def glance(root: Path) -> Search:
+    """What the commands of every day put out: a run, what is read of it, and smoke."""
+    found = Search(root)
+    (root / "home").mkdir()
+    every = cases(root / "every.yaml", WAYS)
+    with echoing() as (url, script), echoing(WAYS) as (failing, _):
+        found.command("run --stream", "run", "--base-url", url, *_asking(every), "--stream", "-o", root / "run")
+        assert script.keys == {KEY}
+        found.command("verdict --json", "verdict", root / "run", "--json")
+        found.command("export", "export", root / "run")
+        found.command("smoke, failing", "smoke", failing, "-m", "m", "--junit", root / "failing.xml")
+    return found
+
+
 def _asking(file: str) -> list[str]:
     return ["-m", "m", "--cases", file, "--no-reference", "--max-attempts", "1", "--max-error-rate", "1"]
 

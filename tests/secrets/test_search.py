@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.secrets.search import ENOUGH, Search, search
+from tests.secrets.search import ENOUGH, Search, glance, search
 
 OUTPUTS = {
     *("stdout", "stderr", "names of files", "list of processes"),
@@ -42,10 +42,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Search:
     return search(tmp_path_factory.mktemp("search"))
 
 
+def test_no_output_of_the_commands_of_every_day_has_a_secret(tmp_path: Path) -> None:
+    found = glance(tmp_path).found
+    assert len(found) > 20
+    assert {place: longest for place, longest in found.items() if longest >= ENOUGH} == {}
+
+
+@pytest.mark.slow
 def test_no_output_has_a_secret_or_half_of_one(found: Search) -> None:
     assert {place: longest for place, longest in found.found.items() if longest >= ENOUGH} == {}
 
 
+@pytest.mark.slow
 def test_the_search_saw_every_kind_of_output_of_commands_that_came_to_their_end(found: Search) -> None:
     assert {output for _, output in found.found} >= OUTPUTS
     assert {name: found.codes[name] for name in CODES} == CODES
