@@ -103,7 +103,7 @@ def search(root: Path) -> Search:
 
 
 def glance(root: Path) -> Search:
-    """What the commands of every day put out: a run, what is read of it, and smoke."""
+    """Search the outputs of a run, of the commands that read it, and of smoke."""
     found = Search(root)
     (root / "home").mkdir()
     every = cases(root / "every.yaml", WAYS)
