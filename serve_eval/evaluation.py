@@ -50,6 +50,7 @@ from serve_eval.runner import Lane, Progress, Session, ask
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Report, lives
 from serve_eval.served import noted
+from serve_eval.served_files import noted_from_files
 from serve_eval.watch import Watch
 from serve_eval.work import (
     Work,
@@ -152,7 +153,11 @@ async def evaluate(
                     if lives(w.p.task.name):
                         pending = [w.tally.samples[i] for i in w.pending_samples()]
                         note_asked(folder, w.p.task, pending, _version_of(endpoint.info))
-                async with noted(client, {w.p.task.name: w.journal for w in able}, folder):
+                journals = {w.p.task.name: w.journal for w in able}
+                async with (
+                    noted_from_files(client, journals, folder, warnings.append),
+                    noted(client, journals, folder),
+                ):
                     await _ask(plan, able, client, folder, seeds, progress, hung, seat, told)
                 await _judge_answers(plan, work, folder, environ, progress, told, itself=client)
                 if before and (after := await client.hidden_retries()):
