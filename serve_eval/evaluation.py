@@ -219,9 +219,9 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
 
 
 def _hide_in_logs(folder: Path, endpoint: Endpoint, masking: Masking) -> None:
-    """Takes what the servers were sent out of their logs."""
+    """Takes what the servers were sent out of their logs and traces."""
     files = server_logs.log_files(folder, run_folder.sessions(folder), endpoint.info)
-    server_logs.hide_secrets(files, masking)
+    server_logs.hide_secrets([*files, *server_logs.trace_files(endpoint.info)], masking)
 
 
 def _told_of_connections(work: Sequence[Work], folder: Path) -> Iterator[str]:

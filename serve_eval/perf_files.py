@@ -47,25 +47,31 @@ _REQUESTS, _RESPONSES = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Re
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-def records(folder: Path, read_s: float) -> list[Record]:
-    """Return the records in a folder and those below it. None where there is no file yet."""
-    found = []
-    for path in _files(folder, LINES):
-        for line in _lines(path, LONGEST_LINE):
-            try:
-                one = record(_ANY.decode(line), read_s, read_s)
-            except _UNREADABLE:
-                continue
-            if one is not None:
-                found.append(one)
-    return found
+class Records:
+    """The records in a folder and those below it, as they come."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.found: list[Record] = []
+        self._folder, self._read = folder, dict[Path, int]()
+
+    def read(self, now_s: float) -> None:
+        """Add those that have come since the last time."""
+        for path in _files(self._folder, LINES) if self._folder else ():
+            for line, end in _lines(path, LONGEST_LINE, self._read.get(path, 0)):
+                self._read[path] = end
+                try:
+                    one = record(_ANY.decode(line), now_s, now_s)
+                except _UNREADABLE:
+                    continue
+                if one is not None:
+                    self.found.append(one)
 
 
 def traces(folder: Path) -> dict[str, Trace]:
     """Return the traces in a folder by the X-Request-ID of their requests; an id that two requests have names none."""
     numbers: dict[str, str] = {}
     for path in _files(folder, "responses-*.jsonl"):
-        for line in _lines(path, LONGEST_TRACE):
+        for line, _ in _lines(path, LONGEST_TRACE):
             try:
                 response = _RESPONSES.decode(line)
             except _UNREADABLE:
@@ -74,7 +80,7 @@ def traces(folder: Path) -> dict[str, Trace]:
                 numbers[response.trace_id] = str(response.disagg_request_id)
     found: dict[str, Trace | None] = {}
     for path in _files(folder, "requests-*.jsonl"):
-        for line in _lines(path, LONGEST_TRACE):
+        for line, _ in _lines(path, LONGEST_TRACE):
             try:
                 request = _REQUESTS.decode(line)
             except _UNREADABLE:
@@ -90,15 +96,17 @@ def _files(folder: Path, pattern: str) -> list[Path]:
     return [path for path in sorted(folder.rglob(pattern)) if path.is_file() and not path.is_symlink()]
 
 
-def _lines(path: Path, longest: int) -> Iterator[bytes]:
-    """Yield the whole lines of a file, but for those that are too long. One that cannot be read has none."""
+def _lines(path: Path, longest: int, start: int = 0) -> Iterator[tuple[bytes, int]]:
+    """Yield the whole lines of a file from a place on, each with the place behind it, but for those that are too long.
+    A file that cannot be read has none."""
     try:
         with path.open("rb") as file:
+            file.seek(start)
             while line := file.readline(longest):
-                if line.endswith(b"\n"):
-                    yield line
-                    continue
-                while line and not line.endswith(b"\n"):  # the rest of one that is too long
-                    line = file.readline(longest)
+                whole = line
+                while whole and not whole.endswith(b"\n"):  # the rest of one that is too long, or is being written
+                    whole = file.readline(longest)
+                if whole is line:
+                    yield line, file.tell()
     except OSError:
         return

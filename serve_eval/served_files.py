@@ -8,9 +8,10 @@ is said.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from serve_eval import perf_files, served
@@ -20,12 +21,13 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.exact_joining import Joined, join_exactly
 from serve_eval.joining import Record
 from serve_eval.journal import Journal
-from serve_eval.perf_files import Trace
+from serve_eval.perf_files import Records, Trace
 from serve_eval.schema import Attempt, Endpoint
 from serve_eval.served import Served
 
-WAIT_S, POLL_S = 5.0, 0.1
+WAIT_S, POLL_S, SETTLE_S = 5.0, 0.1, 0.5
 """How long lines of requests that were answered are waited for, and between two looks: they are written a moment later.
+And how long where only traces tell of a request.
 """
 OUTPUT, TRACES = "output_dir", "trace_dir"
 """Keys of the info."""
@@ -51,8 +53,7 @@ class _Found(NamedTuple):
     """The attempts that are joined to nothing yet, by their task and sample; and what joins them."""
 
     open: dict[str, tuple[str, str, Attempt]]
-    records: list[Record]
-    traces: dict[str, Trace]
+    records: Sequence[Record]
     joined: dict[str, Joined]
 
     @property
@@ -90,22 +91,29 @@ async def _looked(
     """Read the files until all is there that the answers told of, or the time is over."""
     began = client.now()
     unjoined = await asyncio.to_thread(lambda: dict(_unjoined(journals, folder)))
+    records = Records(folders.output if unjoined else None)
     while True:
-        found = await asyncio.to_thread(_read, folders, unjoined, client.now())
+        found = await asyncio.to_thread(_read, records, unjoined, client.now())
         if not found.waited_for or folders.output is None or client.now() - began >= wait_s:
-            return found
+            break
         await asyncio.sleep(POLL_S)
+    if len(found.joined) == len(unjoined) or folders.traces is None:
+        return found
+    traces = await asyncio.to_thread(perf_files.traces, folders.traces)  # they hold all prompts, and are long
+    if traces and wait_s:
+        await asyncio.sleep(SETTLE_S)  # where the answers told nothing, it is not known what is still to come
+    return await asyncio.to_thread(_read, records, unjoined, client.now(), traces)
 
 
-def _read(folders: Folders, unjoined: dict[str, tuple[str, str, Attempt]], read_s: float) -> _Found:
-    records = perf_files.records(folders.output, read_s) if folders.output and unjoined else []
+def _read(
+    records: Records,
+    unjoined: dict[str, tuple[str, str, Attempt]],
+    now_s: float,
+    traces: Mapping[str, Trace] = MappingProxyType({}),
+) -> _Found:
+    records.read(now_s)
     attempts = [attempt for _, _, attempt in unjoined.values()]
-    joined = join_exactly(attempts, records, {})
-    traces: dict[str, Trace] = {}
-    if records and folders.traces and len(joined) < len(unjoined):  # they hold all prompts
-        traces = perf_files.traces(folders.traces)
-        joined = join_exactly(attempts, records, traces)
-    return _Found(unjoined, records, traces, joined)
+    return _Found(unjoined, records.found, join_exactly(attempts, records.found, traces))
 
 
 def _last_attempts(journals: Mapping[str, Journal]) -> Iterator[tuple[str, str, Attempt, bool]]:

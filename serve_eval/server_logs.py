@@ -61,6 +61,14 @@ def log_files(run: Path, sessions: Sequence[Mapping[str, Any]], at_hand: Mapping
     return list({path.resolve(): path for path in found}.values())
 
 
+def trace_files(at_hand: Mapping[str, Any]) -> list[Path]:
+    """The traces of requests that the servers of an endpoint write, by its info; none of servers that were not
+    launched, whose files are not ours to write to."""
+    told = at_hand.get("perf_metrics")
+    folder = told.get("trace_dir") if isinstance(told, Mapping) and "log_dir" in at_hand else None
+    return [path for path in Path(folder).rglob("requests-*.jsonl") if path.is_file()] if folder else []
+
+
 def _below(place: Path, folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("*.log")) if path.resolve().is_relative_to(place)]
 
