@@ -135,7 +135,7 @@ async def evaluate(
                     sandbox = sandbox or await _sandbox(plan, work, told)
                     may_stop_early(plan, work, seeds, folder)
                 if client.masking:
-                    stack.callback(_hide_in_logs, folder, endpoint, client.masking)
+                    stack.callback(_hide_in_logs, folder, endpoint, client.masking, told)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
                 endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
                 endpoint = await deployment.seen(endpoint, client)
@@ -218,10 +218,11 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
         )
 
 
-def _hide_in_logs(folder: Path, endpoint: Endpoint, masking: Masking) -> None:
+def _hide_in_logs(folder: Path, endpoint: Endpoint, masking: Masking, told: Callable[[str], None]) -> None:
     """Takes what the servers were sent out of their logs and traces."""
     files = server_logs.log_files(folder, run_folder.sessions(folder), endpoint.info)
-    server_logs.hide_secrets([*files, *server_logs.trace_files(endpoint.info)], masking)
+    for path in server_logs.hide_secrets([*files, *server_logs.trace_files(endpoint.info)], masking):
+        told(f"warning: {path} holds a secret and cannot be written: remove it, or keep it as secret as that")
 
 
 def _told_of_connections(work: Sequence[Work], folder: Path) -> Iterator[str]:

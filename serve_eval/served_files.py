@@ -80,8 +80,9 @@ async def noted_from_files(
         with suppress(ServeEvalError, OSError):  # it only informs
             found = await _looked(folders, journals, folder, client, wait_s)
             if lines := list(_lines(found)):
-                served.append(folder, lines)
-            if line := await asyncio.to_thread(_nothing_known, folders, found, journals, folder, began):
+                served.append(folder, map(client.masking.value, lines) if client.masking else lines)
+            known = any(one.started_s >= began for one in lines)
+            if not known and (line := await asyncio.to_thread(_why_none, folders, found, journals, folder, began)):
                 warn(line)
 
 
@@ -154,7 +155,7 @@ def _lines(found: _Found) -> Iterator[Served]:
         )
 
 
-def _nothing_known(
+def _why_none(
     folders: Folders, found: _Found, journals: Mapping[str, Journal], folder: Path, began: float
 ) -> str | None:
     """Return what to say where no answer since then is known by its servers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from serve_eval import folders, served_files
+from serve_eval import folders, perf_files, served_files
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import PlanError
 from serve_eval.evaluation import evaluate
-from serve_eval.joining import METRICS
+from serve_eval.joining import METRICS, record
 from serve_eval.preparation import prepare
 from serve_eval.schema import Limits, Plan, Report, Spec
 from tests.standin.in_process import Deployed, deployed
@@ -45,7 +46,7 @@ def run(
     async def story() -> tuple[Report, Deployed]:
         async with deployed(2, 2, flavour=flavour, metrics_dir=folder / "metrics", greeted=False, **more) as there:
             spec = Spec(name="external", options={"base_url": there.url, **options})
-            return await evaluate(replace(plan, launcher=spec), folder / "run", environ={}), there
+            return await evaluate(replace(plan, launcher=spec), folder / "run", environ=os.environ), there
 
     return asyncio.run(story())
 
@@ -134,3 +135,14 @@ def test_an_option_that_is_no_folder_is_refused() -> None:
     start = folders.load("launchers", "external")
     with pytest.raises(PlanError, match="perf_metrics_dir"):
         folders.check_options(start, {"base_url": "http://h/v1", "perf_metrics_dir": 7}, "launcher.external")
+
+
+def test_a_key_that_files_tell_is_not_written_down(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of servers are the orchestrator's, which has the key."""
+    key = "sk-of-the-front-door"
+    named = {"gen_server": f"{key}:1"}
+    monkeypatch.setattr(perf_files, "record", lambda told, *times: record({**told, **named}, *times))
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    report, _ = run(replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")})
+    assert [one["generation"] for one in lines(tmp_path)] == ["***:1"] * 5
+    assert key not in str(report)

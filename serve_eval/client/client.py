@@ -30,7 +30,17 @@ from serve_eval.client.tunnel import ProxyRefused
 from serve_eval.client.wire import Said
 from serve_eval.errors import PlanError
 from serve_eval.masking import Masking
-from serve_eval.schema import Attempt, Endpoint, Failure, FailureKind, Limits, LogprobsForm, Request, Response
+from serve_eval.schema import (
+    Attempt,
+    Endpoint,
+    Failure,
+    FailureKind,
+    Limits,
+    LogprobsForm,
+    Request,
+    Response,
+    ServerTiming,
+)
 
 REQUEST_ID = "X-Request-ID"
 GET_S = 30.0
@@ -332,7 +342,7 @@ class Client:
                     streamed=stream,
                     connection=connection,
                     turn=turn,
-                    timing=None if reply is None else reply.timing,
+                    timing=None if reply is None else self._timing(reply),
                 )
             )
         streamed = reply.stream
@@ -350,6 +360,9 @@ class Client:
         limit = self.limits.max_response_bytes
         now, wants = time.monotonic(), self._wants_timing
         return Reply(self._loop.create_future(), limit=limit, now=now, mask=self._masked, metrics=wants)
+
+    def _timing(self, reply: Reply) -> ServerTiming | None:
+        return self.masking.value(reply.timing) if self.masking else reply.timing
 
     async def _open(self) -> Line:
         """A new connection. Raises _Missed."""
