@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from serve_eval.evaluation import evaluate
 from serve_eval.joining import METRICS, record
 from serve_eval.preparation import prepare
 from serve_eval.schema import Limits, Plan, Report, Spec
+from tests.standin import metrics
 from tests.standin.in_process import Deployed, deployed
 from tests.standin.options import Flavour
 
@@ -116,6 +118,22 @@ def test_what_the_1_2_line_tells_at_its_route_counts_as_known(plan: Plan, tmp_pa
     assert told is not None
     assert told.joined > 0
     assert not warned(report)
+
+
+def test_lines_that_come_after_the_answers_are_waited_for(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = metrics.Lines._append
+
+    def late(*given: Any) -> None:
+        time.sleep(0.4)
+        append(*given)
+
+    monkeypatch.setattr(metrics.Lines, "_append", late)
+    report, _ = run(replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")})
+    told = report.tasks[0].attribution
+    assert told is not None
+    assert told.joined == 5
 
 
 def test_files_that_cannot_be_read_never_cost_a_run(
