@@ -110,6 +110,7 @@ def test_that_nothing_is_known_is_said(
     assert not (tmp_path / "run/served.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_what_the_1_2_line_tells_at_its_route_counts_as_known(plan: Plan, tmp_path: Path) -> None:
     one_by_one = replace(plan, limit=30, limits=Limits(concurrency=1))
     pace = {f"generation_{i}": {"latency_s": 0.01 * (i + 1)} for i in (0, 1)}
