@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from launchers import _disaggregated, _environment, _trtllm_command
+from launchers import _disaggregated, _environment, _metrics, _trtllm_command
 from launchers._trtllm_command import Place, Server
 from serve_eval.errors import PlanError
 from serve_eval.schema import LaunchContext
@@ -66,8 +66,9 @@ class Disaggregated(Options, frozen=True, kw_only=True):
 
     `cache_transceiver` is the cache_transceiver_config of both sides, unless both configs have the same. `discovery`:
     the servers register with the orchestrator instead of being listed in its file, to which `orchestrator` adds further
-    keys. `perf_metrics`: all of them keep, for whoever reads it, which servers had which request. `request_timeout_s`
-    is the orchestrator's limit per request (None: twice what the client waits for a sample, at least 7200 s).
+    keys. `perf_metrics`: which servers had which request is kept for whoever reads it, and written below the logs.
+    `request_timeout_s` is the orchestrator's limit per request (None: twice what the client waits for a sample, at
+    least 7200 s).
     """
 
     model: str | None = None
@@ -138,7 +139,7 @@ def parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
     read = [_trtllm_command.read_config(side.config, f"launcher.{kind}.config") for kind, side in sides.items()]
     types = [_trtllm_command.value_of("--kv_cache_dtype", side.extra_args) for side in sides.values()]
     if deployment.perf_metrics:
-        read = [{**_disaggregated.PERF_METRICS, **content} for content in read]
+        read = [{**_metrics.WORKER, **content} for content in read]
     contents = _disaggregated.agreed(read[0], read[1], deployment.cache_transceiver, types)
     found = [
         _part(f"{role(kind)}_{i}", kind, side, deployment.backend, content, f"launcher.{kind}")
@@ -282,9 +283,12 @@ def _orchestrator(
     sides, place = _sides(deployment), placed[-1][1]
     addresses = {kind: [f"{p.reached_at}:{p.port}" for part, p in placed if part.kind == kind] for kind in sides}
     routers = {kind: side.router for kind, side in sides.items()}
-    more = deployment.orchestrator
+    more, env = deployment.orchestrator, {"TRTLLM_DISAGG_NO_RETRY": "1", **deployment.env}
+    told: dict[str, str | None] = {}
     if deployment.perf_metrics:
-        more = {"perf_metrics_max_requests": _disaggregated.PERF_METRICS["perf_metrics_max_requests"], **more}
+        more = {**_metrics.orchestrator_keys(context.log_dir), **more}
+        env = {**_metrics.orchestrator_env(context.log_dir), **env}
+        told = _metrics.told(more, env)
     content = _disaggregated.orchestrator(place.host, place.port, addresses, routers, section, more)
     file = context.log_dir / f"{ORCHESTRATOR}.yaml"
     limit = deployment.request_timeout_s or max(REQUEST_S, math.ceil(2 * context.patience_s))
@@ -300,9 +304,11 @@ def _orchestrator(
         argv=(*words, "disaggregated", "-c", str(file), "-t", str(start_limit), "-r", str(limit)),
         probe=(*words, "disaggregated"),
         place=place,
-        env={"TRTLLM_DISAGG_NO_RETRY": "1", **deployment.env},
+        env=env,
         pass_env=tuple(deployment.pass_env),
         files={file: _trtllm_command.to_yaml(content)},
+        folders=tuple(Path(one) for one in told.values() if one is not None),
+        info={_metrics.INFO: told} if told else {},
     )
 
 

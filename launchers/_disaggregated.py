@@ -27,8 +27,6 @@ KNOWN = (
     "server_keep_alive_timeout",
 )
 """Further keys. The orchestrator takes any other one, and a typo, for an argument of the workers and says nothing."""
-PERF_METRICS = {"return_perf_metrics": True, "perf_metrics_max_requests": 10_000}
-"""Makes a server keep what became of its last requests until it is read."""
 HEARTBEAT_S, INACTIVE_S = 5, 10
 
 

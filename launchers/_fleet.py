@@ -185,7 +185,8 @@ def _check_free(server: Server) -> None:
 
 def _write(servers: Sequence[Server], log_dir: Path) -> None:
     """The config files, and what is started as a script that a person can run."""
-    log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in (log_dir, *(one for server in servers for one in server.folders)):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = [shlex.join(server.line()) + " &" for server in servers]
     script = (
         "#!/bin/sh\n# What was started, with those variables of the environment alone that servers need.\n"

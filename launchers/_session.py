@@ -73,5 +73,6 @@ async def served(
             "servers": {server.name: server.url for server in servers},
             "log_dir": str(context.log_dir),
             "logs": {one.server.name: str(one.process.log_file) for one in running},
+            **front.info,
         }
         yield Endpoint(base_url=f"{front.url}/v1", model=model, info=info)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from launchers import _metrics
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext
 
@@ -18,14 +20,29 @@ def commands(context: LaunchContext, **options: object) -> list[list[str]]:
 
 
 @asynccontextmanager
-async def launch(context: LaunchContext, *, base_url: str, ready_timeout_s: float = 0.0) -> AsyncIterator[Endpoint]:
+async def launch(
+    context: LaunchContext,
+    *,
+    base_url: str,
+    ready_timeout_s: float = 0.0,
+    perf_metrics: bool = False,
+    perf_metrics_dir: str | None = None,
+    request_trace_dir: str | None = None,
+) -> AsyncIterator[Endpoint]:
     """Yields the endpoint at `base_url`. With `ready_timeout_s` (seconds), waits until it answers anything over HTTP.
 
-    Raises LaunchError when the time is over, or at once when the address is none.
+    `perf_metrics`: an orchestrator of trtllm-serve is asked to tell in its answers how each request went, which needs
+    return_perf_metrics in its file. `perf_metrics_dir` and `request_trace_dir`, which ask for the same, are where its
+    perf_metrics_output_dir and its TRTLLM_REQUEST_TRACE_DIR can be read from here. Raises LaunchError when the time is
+    over, or at once when the address is none.
     """
     if ready_timeout_s > 0:
         await _answering(base_url if "://" in base_url else f"http://{base_url}", ready_timeout_s)
-    yield Endpoint(base_url=base_url, model=context.model, info={"launcher": "external"})
+    info: dict[str, object] = {"launcher": "external"}
+    if perf_metrics or perf_metrics_dir or request_trace_dir:
+        folders = {_metrics.OUTPUT: perf_metrics_dir, _metrics.TRACES: request_trace_dir}
+        info[_metrics.INFO] = {key: path and str(Path(path).expanduser()) for key, path in folders.items()}
+    yield Endpoint(base_url=base_url, model=context.model, info=info)
 
 
 async def _answering(url: str, timeout_s: float) -> None:

@@ -57,10 +57,10 @@ async def launch(
 
     GPUs are given in disjoint blocks, context servers first. `cache_transceiver` is the cache_transceiver_config of
     both sides, unless both configs have the same. `discovery`: the servers register with the orchestrator instead of
-    being listed in its file, to which `orchestrator` adds further keys. `perf_metrics`: all servers keep which of them
-    had which request, so that a run can say which one answers wrong. `host` and `port` are the orchestrator's; the
-    servers bind loopback. `request_timeout_s` is the orchestrator's limit per request (None: twice what the client
-    waits for a sample, at least 7200 s). The others are those of the launcher `trtllm`.
+    being listed in its file, to which `orchestrator` adds further keys. `perf_metrics`: it is kept which servers had
+    which request, in some versions with its prompt, so that a run can say which one answers wrong. `host` and `port`
+    are the orchestrator's; the servers bind loopback. `request_timeout_s` is the orchestrator's limit per request
+    (None: twice what the client waits for a sample, at least 7200 s). The others are those of the launcher `trtllm`.
 
     Raises PlanError for options that contradict each other or GPUs that are too few, LaunchError when a server does not
     start or ends.

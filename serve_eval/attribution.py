@@ -15,7 +15,7 @@ from statistics import median
 from typing import NamedTuple
 
 from serve_eval.against_reference import Expected
-from serve_eval.joining import IDS, TIMES
+from serve_eval.joining import IDS, METRICS, TIMES, TRACES
 from serve_eval.journal import Record
 from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
 from serve_eval.served import Served
@@ -91,7 +91,7 @@ def attributed(
     how = Counter(one.line.how for one in known)
     measures, dealt_by = compared(known, metric, expected, prompts or planned, kinds)
     return Attribution(
-        how=" and ".join(name for name in (IDS, TIMES) if how[name]) or TIMES,
+        how=" and ".join(name for name in (METRICS, TRACES, IDS, TIMES) if how[name]) or TIMES,
         joined=len(known),
         planned=planned,
         alpha=ALPHA,

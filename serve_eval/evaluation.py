@@ -50,6 +50,7 @@ from serve_eval.runner import Lane, Progress, Session, ask
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Report, lives
 from serve_eval.served import noted
+from serve_eval.served_files import noted_from_files
 from serve_eval.watch import Watch
 from serve_eval.work import (
     Work,
@@ -134,7 +135,7 @@ async def evaluate(
                     sandbox = sandbox or await _sandbox(plan, work, told)
                     may_stop_early(plan, work, seeds, folder)
                 if client.masking:
-                    stack.callback(_hide_in_logs, folder, endpoint, client.masking)
+                    stack.callback(_hide_in_logs, folder, endpoint, client.masking, told)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
                 endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
                 endpoint = await deployment.seen(endpoint, client)
@@ -152,7 +153,11 @@ async def evaluate(
                     if lives(w.p.task.name):
                         pending = [w.tally.samples[i] for i in w.pending_samples()]
                         note_asked(folder, w.p.task, pending, _version_of(endpoint.info))
-                async with noted(client, {w.p.task.name: w.journal for w in able}, folder):
+                journals = {w.p.task.name: w.journal for w in able}
+                async with (
+                    noted_from_files(client, journals, folder, warnings.append),
+                    noted(client, journals, folder),
+                ):
                     await _ask(plan, able, client, folder, seeds, progress, hung, seat, told)
                 await _judge_answers(plan, work, folder, environ, progress, told, itself=client)
                 if before and (after := await client.hidden_retries()):
@@ -213,10 +218,11 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
         )
 
 
-def _hide_in_logs(folder: Path, endpoint: Endpoint, masking: Masking) -> None:
-    """Takes what the servers were sent out of their logs."""
+def _hide_in_logs(folder: Path, endpoint: Endpoint, masking: Masking, told: Callable[[str], None]) -> None:
+    """Takes what the servers were sent out of their logs and traces."""
     files = server_logs.log_files(folder, run_folder.sessions(folder), endpoint.info)
-    server_logs.hide_secrets(files, masking)
+    for path in server_logs.hide_secrets([*files, *server_logs.trace_files(endpoint.info)], masking):
+        told(f"warning: {path} holds a secret and cannot be written: remove it, or keep it as secret as that")
 
 
 def _told_of_connections(work: Sequence[Work], folder: Path) -> Iterator[str]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 IDS, TIMES = "ids", "times"
+METRICS, TRACES = "metrics of the answers", "request traces"
+"""What joins a record to a request. The last two are exact; see `exact_joining`."""
 BLOCK = 400
 """Records that one offset is found for: clocks of two machines run apart by some milliseconds in an hour."""
 LEAST = 12
@@ -92,6 +94,7 @@ def record(told: object, read_after_s: float, read_s: float) -> Record | None:
     of_generation = timings[1]
     began, ended = (_number(of_generation.get(f"kv_cache_transfer_{edge}")) for edge in ("start", "end"))
     size = _number(of_generation.get("kv_cache_size"))
+    moved = size if "kv_cache_size" in of_generation else began  # main tells the times alone, and 0 of none
     ids = {
         str(value)
         for part in (told, *legs)
@@ -104,7 +107,7 @@ def record(told: object, read_after_s: float, read_s: float) -> Record | None:
         arrival_s=_number(told.get("disagg_server_arrival_time")),
         finish_s=_number(of_generation.get("last_token_time")),
         ids=frozenset(one for one in ids if len(one) >= ID_LENGTH),
-        kv_transfer_s=ended - began if size and began is not None and ended is not None and ended >= began else None,
+        kv_transfer_s=ended - began if moved and began is not None and ended is not None and ended >= began else None,
         kv_bytes=size or None,
         read_after_s=read_after_s,
         read_s=read_s,

@@ -30,7 +30,7 @@ _SIMULATED = {"accuracy", "flip_rate", "seed", "run", "varied", "damage", "laten
     *("begins_with", "tells_beginning", "puts_beginning"),
 }
 HARMLESS: Mapping[str, frozenset[str]] = {
-    "external": frozenset({"ready_timeout_s"}),
+    "external": frozenset({"ready_timeout_s", "perf_metrics"}),
     "simulated": frozenset(_SIMULATED),
     "embedded": frozenset({"damage", "also", "strict_fields", "port"}),
     "trtllm": _TIMES | _SIZES,
@@ -42,6 +42,8 @@ HARMLESS: Mapping[str, frozenset[str]] = {
 }
 """Options of our launchers that run and reach nothing by themselves. `device` and `dtype` are one word each."""
 OPTIONS: Mapping[str, str] = {
+    "perf_metrics_dir": "read what the orchestrator writes in",
+    "request_trace_dir": "read the requests to the orchestrator in",
     "base_url": "send the prompts, and the key in {key}, to",
     "command": "run",
     "extra_args": "hand to the server",

@@ -375,12 +375,21 @@ class PromptLogprobs(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     likeliest: str | None = None
 
 
+class ServerTiming(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What an orchestrator told with an answer: when the request arrived there, in seconds on its clock, as the text
+    that it sent; how long the KV cache took to the generation server (None: it did not tell)."""
+
+    arrival: str
+    kv_transfer_s: float | None = None
+
+
 class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One try of a request: when, what went wrong (None: nothing), the X-Request-ID that we sent.
 
     `start_s` and `end_s` are seconds since 1970 in UTC, counted on from the opening of the client by a clock that never
     jumps. `streamed`: an event stream was asked for. An answer that may be that to another request has the number of
-    its `connection` and the `turn` that it had on it; 0: it surely is the right one.
+    its `connection` and the `turn` that it had on it; 0: it surely is the right one. `timing` is what the server told
+    of it where it was asked for.
     """
 
     start_s: float
@@ -391,6 +400,7 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     streamed: bool = False
     connection: int = 0
     turn: int = 0
+    timing: ServerTiming | None = None
 
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):

@@ -2,14 +2,14 @@
 
 The orchestrator of trtllm-serve's 1.2 line tells of its requests at GET /perf_metrics, each once: whoever reads it
 takes it away from others. OUT/served.jsonl has a line per request that could be joined. Nothing of this ever fails a
-run.
+run. What main's orchestrator tells instead is read by `served_files`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -32,7 +32,7 @@ READ_TIMEOUT_S = 10.0
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
     """A request that was joined: of a sample `id` of a task, begun at `started_s` as its last attempt says, by these
-    servers; `how` it is known (ids or times); time and size of the transfer of its KV cache, where told."""
+    servers; `how` it is known (a word of `joining`); time and size of the transfer of its KV cache, where told."""
 
     task: str
     id: str
@@ -85,7 +85,7 @@ async def noted(client: Client, journals: Mapping[str, Journal], folder: Path) -
         if records:
             with suppress(ServeEvalError, OSError):  # it only informs, and what ended the run is to be told
                 # in a thread: it takes seconds for ten thousand, and other runs of this process may have requests out
-                await asyncio.to_thread(lambda: _append(folder / FILE, _joined(journals, began, records)))
+                await asyncio.to_thread(lambda: append(folder, _joined(journals, began, records)))
 
 
 class _Door:
@@ -187,6 +187,7 @@ def _joined(journals: Mapping[str, Journal], began: float, records: list[Record]
             )
 
 
-def _append(path: Path, lines: Iterator[Served]) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as file:
+def append(folder: Path, lines: Iterable[Served]) -> None:
+    """Add lines to those of a run folder. Raises OSError."""
+    with os.fdopen(os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as file:
         file.write(b"".join(_encode(one) + b"\n" for one in lines))

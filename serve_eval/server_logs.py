@@ -61,22 +61,42 @@ def log_files(run: Path, sessions: Sequence[Mapping[str, Any]], at_hand: Mapping
     return list({path.resolve(): path for path in found}.values())
 
 
+def trace_files(at_hand: Mapping[str, Any]) -> list[Path]:
+    """The traces of requests that the servers of an endpoint write, by its info; none of servers that were not
+    launched, whose files are not ours to write to."""
+    told = at_hand.get("perf_metrics")
+    folder = told.get("trace_dir") if isinstance(told, Mapping) and "log_dir" in at_hand else None
+    return [path for path in Path(folder).rglob("requests-*.jsonl") if path.is_file()] if folder else []
+
+
 def _below(place: Path, folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("*.log")) if path.resolve().is_relative_to(place)]
 
 
-def hide_secrets(paths: Iterable[Path], masking: Masking) -> None:
-    """Overwrites the secrets in logs with as many stars, in place: a server may be writing on. One that cannot be
-    written stays as it is."""
+def hide_secrets(paths: Iterable[Path], masking: Masking) -> list[Path]:
+    """Overwrites the secrets in logs with as many stars, in place: a server may be writing on. Returns those that hold
+    one and cannot be written, such as what a container of root wrote."""
+    left = []
     for path in paths:
-        with suppress(OSError), path.open("rb") as file, path.open("r+b") as over:
+        with suppress(OSError), path.open("rb") as file:
             start = 0
             for line in file:
                 told = line.decode("latin-1")
-                if (blanked := masking.blanked(told)) != told:
-                    over.seek(start)
-                    over.write(blanked.encode("latin-1"))
+                if (blanked := masking.blanked(told)) != told and not _overwritten(path, start, blanked):
+                    left.append(path)
+                    break
                 start += len(line)
+    return left
+
+
+def _overwritten(path: Path, start: int, text: str) -> bool:
+    try:
+        with path.open("r+b") as over:
+            over.seek(start)
+            over.write(text.encode("latin-1"))
+    except OSError:
+        return False
+    return True
 
 
 def read(path: Path) -> Iterator[Line]:

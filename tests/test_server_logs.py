@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval import server_logs
 from serve_eval.masking import Masking
 from serve_eval.ownership import signed
-from serve_eval.server_logs import between, errors_near, hide_secrets, log_files, read, time_of
+from serve_eval.server_logs import between, errors_near, hide_secrets, log_files, read, time_of, trace_files
 
 NOON = datetime(2026, 11, 21, 12, 0, 0).astimezone().timestamp()
 
@@ -132,3 +133,22 @@ def test_secrets_are_starred_out_in_place_while_the_server_writes_on(tmp_path: P
     assert log.read_text() == said
     assert (log.stat().st_ino, log.stat().st_size) == (before[0], before[1] + len(" and more\n"))
     assert plain.read_bytes() == b"\xff caf\xe9\n"
+
+
+def test_a_log_that_cannot_be_overwritten_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "sk-in-a-log-of-root"
+    (plain := tmp_path / "plain.log").write_text("nothing\n")
+    (log := tmp_path / "a.log").write_text(f"one\n{key}\n{key}\n")
+    monkeypatch.setattr(server_logs, "_overwritten", lambda *given: False)
+    assert hide_secrets([plain, log], Masking([key])) == [log]
+
+
+def test_traces_are_starred_of_servers_that_were_launched_alone(tmp_path: Path) -> None:
+    """Those of a running orchestrator are its owner's."""
+    (hour := tmp_path / "2026-09-23T14").mkdir()
+    (hour / "requests-1.jsonl").write_text("{}\n")
+    (hour / "responses-1.jsonl").write_text("{}\n")
+    told = {"perf_metrics": {"output_dir": None, "trace_dir": str(tmp_path)}}
+    assert trace_files({**told, "log_dir": "logs"}) == [hour / "requests-1.jsonl"]
+    odd: list[dict[str, object]] = [told, {"log_dir": "logs"}, {"log_dir": "l", "perf_metrics": {"trace_dir": None}}]
+    assert [trace_files(one) for one in odd] == [[], [], []]

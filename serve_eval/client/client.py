@@ -15,7 +15,7 @@ from typing import Literal, Self
 from urllib.parse import urlsplit
 
 import serve_eval
-from serve_eval.client import logprobs, retry, wire
+from serve_eval.client import logprobs, retry, server_timing, wire
 from serve_eval.client.answer import microseconds, response
 from serve_eval.client.door import Door
 from serve_eval.client.echoes import Echoes
@@ -30,7 +30,17 @@ from serve_eval.client.tunnel import ProxyRefused
 from serve_eval.client.wire import Said
 from serve_eval.errors import PlanError
 from serve_eval.masking import Masking
-from serve_eval.schema import Attempt, Endpoint, Failure, FailureKind, Limits, LogprobsForm, Request, Response
+from serve_eval.schema import (
+    Attempt,
+    Endpoint,
+    Failure,
+    FailureKind,
+    Limits,
+    LogprobsForm,
+    Request,
+    Response,
+    ServerTiming,
+)
 
 REQUEST_ID = "X-Request-ID"
 GET_S = 30.0
@@ -97,8 +107,10 @@ class Client:
         )
         self._path = urlsplit(endpoint.base_url).path
         self._headers = _headers(api_key, headers or {})
+        self._wants_timing = server_timing.asked_of(endpoint)
+        asking = {server_timing.RETURN: "1"} if self._wants_timing else {}
         self._heads = {
-            route: self._pool.head("POST", self._path + route, self._headers) + f"{REQUEST_ID}: ".encode()
+            route: self._pool.head("POST", self._path + route, {**self._headers, **asking}) + f"{REQUEST_ID}: ".encode()
             for route in (wire.COMPLETIONS, wire.CHAT_COMPLETIONS)
         }
         proxy_secrets = [self._pool.proxy.password, self._pool.proxy.basic] if self._pool.proxy else []
@@ -330,6 +342,7 @@ class Client:
                     streamed=stream,
                     connection=connection,
                     turn=turn,
+                    timing=None if reply is None else self._timing(reply),
                 )
             )
         streamed = reply.stream
@@ -345,7 +358,11 @@ class Client:
 
     def _reply(self) -> Reply:
         limit = self.limits.max_response_bytes
-        return Reply(self._loop.create_future(), limit=limit, now=time.monotonic(), mask=self._masked)
+        now, wants = time.monotonic(), self._wants_timing
+        return Reply(self._loop.create_future(), limit=limit, now=now, mask=self._masked, metrics=wants)
+
+    def _timing(self, reply: Reply) -> ServerTiming | None:
+        return self.masking.value(reply.timing) if self.masking else reply.timing
 
     async def _open(self) -> Line:
         """A new connection. Raises _Missed."""

@@ -14,15 +14,18 @@ from typing import cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from serve_eval.client.reply import BadHttp, Disconnected, Reply
+from serve_eval.client.server_timing import STAMPS, TIMING
 
 FIRST_CHECK = 8
 """Answers on a connection before its first check."""
-MAX_HEAD = 65536
-"""Bytes that the head of an answer may have."""
+MAX_HEAD = 98304
+"""Bytes that the head of an answer may have. Main's metrics take up to 80 KiB of it."""
 
 _REQUEST_ID = b"x-request-id"
+_TIMING, _STAMPS = TIMING.lower().encode(), STAMPS.lower().encode()
 _WANTED = frozenset(
     {b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after", _REQUEST_ID}
+    | {_TIMING, _STAMPS}
 )
 _GOODBYE = b"HTTP/1.1 408", b"HTTP/1.0 408"
 """Sent unasked by some proxies before they close an idle connection; it answers nothing."""
@@ -193,6 +196,7 @@ class Line(asyncio.Protocol):
                 head.get(b"content-encoding", "").strip().lower().removeprefix("identity"),
                 head.get(_REQUEST_ID),
             )
+            reply.told = head.get(_TIMING), head.get(_STAMPS)
 
     def on_body(self, piece: bytes) -> None:
         reply = self._reply

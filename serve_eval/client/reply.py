@@ -7,14 +7,16 @@ import math
 import zlib
 from collections.abc import Callable
 
+from serve_eval.client.server_timing import BehindDone, parse
 from serve_eval.client.stream import StreamedAnswer
 from serve_eval.client.wire import EVENT_STREAM, InvalidResponse
+from serve_eval.schema import ServerTiming
 
 AFTER_DONE_S = 1.0
 """How long a stream that said [DONE] may take to end before its connection is given up."""
 AFTER_FINISH_S = 5.0
 """How long the usage and [DONE] are waited for, once a finish_reason said that the answer is whole."""
-FRAMING, MIN_FRAMING = 2, 65536
+FRAMING, MIN_FRAMING = 2, 98304
 """A body of n bytes may come in FRAMING * n + MIN_FRAMING bytes of chunks."""
 
 
@@ -40,7 +42,8 @@ class Reply:
     (monotonic clock; infinity: none is expected any more): the head, and of an event stream chunks with a choice, else
     what is not blank. Comments, empty events and spaces keep a connection open and are no sign of an answer.
     `whole`: the message ended, so that its connection can be used again. `request_id` is the header X-Request-ID that
-    came back. `mask` takes secrets out of `content`.
+    came back. `mask` takes secrets out of `content`. `told` are the header fields of `server_timing`,
+    whose event is looked for in a stream with `metrics`.
     """
 
     __slots__ = (
@@ -49,6 +52,7 @@ class Reply:
         "_limit",
         "_mask",
         "_masked",
+        "_metrics",
         "_raw",
         "_size",
         "_timer",
@@ -64,6 +68,7 @@ class Reply:
         "retry_after",
         "status",
         "stream",
+        "told",
         "until_close",
         "whole",
     )
@@ -76,9 +81,11 @@ class Reply:
         now: float,
         raw: bool = False,
         mask: Callable[[bytes], bytes] | None = None,
+        metrics: bool = False,
     ) -> None:
         self.ended, self._limit, self._raw, self.read_at = ended, limit, raw, now
-        self._mask, self._masked = mask, b""
+        self._mask, self._masked, self._metrics = mask, b"", metrics
+        self.told: tuple[str | None, str | None] = None, None
         self._heard_at = now
         self.most = FRAMING * limit + MIN_FRAMING
         self.error: Exception | None = None
@@ -101,6 +108,14 @@ class Reply:
         return self._masked
 
     @property
+    def timing(self) -> ServerTiming | None:
+        """What the server told of the request where it was asked to."""
+        if not self._metrics:
+            return None
+        behind = None if self.stream is None else self.stream.behind
+        return parse(*self.told) if behind is None else behind.timing
+
+    @property
     def heard_at(self) -> float:
         return self._heard_at if self.stream is None else max(self._heard_at, self.stream.heard_at)
 
@@ -121,7 +136,7 @@ class Reply:
             except ValueError:
                 self.fail(InvalidResponse(f"a body in the encoding {encoding!r}, which was not asked for"))
         if not self._raw and status < 300 and content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM:
-            self.stream = StreamedAnswer()
+            self.stream = StreamedAnswer(BehindDone() if self._metrics else None)
 
     def take(self, piece: bytes) -> None:
         """A piece of the body has come."""
@@ -147,7 +162,7 @@ class Reply:
                 self._body += piece
             else:
                 self._body = bytearray(self._body) + piece
-        elif not stream.done:
+        elif stream.wanting:
             try:
                 stream.feed(piece, self.read_at)
             except InvalidResponse as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from serve_eval.client import wire
 from serve_eval.client.calls import ToolCalls
+from serve_eval.client.server_timing import BehindDone
 from serve_eval.client.sse import EventLines
 from serve_eval.client.wire import Delta, InvalidResponse, LostStream, Said
 
@@ -17,11 +18,13 @@ class StreamedAnswer:
 
     `done`: [DONE] was read and nothing further counts. `complete`: a finish_reason was read, so that the answer is
     whole however the stream ends. `first_at` and `last_at` are the times of the first and the last token, None without
-    any; `heard_at` that of the last chunk with a choice, a token or not, 0 without any.
+    any; `heard_at` that of the last chunk with a choice, a token or not, 0 without any. `behind` gets
+    what follows [DONE].
     """
 
-    def __init__(self) -> None:
+    def __init__(self, behind: BehindDone | None = None) -> None:
         self.done = self.complete = False
+        self.behind = behind
         self.first_at: float | None = None
         self.last_at: float | None = None
         self.heard_at = 0.0
@@ -44,10 +47,20 @@ class StreamedAnswer:
 
     def feed(self, data: bytes, now: float) -> None:
         """Raises InvalidResponse for what is no chunk of an answer, an error object above all."""
+        if self.done and self.behind is not None:
+            self.behind.count(len(data))
         for payload in self._lines.feed(data):
-            if self.done:
+            if not self.done:
+                self._take(payload, now)
+            elif self.behind is not None and self.behind.open:
+                self.behind.take(payload)
+            else:
                 return
-            self._take(payload, now)
+
+    @property
+    def wanting(self) -> bool:
+        """Return whether anything that comes is still read."""
+        return not self.done or (self.behind is not None and self.behind.open)
 
     def said(self) -> Said:
         """The whole answer, at the end of the stream. Raises InvalidResponse when it has none, LostStream when the

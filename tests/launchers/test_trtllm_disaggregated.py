@@ -187,8 +187,18 @@ def test_perf_metrics_are_kept_by_all_servers_when_they_are_asked_for() -> None:
     assert kept == {
         "context_servers.yaml": [True, 5],
         "generation_servers.yaml": [True, 10_000],
-        "orchestrator.yaml": [None, 10_000],
+        "orchestrator.yaml": [True, 10_000],
     }
+    assert found["orchestrator.yaml"]["perf_metrics_output_dir"] == str(CONTEXT.log_dir / "perf_metrics")
+
+
+def test_the_orchestrator_alone_traces_its_requests_where_the_user_lets_it() -> None:
+    def traced(**options: Any) -> list[bool]:
+        return ["TRTLLM_REQUEST_TRACE_DIR=logs/request_traces" in line for line in lines(perf_metrics=True, **options)]
+
+    assert traced() == [False, False, True]
+    assert not any(traced(env={"TRTLLM_REQUEST_TRACE_DIR": None}))
+    assert "TRTLLM_REQUEST_TRACE_DIR" not in "".join(lines())
 
 
 # ----------------------------------------------------------------------------------------------------- lifecycle

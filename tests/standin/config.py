@@ -68,6 +68,8 @@ class Orchestrator:
     port: int | str = 8000
     max_retries: int = 1
     perf_metrics_max_requests: int = 0
+    return_perf_metrics: bool = False
+    perf_metrics_output_dir: str | None = None
     conditional_disagg_config: Mapping[str, Any] | None = None
     otlp_config: Mapping[str, Any] | None = None
     cluster: Cluster | None = None

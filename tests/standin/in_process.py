@@ -51,14 +51,16 @@ async def deployed(
     faults: Mapping[str, Mapping[str, Any]] | None = None,
     flavour: Flavour = "v12",
     perf_metrics: bool = True,
+    metrics_dir: Path | None = None,
     front: Mapping[str, Any] | None = None,
     tensor_parallel: Mapping[str, int] | None = None,
     wrong_pair: tuple[str, str] | None = None,
     greeted: bool = True,
 ) -> AsyncIterator[Deployed]:
     """Workers behind an orchestrator. `model` (what answers), `faults` and `tensor_parallel` are by the names of
-    workers, `front` are further keys of the orchestrator's file. `wrong_pair`: the second cannot read what comes from
-    the first. `greeted`: the orchestrator sets its workers' clocks first, which takes 0.2 s each."""
+    workers, `metrics_dir` is the perf_metrics_output_dir of the orchestrator, and `front` are further keys of its file.
+    `wrong_pair`: the second cannot read what comes from the first. `greeted`: the orchestrator sets its workers' clocks
+    first, which takes 0.2 s each."""
     args: dict[str, Any] = {"cache_transceiver_config": {"backend": "DEFAULT"}}
     args |= PERF_METRICS if perf_metrics else {}
     counts = {"context": contexts, "generation": generations}
@@ -73,7 +75,8 @@ async def deployed(
             app = create(config, model(name) if model else Model(answers), Faults(**wrong), flavour)
             workers[name] = await stack.enter_async_context(serve_app(app))
         found = Deployed("", workers)
-        document: dict[str, Any] = {"perf_metrics_max_requests": 1000} if perf_metrics else {}
+        document: dict[str, Any] = dict(PERF_METRICS) if perf_metrics else {}
+        document |= {"perf_metrics_output_dir": str(metrics_dir)} if metrics_dir else {}
         for role, count in counts.items():
             document[f"{role}_servers"] = {"urls": [found.host(f"{role}_{i}") for i in range(count)]}
         server = Orchestrating(orchestrator({**document, **(front or {})}, flavour), Faults(), flavour, 30.0)

@@ -22,6 +22,7 @@ from tests.standin.config import Orchestrator
 from tests.standin.discovery import Store, prefix
 from tests.standin.faults import Faults
 from tests.standin.fields import CompletionRequest, Invalid, Request, parse, set_fields
+from tests.standin.metrics import RETURN, TRACE_VARIABLE, Metrics, Stripped, Told, Traces, event, wanted
 from tests.standin.options import Flavour
 from tests.standin.perf import Routed
 from tests.standin.serving import application, log
@@ -69,13 +70,18 @@ class Orchestrating:
         self._numbers = itertools.count()
         self._requests = 0
         self._routed = Routed(config.perf_metrics_max_requests)
+        main = flavour == "main"
+        self._exposes = main and config.return_perf_metrics
+        self._metrics = Metrics(config.perf_metrics_output_dir if main else None, "disagg")
+        self._traces = Traces(os.environ.get(TRACE_VARIABLE) if main else None)
         self.app = application()
         self.app.router.add_post("/v1/completions", self._receive)
         self.app.router.add_post("/v1/chat/completions", self._receive)
         self.app.router.add_get("/health", self._health)
         self.app.router.add_get("/version", self._version)
         self.app.router.add_get("/cluster_info", self._cluster_info)
-        self.app.router.add_get("/perf_metrics", self._perf_metrics)
+        if not main:
+            self.app.router.add_get("/perf_metrics", self._perf_metrics)
         self.app.router.add_get("/prometheus/metrics", self._to_prometheus)
         self.app.router.add_get("/prometheus/metrics/", self._prometheus)
         if config.cluster:
@@ -103,7 +109,7 @@ class Orchestrating:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Follows registrations for the length of the block, in cluster mode."""
-        async with self._session() as self._client:
+        async with self._session() as self._client, self._metrics.writing(), self._traces.writing():
             tasks = []
             if self.config.cluster:
                 tasks = [asyncio.create_task(self._store.forget()), asyncio.create_task(self._watch())]
@@ -203,18 +209,31 @@ class Orchestrating:
     # ----------------------------------------------------------------------------------------------------- inference
 
     async def _receive(self, http: web.Request) -> web.StreamResponse:
-        arrived, either = time.monotonic(), self.flavour == "v12"
+        told, either = Told(time.monotonic()), self.flavour == "v12"
+        raw = await http.read()
+        note_response = self._traces.note_request(http, told.arrived, raw)
+        status = "error"
         try:
             chat = http.path == "/v1/chat/completions"
-            request = parse(await http.read(), chat=chat, flavour=self.flavour, path=http.path, either=either)
+            request = parse(raw, chat=chat, flavour=self.flavour, path=http.path, either=either)
+            self._requests += 1
+            await self._misbehave()
+            response = await self._serve(http, request, told)
+            status = "completed"
         except Invalid as error:
-            return json_response(400, encode({"error": str(error)}))
-        self._requests += 1
-        await self._misbehave()
-        try:
-            return await self._serve(http, request, arrived)
+            response, status = json_response(400, encode({"error": str(error)})), "rejected_400"
         except Exception as error:
-            return json_response(500, encode({"detail": f"Internal server error {error}"}))
+            response = json_response(500, encode({"detail": f"Internal server error {error}"}))
+        except asyncio.CancelledError:
+            status = "client_disconnected"
+            raise
+        finally:
+            note_response(status, None, told.number)
+        if told.finished is not None:
+            self._metrics.note(told.line())
+            if self._exposes and wanted(http.headers) and not response.prepared:
+                response.headers.update(told.fields())
+        return response
 
     async def _misbehave(self) -> None:
         faults = self.faults
@@ -226,20 +245,21 @@ class Orchestrating:
             await asyncio.Event().wait()
         await asyncio.sleep(faults.pause_s(self._requests))
 
-    async def _serve(self, http: web.Request, request: Request, arrived: float) -> web.StreamResponse:
+    async def _serve(self, http: web.Request, request: Request, told: Told) -> web.StreamResponse:
         if not self._ready():
             raise RuntimeError("Cluster is not ready")
         fields = set_fields(request)
         if isinstance(request, CompletionRequest):
             fields["prompt"] = _one_prompt(request.prompt)
-        number = self._request_id()
+        number = told.number = self._request_id()
         context = self._ctx.next()
         if self.config.schedule_style == "generation_first":
-            return await self._both_at_once(http, request, fields, number, context, arrived)
-        answer = await self._context(request, fields, number, context)
+            return await self._both_at_once(http, request, fields, number, context, told)
+        answer = await self._context(request, fields, number, context, told)
         if _is_final(answer, request):
+            told.done()
             if request.stream:
-                return await _done_only(http)
+                return await _done_only(http, self._event(http, told))
             final = answer.model_dump_json(exclude={"choices": {"__all__": {"disaggregated_params"}}})
             return json_response(200, final.encode())
         params = answer.choices[0].disaggregated_params
@@ -248,30 +268,31 @@ class Orchestrating:
         ids = "prompt" if isinstance(request, CompletionRequest) else "prompt_token_ids"
         body = {**fields, ids: answer.prompt_token_ids, "disaggregated_params": given}
         generation = self._gen.next(context)
-        response = await self._generation(http, request, body, generation)
-        self._routed.note(context, generation, number, arrived)
+        response = await self._generation(http, request, body, generation, told)
+        self._routed.note(context, generation, number, told.arrived)
         return response
 
     async def _both_at_once(
-        self, http: web.Request, request: Request, fields: dict[str, Any], number: int, context: str, arrived: float
+        self, http: web.Request, request: Request, fields: dict[str, Any], number: int, context: str, told: Told
     ) -> web.StreamResponse:
         params = {"request_type": "generation_only", "ctx_request_id": number, "disagg_request_id": number}
         body = {**fields, "disaggregated_params": {**params, "schedule_style": 1}}
-        first = asyncio.create_task(self._context(request, fields, number, context))
+        first = asyncio.create_task(self._context(request, fields, number, context, told))
         try:
             generation = self._gen.next(context)
-            response = await self._generation(http, request, body, generation)
+            response = await self._generation(http, request, body, generation, told)
             await first
-            self._routed.note(context, generation, number, arrived)
+            self._routed.note(context, generation, number, told.arrived)
         finally:
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
         return response
 
-    async def _context(self, request: Request, fields: dict[str, Any], number: int, url: str) -> Answer:
+    async def _context(self, request: Request, fields: dict[str, Any], number: int, url: str, told: Told) -> Answer:
         params = {"request_type": "context_only", "disagg_request_id": number}
         body = {**fields, "stream": False, "stream_options": None, "disaggregated_params": params}
-        answer = await self._whole(self._ctx, url, request, body)
+        told.dispatched = time.monotonic()
+        answer = await self._whole(self._ctx, url, request, body, told)
         if len(answer.choices) != 1 and self.flavour == "v12":
             raise ValueError(f"Context server returned {len(answer.choices)} choices, expecting 1.")
         given = answer.choices[0].disaggregated_params
@@ -282,27 +303,32 @@ class Orchestrating:
         return answer
 
     async def _generation(
-        self, http: web.Request, request: Request, body: dict[str, Any], url: str
+        self, http: web.Request, request: Request, body: dict[str, Any], url: str, told: Told
     ) -> web.StreamResponse:
         if not request.stream:
-            answer = await self._whole(self._gen, url, request, body)
+            answer = await self._whole(self._gen, url, request, body, told)
+            told.done()
             return json_response(200, answer.model_dump_json().encode())
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(http)
         try:
-            async for part in self._relayed(url, request, body):
+            async for part in self._relayed(url, request, body, told):
                 await response.write(part)
+            told.done()
         except Exception as error:
             log(f"stream dropped: {error}")
             if http.transport is not None:
                 http.transport.abort()
             return response
-        await response.write_eof()
+        await response.write_eof(self._event(http, told))
         return response
+
+    def _event(self, http: web.Request, told: Told) -> bytes:
+        return event(told.fields()) if self._exposes and wanted(http.headers) else b""
 
     # -------------------------------------------------------------------------------------------- to and from a worker
 
-    async def _whole(self, router: _Router, url: str, request: Request, body: dict[str, Any]) -> Answer:
+    async def _whole(self, router: _Router, url: str, request: Request, body: dict[str, Any], told: Told) -> Answer:
         """A worker's whole answer, asked for again after errors of the connection and statuses that say one."""
         for attempt in itertools.count():
             router.busy[url] = router.busy.get(url, 0) + 1
@@ -312,6 +338,7 @@ class Orchestrating:
                         raise ValueError("Received an event-stream although request stream was False")
                     await self._raise_for_status(response)
                     raw = await response.read()
+                    told.hear("ctx" if router is self._ctx else "gen", url, response.headers)
                 break
             except (aiohttp.ClientError, OSError) as error:
                 if attempt >= self._retries(error):
@@ -323,7 +350,7 @@ class Orchestrating:
         kind: type[Answer] = TextAnswer if isinstance(request, CompletionRequest) else ChatAnswer
         return kind.model_validate_json(raw)
 
-    async def _relayed(self, url: str, request: Request, body: dict[str, Any]) -> AsyncIterator[bytes]:
+    async def _relayed(self, url: str, request: Request, body: dict[str, Any], told: Told) -> AsyncIterator[bytes]:
         """A worker's stream as it comes. An answer of another type is not asked for again, broken connections are
         until the first byte."""
         started = False
@@ -333,9 +360,12 @@ class Orchestrating:
                     if "text/event-stream" not in response.headers.get("Content-Type", ""):
                         raise ValueError("Received no event-stream although request stream was True")
                     await self._raise_for_status(response)
+                    stripped = Stripped()
                     async for part in response.content.iter_any():
-                        started = True
-                        yield part
+                        started, told.first_token = True, told.first_token or time.monotonic()
+                        if kept := stripped.feed(part):
+                            yield kept
+                    told.hear("gen", url, stripped.told())
                 return
             except (aiohttp.ClientError, OSError) as error:
                 if started or attempt >= self._retries(error):
@@ -360,6 +390,8 @@ class Orchestrating:
         if self.flavour == "v12":
             return self._client.post(f"http://{url}{path}", data=encode(body), headers=headers)
         headers["X-TRTLLM-Msgpack"] = "1"
+        if self._exposes or self._metrics.folder is not None:
+            headers[RETURN] = "1"
         return self._client.post(f"http://{url}{path}", data=msgspec.msgpack.encode(body), headers=headers)
 
     async def _raise_for_status(self, response: aiohttp.ClientResponse) -> None:
@@ -402,9 +434,9 @@ def _is_final(answer: Answer, request: Request) -> bool:
     return most == 1 or answer.choices[0].finish_reason not in ("length", "not_finished")
 
 
-async def _done_only(http: web.Request) -> web.StreamResponse:
+async def _done_only(http: web.Request, last: bytes) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(http)
     await response.write(b"data: [DONE]\n\n")
-    await response.write_eof()
+    await response.write_eof(last)
     return response

@@ -27,8 +27,8 @@ class Performed:
         self.offset_s = 0.0
         """By how much the clock of whoever collects the records is ahead."""
 
-    def note(self, request: Request, *, arrived: float, began: float, prompt_tokens: int) -> None:
-        """A request that was worked on from `began` until now."""
+    def note(self, request: Request, *, arrived: float, began: float, prompt_tokens: int) -> dict[str, Any]:
+        """Keep a request that was worked on from `began` until now, and return its times."""
         params, now = request.disaggregated_params, time.monotonic()
         generation = params is not None and params.request_type == "generation_only"
         size = prompt_tokens * BYTES_PER_TOKEN if generation else 0
@@ -54,6 +54,7 @@ class Performed:
         if params is not None:
             one["ctx_request_id"] = params.disagg_request_id or params.ctx_request_id
         self._records.append(one)
+        return timing
 
     def drain(self) -> list[dict[str, Any]]:
         told = list(self._records)

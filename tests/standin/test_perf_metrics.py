@@ -1,4 +1,4 @@
-"""GET /perf_metrics of the stand-in: which servers had each request, read once."""
+"""GET /perf_metrics of the stand-in of the 1.2 line: which servers had each request, read once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections import Counter
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.standin.in_process import deployed
-from tests.standin.options import Flavour
 
 
-async def _story(flavour: Flavour, *, perf_metrics: bool, requests: int = 6, **more: Any) -> Any:
-    async with deployed(2, 3, flavour=flavour, perf_metrics=perf_metrics, **more) as there:
+async def _story(*, perf_metrics: bool, requests: int = 6, **more: Any) -> Any:
+    async with deployed(2, 3, perf_metrics=perf_metrics, **more) as there:
         async with httpx.AsyncClient(trust_env=False, timeout=20.0) as http:
             for number in range(requests):
                 body = {"model": "m", "prompt": f"question {number}", "max_tokens": 6, "stream": number == 1}
@@ -24,9 +22,8 @@ async def _story(flavour: Flavour, *, perf_metrics: bool, requests: int = 6, **m
         return there, told
 
 
-@pytest.mark.parametrize("flavour", ["v12", "main"])
-def test_the_orchestrator_tells_once_which_servers_had_each_request(flavour: Flavour) -> None:
-    there, (told, again) = asyncio.run(_story(flavour, perf_metrics=True))
+def test_the_orchestrator_tells_once_which_servers_had_each_request() -> None:
+    there, (told, again) = asyncio.run(_story(perf_metrics=True))
     assert again == []
     assert Counter(one["ctx_server"] for one in told) == {there.host(f"context_{i}"): 3 for i in (0, 1)}
     assert Counter(one["gen_server"] for one in told) == {there.host(f"generation_{i}"): 2 for i in (0, 1, 2)}
@@ -42,9 +39,9 @@ def test_the_orchestrator_tells_once_which_servers_had_each_request(flavour: Fla
 
 
 def test_without_the_configs_nothing_is_told() -> None:
-    assert asyncio.run(_story("v12", perf_metrics=False))[1] == [[], []]
+    assert asyncio.run(_story(perf_metrics=False))[1] == [[], []]
 
 
 def test_no_more_is_kept_than_was_asked_for() -> None:
-    _, (told, _) = asyncio.run(_story("v12", perf_metrics=True, front={"perf_metrics_max_requests": 2}))
+    _, (told, _) = asyncio.run(_story(perf_metrics=True, front={"perf_metrics_max_requests": 2}))
     assert len(told) == 2

@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from launchers._openai_server import Refused, bad_request, encode, json_response, trtllm_error
-from tests.standin import model
+from tests.standin import metrics, model
 from tests.standin.bodies import (
     Answer,
     ChatAnswer,
@@ -65,7 +65,6 @@ def create(config: Worker, brain: model.Model, faults: Faults, flavour: Flavour)
         ("GET", "/version", worker.version),
         ("GET", "/v1/models", worker.models),
         ("GET", "/metrics", worker.nothing),
-        ("GET", "/perf_metrics", worker.perf_metrics),
         ("POST", "/kv_cache_events", worker.nothing),
         ("GET", "/steady_clock_offset", worker.clock),
         ("POST", "/steady_clock_offset", worker.set_clock),
@@ -77,6 +76,8 @@ def create(config: Worker, brain: model.Model, faults: Faults, flavour: Flavour)
         routes.append(("GET", "/prometheus/metrics", worker.prometheus))
     if flavour == "main":
         routes.append(("POST", "/_internal/tokenize", worker.tokenize))
+    else:
+        routes.append(("GET", "/perf_metrics", worker.perf_metrics))
     for method, path, handler in routes:
         app.router.add_route(method, path, handler)
     return app
@@ -208,14 +209,16 @@ class _Worker:
                 answer = self._whole(ids, request, index, number)
                 outputs.append(generate(answer, request, 1 if context else most))
         prompt_tokens = sum(len(ids) for ids in prompts)
-        self._performed.note(request, arrived=arrived, began=began, prompt_tokens=prompt_tokens)
+        timing = self._performed.note(request, arrived=arrived, began=began, prompt_tokens=prompt_tokens)
+        kept = self.flavour == "main" and bool(self.config.args.get("return_perf_metrics"))
+        told = metrics.fields("server", timing) if kept and metrics.wanted(http.headers) else {}
         if context:
             body = self._body(request, outputs, prompt_tokens)
             self._hand_over(request, body, outputs, prompts[0], _place(http))
-            return json_response(200, body.model_dump_json().encode())
+            return json_response(200, body.model_dump_json().encode(), told)
         if request.stream:
-            return await self._stream(http, request, outputs, prompt_tokens, number)
-        return json_response(200, self._body(request, outputs, prompt_tokens).model_dump_json().encode())
+            return await self._stream(http, request, outputs, prompt_tokens, number, metrics.event(told))
+        return json_response(200, self._body(request, outputs, prompt_tokens).model_dump_json().encode(), told)
 
     def _check(self, request: Request) -> None:
         if self._max_tokens(request) is not None and (self._max_tokens(request) or 0) <= 0:
@@ -391,7 +394,13 @@ class _Worker:
         return str(last.get("content") or "") if last.get("role") == "assistant" else ""
 
     async def _stream(
-        self, http: web.Request, request: Request, outputs: list[Output], prompt_tokens: int, received: int
+        self,
+        http: web.Request,
+        request: Request,
+        outputs: list[Output],
+        prompt_tokens: int,
+        received: int,
+        last: bytes,
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(http)
@@ -406,7 +415,7 @@ class _Worker:
                     http.transport.abort()
                 return response
             await response.write(event)
-        await response.write_eof()
+        await response.write_eof(last)
         return response
 
     def _events(self, request: Request, outputs: list[Output], prompt_tokens: int) -> Iterator[bytes]:

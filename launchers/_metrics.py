@@ -1,0 +1,36 @@
+"""What a deployment is asked to tell of its requests, in every version at once. Pure.
+
+The 1.2 line tells at GET /perf_metrics, and takes what it does not know in the orchestrator's file for arguments of
+workers that it does not start, as it takes a variable for nothing. Main has no such route: its orchestrator writes
+files, and tells in the answers. Which of them a version does is seen by what comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+INFO = "perf_metrics"
+"""Of an endpoint's info: see serve_eval's `client/server_timing.py` and `served_files.py`."""
+OUTPUT, TRACES = "output_dir", "trace_dir"
+WORKER = {"return_perf_metrics": True, "perf_metrics_max_requests": 10_000}
+"""Makes a worker keep what became of its last requests until it is read. A worker of the 1.2 line refuses a key that
+it does not know, so that there is nothing here that only main knows."""
+TRACE_VARIABLE = "TRTLLM_REQUEST_TRACE_DIR"
+"""Of the orchestrator alone: its workers leave out what it sends them."""
+
+
+def orchestrator_keys(log_dir: Path) -> dict[str, Any]:
+    """Return the keys of the orchestrator's file."""
+    return {**WORKER, "perf_metrics_output_dir": str(log_dir / "perf_metrics")}
+
+
+def orchestrator_env(log_dir: Path) -> dict[str, str | None]:
+    """Return the variables of the orchestrator."""
+    return {TRACE_VARIABLE: str(log_dir / "request_traces")}
+
+
+def told(file: Mapping[str, Any], env: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return where an orchestrator with this file and these variables writes."""
+    return {OUTPUT: file.get("perf_metrics_output_dir"), TRACES: env.get(TRACE_VARIABLE)}

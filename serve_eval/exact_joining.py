@@ -1,0 +1,81 @@
+"""Which record is of which request of ours, by what the server itself says: no guess, whatever the load. Pure.
+
+An answer, or a trace with the X-Request-ID that we sent, tells when its request arrived at the orchestrator, to the
+nanosecond; so does the record. Where a trace has the request's number, that names the record too. What names two
+records, or a record that two requests name, joins nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from serve_eval.joining import METRICS, TRACES, Record
+from serve_eval.perf_files import Trace
+from serve_eval.schema import Attempt
+
+DECIMALS = 9
+"""With which an answer tells a time; fewer are taken as they come."""
+
+
+class Joined(NamedTuple):
+    """A record with what joined it, and how long the transfer of its KV cache took, as the answer or it says."""
+
+    record: Record
+    how: str
+    kv_transfer_s: float | None
+
+
+def join_exactly(
+    attempts: Iterable[Attempt], records: Iterable[Record], traces: Mapping[str, Trace]
+) -> dict[str, Joined]:
+    """Return what joins, by the X-Request-ID of the attempts."""
+    index = _Index(records)
+    named: dict[str, tuple[Record, str]] = {}
+    transfers: dict[str, float | None] = {}
+    for attempt in attempts:
+        name, timing, trace = attempt.request_id, attempt.timing, traces.get(attempt.request_id)
+        transfers[name] = None if timing is None else timing.kv_transfer_s
+        if timing is not None and (one := index.at(timing.arrival)) is not None:
+            named[name] = one, METRICS
+        elif trace is not None and (one := index.of(trace)) is not None:
+            named[name] = one, TRACES
+    owners = Counter(id(one) for one, _ in named.values())
+    return {
+        name: Joined(one, how, one.kv_transfer_s if transfers[name] is None else transfers[name])
+        for name, (one, how) in named.items()
+        if owners[id(one)] == 1
+    }
+
+
+class _Index:
+    """Finds the one record of an arrival or a number."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._records = list(records)
+        self._by_arrival: dict[int, dict[str, list[Record]]] = {}
+        self._by_id: dict[str, list[Record]] = defaultdict(list)
+        for one in self._records:
+            for name in one.ids:
+                self._by_id[name].append(one)
+
+    def at(self, arrival: str) -> Record | None:
+        decimals = len(arrival.partition(".")[2])
+        if decimals not in self._by_arrival:
+            found: dict[str, list[Record]] = defaultdict(list)
+            for one in self._records:
+                if one.arrival_s is not None:
+                    found[f"{one.arrival_s:.{decimals}f}"].append(one)
+            self._by_arrival[decimals] = found
+        return _only(self._by_arrival[decimals].get(arrival, []))
+
+    def of(self, trace: Trace) -> Record | None:
+        found = None if trace.arrival_s is None else self.at(f"{trace.arrival_s:.{DECIMALS}f}")
+        if found is None and trace.number is not None:
+            found = _only(self._by_id.get(trace.number, []))
+        return found
+
+
+def _only(found: list[Record]) -> Record | None:
+    return found[0] if len(found) == 1 else None

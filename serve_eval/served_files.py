@@ -1,0 +1,186 @@
+"""Which servers answered which request, from the files of an orchestrator of main: exactly, whatever the load.
+
+Where an endpoint's info has INFO, its orchestrator was asked to write them. They are read when all is answered, with
+what earlier sessions of the run left unjoined, and lines are added to OUT/served.jsonl. That no request is known then
+is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from serve_eval import perf_files, served
+from serve_eval.client.client import Client
+from serve_eval.client.server_timing import INFO
+from serve_eval.errors import ServeEvalError
+from serve_eval.exact_joining import Joined, join_exactly
+from serve_eval.joining import Record
+from serve_eval.journal import Journal
+from serve_eval.perf_files import Records, Trace
+from serve_eval.schema import Attempt, Endpoint
+from serve_eval.served import Served
+
+WAIT_S, POLL_S, SETTLE_S = 5.0, 0.1, 0.5
+"""How long lines of requests that were answered are waited for, and between two looks: they are written a moment later.
+And how long where only traces tell of a request.
+"""
+OUTPUT, TRACES = "output_dir", "trace_dir"
+"""Keys of the info."""
+
+
+class Folders(NamedTuple):
+    """Where the orchestrator writes its records, and its traces."""
+
+    output: Path | None
+    traces: Path | None
+
+    @classmethod
+    def of(cls, endpoint: Endpoint) -> Folders | None:
+        """Return the folders of an endpoint; None where it was not asked to tell anything."""
+        told = endpoint.info.get(INFO)
+        if not isinstance(told, Mapping):
+            return None
+        output, traces = (told.get(key) for key in (OUTPUT, TRACES))
+        return cls(*(Path(one) if isinstance(one, str) and one else None for one in (output, traces)))
+
+
+class _Found(NamedTuple):
+    """The attempts that are joined to nothing yet, by their task and sample; and what joins them."""
+
+    open: dict[str, tuple[str, str, Attempt]]
+    records: Sequence[Record]
+    joined: dict[str, Joined]
+
+    @property
+    def waited_for(self) -> bool:
+        """Return whether an answer told of a record that is not there yet."""
+        return any(attempt.timing and name not in self.joined for name, (_, _, attempt) in self.open.items())
+
+
+@asynccontextmanager
+async def noted_from_files(
+    client: Client, journals: Mapping[str, Journal], folder: Path, warn: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Note in the folder which servers answered the requests of the block, as files tell. `journals` are those of the
+    tasks, by name. Enter it before `served.noted`, so that it knows what that found."""
+    folders, began = Folders.of(client.endpoint), client.now()
+    if folders is None:
+        yield
+        return
+    wait_s = 0.0
+    try:
+        yield
+        wait_s = WAIT_S
+    finally:
+        with suppress(ServeEvalError, OSError):  # it only informs
+            found = await _looked(folders, journals, folder, client, wait_s)
+            if lines := list(_lines(found)):
+                served.append(folder, map(client.masking.value, lines) if client.masking else lines)
+            known = any(one.started_s >= began for one in lines)
+            if not known and (line := await asyncio.to_thread(_why_none, folders, found, journals, folder, began)):
+                warn(line)
+
+
+async def _looked(
+    folders: Folders, journals: Mapping[str, Journal], folder: Path, client: Client, wait_s: float
+) -> _Found:
+    """Read the files until all is there that the answers told of, or the time is over."""
+    began = client.now()
+    unjoined = await asyncio.to_thread(lambda: dict(_unjoined(journals, folder)))
+    records = Records(folders.output if unjoined else None)
+    while True:
+        found = await asyncio.to_thread(_read, records, unjoined, client.now())
+        if not found.waited_for or folders.output is None or client.now() - began >= wait_s:
+            break
+        await asyncio.sleep(POLL_S)
+    if len(found.joined) == len(unjoined) or folders.traces is None:
+        return found
+    traces = await asyncio.to_thread(perf_files.traces, folders.traces)  # they hold all prompts, and are long
+    if traces and wait_s:
+        await asyncio.sleep(SETTLE_S)  # where the answers told nothing, it is not known what is still to come
+    return await asyncio.to_thread(_read, records, unjoined, client.now(), traces)
+
+
+def _read(
+    records: Records,
+    unjoined: dict[str, tuple[str, str, Attempt]],
+    now_s: float,
+    traces: Mapping[str, Trace] = MappingProxyType({}),
+) -> _Found:
+    records.read(now_s)
+    attempts = [attempt for _, _, attempt in unjoined.values()]
+    return _Found(unjoined, records.found, join_exactly(attempts, records.found, traces))
+
+
+def _last_attempts(journals: Mapping[str, Journal]) -> Iterator[tuple[str, str, Attempt, bool]]:
+    """Yield the task, the sample and the last attempt of each outcome, and whether it is an answer."""
+    for task, journal in journals.items():
+        for kept in journal.records():
+            result = kept.response or kept.failure
+            if result is None or not result.attempts:
+                continue
+            if kept.response is None or kept.response.choice_logprobs is None:  # of choices each has its requests
+                yield task, kept.id, result.attempts[-1], kept.response is not None
+
+
+def _known(folder: Path) -> set[tuple[str, str, float]]:
+    lines = (one for of_task in (served.read(folder) or {}).values() for ones in of_task.values() for one in ones)
+    return {(one.task, one.id, one.started_s) for one in lines}
+
+
+def _unjoined(journals: Mapping[str, Journal], folder: Path) -> Iterator[tuple[str, tuple[str, str, Attempt]]]:
+    known = _known(folder)
+    for task, name, attempt, _ in _last_attempts(journals):
+        if (task, name, attempt.start_s) not in known:
+            yield attempt.request_id, (task, name, attempt)
+
+
+def _lines(found: _Found) -> Iterator[Served]:
+    for request_id, one in found.joined.items():
+        task, name, attempt = found.open[request_id]
+        yield Served(
+            task=task,
+            id=name,
+            started_s=attempt.start_s,
+            context=one.record.context,
+            generation=one.record.generation,
+            how=one.how,
+            kv_transfer_s=one.kv_transfer_s,
+            kv_bytes=one.record.kv_bytes,
+        )
+
+
+def _why_none(
+    folders: Folders, found: _Found, journals: Mapping[str, Journal], folder: Path, began: float
+) -> str | None:
+    """Return what to say where no answer since then is known by its servers."""
+    known = _known(folder)
+    answered = [
+        (task, name, attempt)
+        for task, name, attempt, is_answer in _last_attempts(journals)
+        if is_answer and attempt.start_s >= began
+    ]
+    if not answered or any((task, name, attempt.start_s) in known for task, name, attempt in answered):
+        return None
+    told = any(attempt.timing for _, _, attempt in answered)
+    if folders.output is None:
+        why = (
+            "the answers tell times and name no server: set launcher.perf_metrics_dir to the perf_metrics_output_dir "
+            "of the orchestrator"
+            if told
+            else "the answers tell nothing: its file needs return_perf_metrics: true"
+        )
+    elif not found.records:
+        why = f"GET /perf_metrics told of none that could be told apart, and nothing was written to {folders.output}"
+    else:
+        needs = "" if told else ", and the answers tell nothing: its file needs return_perf_metrics: true"
+        why = f"none of the {len(found.records)} requests in {folders.output} is one of this run{needs}"
+    return (
+        f"perf metrics were asked for, and the servers of none of {len(answered)} answers are known: {why}; "
+        "serve-eval attribute asks each server by itself"
+    )

@@ -1,0 +1,119 @@
+"""What the stand-in of main tells of each request: header fields, an event behind [DONE], lines in files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.standin.in_process import Deployed, deployed
+from tests.standin.metrics import DONE, EVENT, RETURN, STAMPS, TIMING, TRACE_VARIABLE, Stripped
+
+ASKED = {RETURN: "1"}
+FIELDS = ("disagg", "ctx", "gen")
+
+
+async def _told(tmp_path: Path, requests: list[dict[str, Any]], **more: Any) -> tuple[Deployed, list[httpx.Response]]:
+    async with (
+        deployed(2, 2, flavour="main", metrics_dir=tmp_path / "metrics", greeted=False, **more) as there,
+        httpx.AsyncClient(trust_env=False, timeout=20.0) as http,
+    ):
+        found = []
+        for number, one in enumerate(requests):
+            body = {"model": "m", "prompt": f"question {number}", "max_tokens": 6, **one["body"]}
+            headers = {**one.get("headers", {}), "X-Request-ID": f"request-{number}"}
+            found.append(await http.post(f"{there.url}/completions", json=body, headers=headers))
+        return there, found
+
+
+def _lines(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(folder.rglob(pattern)) for line in path.read_text().splitlines()]
+
+
+def _stamp(fields: Any, name: str) -> str:
+    [found] = re.findall(rf"(?:^|, ){name};ts=(\d+\.\d{{9}})", fields[STAMPS])
+    return str(found)
+
+
+def test_the_file_has_a_line_a_request_that_the_answers_fields_name(tmp_path: Path) -> None:
+    asked = [{"body": {}, "headers": ASKED}, {"body": {"stream": True}, "headers": ASKED}]
+    there, (whole, stream) = asyncio.run(_told(tmp_path, asked))
+    _, _, behind = stream.content.partition(DONE)
+    name, data = behind.decode().splitlines()[:2]
+    assert name == f"event: {EVENT}"
+    lines = {f"{one['disagg_server_arrival_time']:.9f}": one for one in _lines(tmp_path / "metrics", "*.jsonl")}
+    assert len(lines) == 2
+    for fields in (whole.headers, json.loads(data.removeprefix("data: "))):
+        one = lines.pop(_stamp(fields, "disagg-start"))
+        assert one["ctx_server"] in {there.host("context_0"), there.host("context_1")}
+        assert one["gen_server"] in {there.host("generation_0"), there.host("generation_1")}
+        assert one["disagg_request_id"] > 2**40
+        timing = one["gen_perf_metrics"]["perf_metrics"]["timing_metrics"]
+        assert f"{timing['arrival_time']:.9f}" == _stamp(fields, "gen-start")
+        assert timing["kv_cache_transfer_end"] > timing["kv_cache_transfer_start"]
+        assert {f"{leg}_{span};dur" for leg in FIELDS for span in ("queue", "ttft")} <= set(
+            re.findall(r"\w+;dur", fields[TIMING])
+        )
+        assert "gen_kv_transfer;dur=" in fields[TIMING]
+        assert "server" not in fields[TIMING] + fields[STAMPS]
+
+
+@pytest.mark.parametrize(("headers", "front"), [({}, {}), ({RETURN: "0"}, {}), (ASKED, {"return_perf_metrics": False})])
+def test_nobody_gets_fields_that_were_not_asked_for_on_both_sides(
+    tmp_path: Path, headers: dict[str, str], front: dict[str, Any]
+) -> None:
+    asked = [{"body": {"stream": stream}, "headers": headers} for stream in (False, True)]
+    _, (whole, stream) = asyncio.run(_told(tmp_path, asked, front=front))
+    assert TIMING not in whole.headers
+    assert stream.content.endswith(DONE)
+    assert len(_lines(tmp_path / "metrics", "perf_metrics-disagg-*.jsonl")) == 2
+
+
+def test_perf_metrics_is_gone_and_an_answer_of_one_token_has_no_generation_server(tmp_path: Path) -> None:
+    async def story() -> tuple[int, int]:
+        async with (
+            deployed(1, 1, flavour="main", metrics_dir=tmp_path, greeted=False) as there,
+            httpx.AsyncClient(trust_env=False, timeout=20.0) as http,
+        ):
+            body = {"model": "m", "prompt": "question", "max_tokens": 1}
+            assert (await http.post(f"{there.url}/completions", json=body)).status_code == 200
+            doors = (there.url, there.workers["context_0"])
+            first, second = [(await http.get(f"{url.removesuffix('/v1')}/perf_metrics")).status_code for url in doors]
+            return first, second
+
+    assert asyncio.run(story()) == (404, 404)
+    [one] = _lines(tmp_path, "*.jsonl")
+    assert (bool(one["ctx_server"]), one["gen_server"]) == (True, "")
+
+
+def test_traces_name_requests_by_their_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TRACE_VARIABLE, str(tmp_path / "traces"))
+    asked = [{"body": {}}, {"body": {"stream": True}}, {"body": {"prompt": 7.5}}]
+    asyncio.run(_told(tmp_path, asked))
+    requests = {one["trace_id"]: one for one in _lines(tmp_path / "traces", "requests-*.jsonl")}
+    responses = {one["trace_id"]: one for one in _lines(tmp_path / "traces", "responses-*.jsonl")}
+    assert Counter(one["status"] for one in responses.values()) == {"completed": 2, "rejected_400": 1}
+    lines = {one["disagg_server_arrival_time"]: one for one in _lines(tmp_path / "metrics", "*.jsonl")}
+    for trace, one in requests.items():
+        name = dict(one["headers"])["x-request-id"]
+        line = lines.get(one["server_arrival_time"])
+        if name == "request-2":
+            assert line is None
+        else:
+            assert line is not None
+            assert line["disagg_request_id"] == responses[trace]["disagg_request_id"]
+
+
+@pytest.mark.parametrize("cut", range(40))
+def test_the_event_of_a_worker_is_taken_out_wherever_its_stream_is_cut(cut: int) -> None:
+    stream = b"data: {}\n\n" + DONE + b'event: trtllm.perf_metrics\ndata: {"a":"b"}\n\n'
+    stripped = Stripped()
+    kept = b"".join(stripped.feed(part) for part in (stream[:cut], stream[cut:]))
+    assert kept == b"data: {}\n\n" + DONE
+    assert stripped.told() == {"a": "b"}
