@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launchers import _environment, _gpus
-from launchers._causes import cause
+from launchers._causes import Cause, cause
 from launchers._gpus import Gpu
 from launchers._machine import LOOPBACK
 from launchers._process import LOG_LINES, ServerProcess, server_process, while_alive
@@ -58,10 +58,19 @@ class Running:
 
     def error(self, message: str) -> LaunchError:
         """With the known cause and the last lines of the log."""
-        log, hint = self.process.log(), f"Its log is {self.process.log_file}."
-        if known := cause(log):
+        return self._error(message, "", cause(self.process.log()))
+
+    def dead(self, line: str, known: Cause | None) -> LaunchError:
+        """Return the error that tells that it is dead by this line of its log, though its process lives."""
+        message = f"{self.server.name} is dead, though its process lives, after {time.monotonic() - self.began:.0f} s"
+        return self._error(message, line, (known.told, known.hint) if known else cause(line))
+
+    def _error(self, message: str, line: str, known: tuple[str, str] | None) -> LaunchError:
+        hint, last = f"Its log is {self.process.log_file}.", self.process.log().splitlines()[-LOG_LINES:]
+        if known:
             message, hint = f"{message}: {known[0]}", f"{known[1]} {hint}"
-        return LaunchError("\n  ".join([message, *log.splitlines()[-LOG_LINES:]]), hint=hint)
+        first = [line] if line and not any(line in one for one in last) else []
+        return LaunchError("\n  ".join([message, *first, *last]), hint=hint)
 
     def last_line(self) -> str:
         lines = [line.strip() for line in self.process.log(2048).splitlines() if line.strip()]

@@ -1,0 +1,105 @@
+"""Servers that are dead though their processes live: noticed by their logs while they are waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from launchers._activity import Activity
+from launchers._deployment import ORCHESTRATOR
+from launchers._fleet import Running
+from launchers._log_lines import LogLines
+from launchers._log_signs import Sign, Signs, Strength
+from serve_eval.errors import LaunchError
+
+SETTLE_S = 1.5
+"""How long the lines that belong to a certain sign are waited for."""
+CONFIRM_S = 2.0
+"""How long a server must be idle after it raised a known cause."""
+CAUGHT_S = 3.0
+"""How long log and processes must stand still after a known cause that servers may catch."""
+STILL_S = 20.0
+"""How long they must after any other error."""
+UNSEEN_S = 60.0
+"""How long a log must stand still after one where no CPU time is known, or where the server gave up."""
+PARTIAL_S = 1.0
+"""How long a line without an end is waited for."""
+
+
+class LogWatch:
+    """The log of one server. `roots` are processes: those below them are the server's; none where it runs elsewhere."""
+
+    def __init__(self, log: LogLines, roots: Sequence[int]) -> None:
+        self._log, self._signs = log, Signs()
+        self._activities = [Activity(root) for root in roots]
+        self._seen: Sign | None = None
+        self._seen_at = self._wrote_at = 0.0
+
+    def look(self, now: float) -> Sign | None:
+        """Read what was written since the last look; return the sign by which the server is dead, once it is one."""
+        lines = self._log.read()
+        if not lines and now - self._wrote_at > PARTIAL_S:
+            lines = self._log.rest()
+        for line in lines:
+            later = self._seen is not None and self._seen_at < now
+            if self._signs.read(line, later=later):
+                self._wrote_at = now
+            if self._signs.strongest != self._seen:
+                if self._seen is None or self._signs.strongest is None or self._signs.strongest.line != self._seen.line:
+                    self._seen_at = now
+                self._seen = self._signs.strongest
+        if self._seen is None:
+            return None
+        silent_s = now - max(self._wrote_at, self._seen_at)
+        return self._seen if ends(self._seen.strength, now - self._seen_at, silent_s, self._idle_s(now)) else None
+
+    def _idle_s(self, now: float) -> float | None:
+        each = [activity.idle_s(now) for activity in self._activities]
+        known = [one for one in each if one is not None]
+        return min(known) if known and len(known) == len(each) else None
+
+
+def ends(strength: Strength, age_s: float, silent_s: float, idle_s: float | None) -> bool:
+    """Return whether a sign of this age is an end. `silent_s`: since the last line; `idle_s`: since the processes did
+    something, None where that is not known."""
+    if strength is Strength.CERTAIN:
+        return age_s >= SETTLE_S
+    if strength is Strength.RAISED:
+        idle = age_s >= CAUGHT_S if idle_s is None else min(age_s, idle_s) >= CONFIRM_S
+        return idle or silent_s >= STILL_S
+    if strength is Strength.REPORTED:
+        return silent_s >= STILL_S if idle_s is None else min(silent_s, idle_s) >= CAUGHT_S
+    if strength is Strength.FINAL and silent_s >= UNSEEN_S:
+        return True
+    return silent_s >= UNSEEN_S if idle_s is None else min(silent_s, idle_s) >= STILL_S
+
+
+def watching(
+    running: Sequence[Running], clock: Callable[[], float] = time.monotonic
+) -> Callable[[], LaunchError | None]:
+    """Return a function that gives the error of a server that is dead though its process lives, once there is one.
+
+    An orchestrator idles while the others load, so that their CPU time counts as its own.
+    """
+    watches = [
+        (one, LogWatch(LogLines(one.process.log_file, one.process.log_start), roots(one, running))) for one in running
+    ]
+
+    def look() -> LaunchError | None:
+        for one, watch in watches:
+            if (sign := watch.look(clock())) is not None:
+                one.process.give_up()
+                return one.dead(sign.line, sign.cause)
+        return None
+
+    return look
+
+
+def roots(one: Running, running: Sequence[Running]) -> list[int]:
+    """Return the processes below which those of a server are found; none where one of them runs elsewhere."""
+    wanted = running if one.server.name == ORCHESTRATOR else [one]
+    return [each.process.pid for each in wanted] if all(_seen(each) for each in wanted) else []
+
+
+def _seen(one: Running) -> bool:
+    return one.server.here and one.server.image is None
