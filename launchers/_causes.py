@@ -126,7 +126,7 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
     (
         r"(?m)^Killed$|signal 9 \(Killed\)",
         "a process of it was ended by SIGKILL",
-        "dmesg tells whether the kernel did it for want of main memory; else a person, a job's limit or a watchdog did.",
+        "dmesg tells whether the kernel did it for want of main memory; else a person, a limit or a watchdog did.",
         ENDS_ITSELF,
     ),
 )

@@ -9,8 +9,8 @@ HEAD = 160
 """Characters of a line within which its level is looked for."""
 
 Kind = Enum("Kind", "NOISE QUIET ERROR HEADER HANDLING CHAINED THREAD RAISED PLAIN")
-"""NOISE: nothing, or a line that our own requests cause. QUIET: at level warning or below, or one that says that it goes
-on. HEADER, HANDLING, CHAINED, THREAD: sentences of a traceback. RAISED: its last line, or the error of a command line."""
+"""NOISE: nothing, or a line that our own requests cause. QUIET: at level warning or below, or it says that the server
+goes on. HEADER, HANDLING, CHAINED, THREAD: sentences of a traceback. RAISED: its last line, or that of a command."""
 
 _LEVEL = re.compile(
     r"""\[(?P<letter>[A-Z])\](?=[\s\[]|$)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CHUNK = 1 << 16
-MOST_AT_ONCE = 1 << 22
+MOST_AT_ONCE = 1 << 20
 """Bytes read by one look. What a log holds beyond them is skipped, but for the last ones."""
 LONGEST_LINE = 1 << 13
 """Bytes of a line that are kept; its rest is dropped."""

@@ -117,9 +117,9 @@ class Signs:
                 stream.record = _Record.RAISED
             stream.in_traceback = False
         elif kind is Kind.PLAIN and not stream.in_traceback:
-            if stream.record is not _Record.NONE and known(text) is not None:
-                self._keep(_sign(line, stream, raised=stream.record is _Record.RAISED))
-            elif later:
+            sign = _sign(line, stream, raised=stream.record is _Record.RAISED) if known(text) is not None else None
+            self._keep(sign)
+            if sign is None and later:
                 self._weaken(line)
         return True
 
@@ -134,9 +134,9 @@ class Signs:
         if sign is None:
             return
         before = self.strongest
-        if sign.strength is Strength.FINAL and before is not None and before.cause is not None:
+        self._gave_up = self._gave_up or sign.strength in (Strength.FINAL, Strength.CERTAIN)
+        if sign.cause is None and self._gave_up and before is not None and before.cause is not None:
             sign = before  # a server gives up for what it raised
-        self._gave_up = self._gave_up or sign.strength in (Strength.FINAL, Strength.CERTAIN) or sign is before
         if self._gave_up and sign.cause is not None:
             sign = sign._replace(strength=Strength.CERTAIN)
         if before is None or sign.strength > before.strength:
@@ -172,6 +172,8 @@ def _sign(line: Line, stream: _Stream, *, raised: bool) -> Sign | None:
         return Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None
     if cause is not None:
         strength = Strength.RAISED if raised and cause.ends == AT_ONCE else Strength.REPORTED
+        if stream.record is _Record.NONE and not raised:
+            strength = Strength.TRACEBACK  # who wrote it, and whether it is an error, is not told
         return Sign(strength, text, line.stream, cause)
     worth = not stream.in_thread if raised else _NVIDIA.search(text) is not None
     return Sign(Strength.TRACEBACK, text, line.stream) if worth else None
