@@ -26,7 +26,7 @@ class Cause(NamedTuple):
 _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
     (
         r"CUDA out of memory|OutOfMemoryError|due to insufficient GPU memory"
-        r"|out of memory.*(cuda|gpu|device)|(cuda|gpu|device).*out of memory",
+        r"|out of memory.*(?i:cuda|gpu|device)|(?i:cuda|gpu|device).*out of memory",
         "out of GPU memory",
         "Give it more GPUs (tp), a smaller max_seq_len or max_batch_size, or a smaller free_gpu_memory_fraction; "
         "nvidia-smi shows whether somebody else holds the memory.",

@@ -8,14 +8,15 @@ from enum import Enum
 HEAD = 160
 """Characters of a line within which its level is looked for."""
 
-Kind = Enum("Kind", "NOISE QUIET ERROR HEADER HANDLING CHAINED THREAD RAISED PLAIN")
+Kind = Enum("Kind", "NOISE QUIET ERROR HEADER HANDLING CHAINED THREAD RAISED COMMAND PLAIN")
 """NOISE: nothing, or a line that our own requests cause. QUIET: at level warning or below, or it says that the server
-goes on. HEADER, HANDLING, CHAINED, THREAD: sentences of a traceback. RAISED: its last line, or that of a command."""
+goes on. HEADER, HANDLING, CHAINED, THREAD: sentences of a traceback. RAISED: its last line. COMMAND: the
+error of a command line."""
 
 _LEVEL = re.compile(
     r"""\[(?P<letter>[A-Z])\](?=[\s\[]|$)
     | (?<![\w=.-])(?P<word>TRACE|DEBUG|VERBOSE|INFO|NOTICE|DIAG|WARN|WARNING|ERROR|CRITICAL|FATAL)(?![\w=-])
-    | (?:^|\[)(?P<glog>[IWEF])\d{4}\s
+    | (?:^|\[)(?P<glog>[IWEF])\d{3,4}\s
     | \[(?P<c10d>[WEF])\s\S+\.cpp
     | ^(?P<said>(?i:warning|warn|info|debug))\b""",
     re.VERBOSE,
@@ -34,9 +35,9 @@ _CHAINED = "The above exception was the direct cause of the following exception:
 _THREAD = re.compile(r"Exception in thread |Exception ignored in|Task exception was never retrieved|future: <Task")
 _RAISED = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?::\s|:?$)"
-    r"|(?:[\w.-]+: )?[Ee]rror: "  # of a command line
     r"|\s*what\(\): |terminate called after throwing an instance of"
 )
+_COMMAND = re.compile(r"(?:[\w.-]+: )?[Ee]rror: ")
 _RAISED_LAST = re.compile(r"[A-Za-z_][\w.]*(?::\s|$)")
 _WITHIN = re.compile(r"[\s~^|+]")
 
@@ -55,6 +56,8 @@ def kind(text: str, *, in_traceback: bool = False) -> Kind:
         return Kind.PLAIN
     if _RAISED.match(text) and not PYTHON_WARNING.match(text):
         return Kind.RAISED
+    if _COMMAND.match(text):
+        return Kind.COMMAND
     if name := level(text):
         return Kind.ERROR if name in "ECF" else Kind.QUIET
     if in_traceback and _RAISED_LAST.match(text):

@@ -110,7 +110,7 @@ class Signs:
                 stream.record = _Record.NONE
         elif kind is Kind.HANDLING:
             self._take_back(stream)
-        elif kind is Kind.RAISED:
+        elif kind is Kind.RAISED or (kind is Kind.COMMAND and known(text) is not None):
             stream.raised = _sign(line, stream, raised=True)
             self._keep(stream.raised)
             if stream.record is _Record.NONE:

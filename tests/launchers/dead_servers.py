@@ -22,13 +22,13 @@ from tests.standin.process import environment
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_S = 120.0
 GOAL_S = 5.0
-FRAMES = '''Traceback (most recent call last):
+FRAMES = """Traceback (most recent call last):
   File "/usr/local/bin/trtllm-serve", line 8, in <module>
     sys.exit(main())
              ^^^^^^
   File "/usr/local/lib/python3.12/dist-packages/tensorrt_llm/executor/worker.py", line 302, in worker_main
     worker = worker_cls(
-'''
+"""
 
 
 class Dead(NamedTuple):
@@ -47,14 +47,14 @@ DEAD = (
         f"Tried to allocate 2.00 GiB.\n[07/07/2026-03:31:36] [TRT-LLM] [E] [executor] {FRAMES}"
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "out of GPU memory",
-        "[07/07/2026-03:31:36] [TRT-LLM] [W] [Autotuner] Failed when profiling runner=Gemm, tactic=3. Error: CUDA out of "
-        "memory. Tried to allocate 2.00 GiB.",
+        "[07/07/2026-03:31:36] [TRT-LLM] [W] [Autotuner] Failed when profiling runner=Gemm, tactic=3. Error: CUDA "
+        "out of memory. Tried to allocate 2.00 GiB.",
     ),
     Dead(
         "port taken",
         f"{FRAMES}RuntimeError: Failed to bind socket to localhost:8000: [Errno 98] Address already in use",
         "its port is taken",
-        "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).",
+        "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (98 - Address already in use).",
     ),
     Dead(
         "unknown option",

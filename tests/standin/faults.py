@@ -49,6 +49,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests are refused with `error_status`."""
     error_status: int = 400
     """400: what an orchestrator turns into a 500."""
+    error_says: str = "Generation failed, as told"
+    """What a refusal says."""
     refuse_first: int = 0
     """So many requests are refused as by an orchestrator that knows no server yet, and all others served."""
     lose: int | None = None
