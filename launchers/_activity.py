@@ -35,7 +35,7 @@ class Activity:
         self._busy_at = 0.0
 
     def idle_s(self, now: float) -> float | None:
-        """Return for how long all processes have been idle, as far as they were looked at; None where none is seen."""
+        """Return how long all processes were idle up to the last look at them; None where none is seen."""
         if self._at is None or now - self._at >= SAMPLE_S:
             used = {pid: one for pid in descendants(self.root) if (one := used_by(pid)) is not None}
             if not used:
@@ -44,11 +44,7 @@ class Activity:
             if self._at is None or busy(self._before, used, now - self._at):
                 self._busy_at = now
             self._at, self._before = now, used
-        return now - self._busy_at
-
-    def forget(self) -> None:
-        """The next look is the first one again."""
-        self._at = None
+        return self._at - self._busy_at
 
 
 def busy(before: Mapping[int, Used], after: Mapping[int, Used], seconds: float) -> bool:

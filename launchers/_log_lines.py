@@ -26,15 +26,16 @@ class Line(NamedTuple):
 
 
 class LogLines:
-    """Reads what a log grew by. A log that was cut is read from its beginning."""
+    """Reads what a log grew by, and whether it `grew`. A log that was cut is read from its beginning."""
 
     def __init__(self, path: Path, start: int = 0) -> None:
         self.path, self._offset = path, start
-        self._partial, self._dropping = b"", False
+        self._partial, self._dropping, self.grew = b"", False, False
 
     def read(self) -> list[Line]:
         """Return the complete lines since the last call; a carriage return ends a line too."""
         found: list[Line] = []
+        self.grew = False
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, 2)
@@ -44,7 +45,7 @@ class LogLines:
                     self._offset, self._partial, self._dropping = size - MOST_AT_ONCE, b"", True
                 file.seek(self._offset)
                 while self._offset < size and (data := file.read(min(CHUNK, size - self._offset))):
-                    self._offset += len(data)
+                    self._offset, self.grew = self._offset + len(data), True
                     found += self._split(data)
         except OSError:
             return found

@@ -165,7 +165,7 @@ def _sign(line: Line, stream: _Stream, *, raised: bool) -> Sign | None:
         return Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None
     cause = known(text)
     if cause is not None and cause.ends == ENDS_ITSELF:
-        cause = None
+        return None
     if _FINAL.search(text) or (stream.record is _Record.FINAL and cause is not None):
         return Sign(Strength.FINAL if cause is None else Strength.CERTAIN, text, line.stream, cause)
     if GOES_ON.search(text):

@@ -22,6 +22,8 @@ STILL_S = 20.0
 """How long they must after any other error."""
 UNSEEN_S = 60.0
 """How long a log must stand still after one where no CPU time is known, or where the server gave up."""
+DEAD_S, OTHERS_S = 0.5, 2.0
+"""How long a dead server may take to end, and those that started with it: nobody waits for an answer of theirs."""
 PARTIAL_S = 1.0
 """How long a line without an end is waited for."""
 
@@ -33,12 +35,15 @@ class LogWatch:
         self._log, self._signs = log, Signs()
         self._activities = [Activity(root) for root in roots]
         self._seen: Sign | None = None
-        self._seen_at = self._wrote_at = 0.0
+        self._seen_at = self._wrote_at = self._grew_at = 0.0
 
     def look(self, now: float) -> Sign | None:
         """Read what was written since the last look; return the sign by which the server is dead, once it is one."""
         lines = self._log.read()
-        if not lines and now - self._wrote_at > PARTIAL_S:
+        if self._log.grew:
+            self._grew_at = now
+            self._wrote_at = self._wrote_at if lines else now
+        elif now - self._grew_at > PARTIAL_S:
             lines = self._log.rest()
         for line in lines:
             later = self._seen is not None and self._seen_at < now
@@ -87,8 +92,9 @@ def watching(
 
     def look() -> LaunchError | None:
         for one, watch in watches:
-            if (sign := watch.look(clock())) is not None:
-                one.process.give_up()
+            if (sign := watch.look(clock())) is not None and one.process.exit_code() is None:
+                for each in running:
+                    each.process.hurry(DEAD_S if each is one else OTHERS_S)
                 return one.dead(sign.line, sign.cause)
         return None
 

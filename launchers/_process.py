@@ -18,8 +18,6 @@ from serve_eval.errors import EndpointError, LaunchError
 
 STOP_S = 10.0
 """How long a server may take to end after SIGTERM, before SIGKILL."""
-DEAD_S = 0.5
-"""How long one may take that is dead though its process lives."""
 KILL_S = 5.0
 """How long we wait for what SIGKILL ends."""
 WATCH_S = 0.25
@@ -78,9 +76,9 @@ class ServerProcess:
             pause_s = min(1.5 * pause_s, longest_pause_s)
         return found
 
-    def give_up(self) -> None:
-        """A server that is dead gets no more than DEAD_S seconds for its end."""
-        self._stop_s = min(self._stop_s, DEAD_S)
+    def hurry(self, seconds: float) -> None:
+        """Give it no more time than this between SIGTERM and SIGKILL."""
+        self._stop_s = min(self._stop_s, seconds)
 
     async def stop(self) -> None:
         """Ends the server and its group: SIGTERM, then SIGKILL after STOP_S seconds or when we are cancelled."""

@@ -124,7 +124,10 @@ def test_what_an_error_is_worth(text: str, expected: Strength | None, told: str 
         ("a line without a level, later", Strength.TRACEBACK),
         ("1: [TRT-LLM] [I] another rank loads", Strength.RAISED),
         ("[TRT-LLM] [RANK 2] [I] another rank loads", Strength.RAISED),
-        ("[rank0]:[W716 12:00 ProcessGroupNCCL.cpp:1] Warning: destroy_process_group() was not called", Strength.RAISED),
+        (
+            "[rank0]:[W716 12:00 ProcessGroupNCCL.cpp:1] Warning: destroy_process_group() was not called",
+            Strength.RAISED,
+        ),
         ('INFO:     127.0.0.1:4124 - "GET /health HTTP/1.1" 503 Service Unavailable', Strength.RAISED),
         (f"{ERROR}another error", Strength.RAISED),
     ],
@@ -136,7 +139,9 @@ def test_a_server_that_writes_on_has_caught_its_error(after: str, expected: Stre
 def test_nothing_is_caught_after_a_server_gave_up() -> None:
     gave_up = f"{ERROR}Failed to initialize executor on rank 3: {OOM}"
     assert strength(gave_up, INFO, INFO) == (Strength.CERTAIN, "out of GPU memory")
-    assert strength(f"{FRAMES}{OOM}", INFO, f"{ERROR}Executor worker died during initialization.")[0] is Strength.CERTAIN
+    assert (
+        strength(f"{FRAMES}{OOM}", INFO, f"{ERROR}Executor worker died during initialization.")[0] is Strength.CERTAIN
+    )
     assert strength(f"{ERROR}Executor worker initialization error: {FRAMES}{OOM}")[0] is Strength.CERTAIN
 
 

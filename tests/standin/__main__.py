@@ -69,7 +69,9 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
         log(f"Loading {config.model}: {10 * part}%")
     if trouble.says:
         sys.stderr.write(f"{trouble.says}\n")
-        time.sleep(trouble.says_s)
+        until = time.monotonic() + trouble.says_s
+        while time.monotonic() < until:
+            time.sleep(0 if trouble.says_busy else until - time.monotonic())
     if trouble.hang_at_start or trouble.spin_at_start:
         _hang(trouble)
     if trouble.crash_at_start is not None:

@@ -31,6 +31,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What loading says before it goes on."""
     says_s: float = 0.0
     """How long it then says nothing."""
+    says_busy: bool = False
+    """It uses a CPU for that long."""
     rank: bool = False
     """A process in a session of its own, as those of MPI are, that hears no SIGTERM."""
     no_gpu: bool = False
