@@ -21,12 +21,14 @@ from launchers._log_lines import Line
 MOST_STREAMS = 4096
 """Ranks that are told apart."""
 
-_NVIDIA = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT)\]")
+_NVIDIA = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT)\b[^\]]*\]")
 _FINAL = re.compile(
     r"Executor worker (?:initialization error|returned error|died during initialization)"
-    r"|Failed to initialize executor on rank|Executor creation failed|MPI_ABORT was invoked"
+    r"|Failed to initialize executor on rank|Executor creation failed"
+    r"|Failed to parse the arguments for the LLM constructor|^Rank\d+ Task exit code: [1-9]"
 )
-"""Sentences with which TensorRT-LLM gives up."""
+"""Sentences with which TensorRT-LLM, or its wrapper of ranks, gives up."""
+_WRAPPER = re.compile(r"Rank\d+ Task exit code: ")
 _LAST_WORDS = re.compile(
     r"(?i)destroy_process_group|resource_tracker|leaked|shut(?:ting)? ?down|\bexit(?:ing|ed)?\b|abort"
 )
@@ -117,7 +119,10 @@ class Signs:
                 stream.record = _Record.RAISED
             stream.in_traceback = False
         elif kind is Kind.PLAIN and not stream.in_traceback:
-            sign = _sign(line, stream, raised=stream.record is _Record.RAISED) if known(text) is not None else None
+            if _WRAPPER.match(text):
+                stream.record = _Record.NONE
+            tells = known(text) is not None or _FINAL.search(text) is not None
+            sign = _sign(line, stream, raised=stream.record is _Record.RAISED) if tells else None
             self._keep(sign)
             if sign is None and later:
                 self._weaken(line)
