@@ -54,7 +54,7 @@ def kind(text: str, *, in_traceback: bool = False) -> Kind:
         return Kind.THREAD
     if in_traceback and _WITHIN.match(text):
         return Kind.PLAIN
-    if _RAISED.match(text) and not PYTHON_WARNING.match(text):
+    if _RAISED.match(text):
         return Kind.RAISED
     if _COMMAND.match(text):
         return Kind.COMMAND

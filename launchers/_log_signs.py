@@ -65,8 +65,7 @@ class _Record(Enum):
     NONE = 0
     CAUGHT = 1
     ERROR = 2
-    FINAL = 3
-    RAISED = 4
+    RAISED = 3
 
 
 @dataclass
@@ -76,6 +75,8 @@ class _Stream:
     record: _Record = _Record.NONE
     in_traceback: bool = False
     in_thread: bool = False
+    ended: bool = False
+    """A traceback came to its end: unless it is part of a chain, the next one is another's."""
     raised: Sign | None = None
     """The last sign of a traceback, of which the next line may say that it was being handled."""
 
@@ -101,23 +102,24 @@ class Signs:
             stream.in_traceback = stream.in_thread = caught and _log_levels.begins_traceback(text)
             self._weaken(line)
         elif kind is Kind.ERROR:
-            stream.record = _Record.FINAL if _FINAL.search(text) else _Record.ERROR
+            stream.record = _Record.ERROR
             stream.in_traceback, stream.in_thread = _log_levels.begins_traceback(text), False
             self._keep(_sign(line, stream, raised=False))
         elif kind is Kind.THREAD:
-            stream.record, stream.in_thread = _Record.NONE, True
+            stream.record, stream.in_thread, stream.ended = _Record.NONE, True, False
         elif kind is Kind.HEADER:
             stream.in_traceback = True
-            if stream.record is _Record.RAISED:
-                stream.record = _Record.NONE
-        elif kind is Kind.HANDLING:
-            self._take_back(stream)
+            stream.in_thread = stream.in_thread and not stream.ended
+        elif kind in (Kind.HANDLING, Kind.CHAINED):
+            stream.ended = False
+            if kind is Kind.HANDLING:
+                self._take_back(stream)
         elif kind is Kind.RAISED or (kind is Kind.COMMAND and known(text) is not None):
             stream.raised = _sign(line, stream, raised=True)
             self._keep(stream.raised)
             if stream.record is _Record.NONE:
                 stream.record = _Record.RAISED
-            stream.in_traceback = False
+            stream.in_traceback, stream.ended = False, True
         elif kind is Kind.PLAIN and not stream.in_traceback:
             if _WRAPPER.match(text):
                 stream.record = _Record.NONE
@@ -144,7 +146,7 @@ class Signs:
             sign = before  # a server gives up for what it raised
         if self._gave_up and sign.cause is not None:
             sign = sign._replace(strength=Strength.CERTAIN)
-        if before is None or sign.strength > before.strength:
+        if before is None or sign.strength > before.strength or sign.strength is Strength.TRACEBACK is before.strength:
             self.strongest = sign
 
     def _take_back(self, stream: _Stream) -> None:
@@ -171,7 +173,7 @@ def _sign(line: Line, stream: _Stream, *, raised: bool) -> Sign | None:
     cause = known(text)
     if cause is not None and cause.ends == ENDS_ITSELF:
         return None
-    if _FINAL.search(text) or (stream.record is _Record.FINAL and cause is not None):
+    if _FINAL.search(text):
         return Sign(Strength.FINAL if cause is None else Strength.CERTAIN, text, line.stream, cause)
     if GOES_ON.search(text):
         return Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None

@@ -29,34 +29,39 @@ PARTIAL_S = 1.0
 
 
 class LogWatch:
-    """The log of one server. `roots` are processes: those below them are the server's; none where it runs elsewhere."""
+    """The log of one server. `roots` are processes: those below them are the server's; none where it runs elsewhere.
+    `wrote_at`: when it last wrote something."""
 
     def __init__(self, log: LogLines, roots: Sequence[int]) -> None:
         self._log, self._signs = log, Signs()
         self._activities = [Activity(root) for root in roots]
         self._seen: Sign | None = None
-        self._seen_at = self._wrote_at = self._grew_at = 0.0
+        self._seen_at = self.wrote_at = self._grew_at = 0.0
 
-    def look(self, now: float) -> Sign | None:
-        """Read what was written since the last look; return the sign by which the server is dead, once it is one."""
+    def look(self, now: float, others_wrote_at: float = 0.0) -> Sign | None:
+        """Read what was written since the last look; return the sign by which the server is dead, once it is one.
+        `others_wrote_at`: when those last wrote that it waits for."""
         lines = self._log.read()
         if self._log.grew:
             self._grew_at = now
-            self._wrote_at = self._wrote_at if lines else now
+            self.wrote_at = self.wrote_at if lines else now
         elif now - self._grew_at > PARTIAL_S:
             lines = self._log.rest()
         for line in lines:
             later = self._seen is not None and self._seen_at < now
             if self._signs.read(line, later=later):
-                self._wrote_at = now
-            if self._signs.strongest != self._seen:
-                if self._seen is None or self._signs.strongest is None or self._signs.strongest.line != self._seen.line:
-                    self._seen_at = now
-                self._seen = self._signs.strongest
+                self.wrote_at = now
+            self._note(self._signs.strongest, now)
         if self._seen is None:
             return None
-        silent_s = now - max(self._wrote_at, self._seen_at)
+        silent_s = now - max(self.wrote_at, self._seen_at, others_wrote_at)
         return self._seen if ends(self._seen.strength, now - self._seen_at, silent_s, self._idle_s(now)) else None
+
+    def _note(self, sign: Sign | None, now: float) -> None:
+        """A sign that got stronger, or another one, counts from now; one that got weaker from when it came."""
+        before, self._seen = self._seen, sign
+        if sign is not None and (before is None or sign.strength > before.strength or sign.line != before.line):
+            self._seen_at = now
 
     def _idle_s(self, now: float) -> float | None:
         each = [activity.idle_s(now) for activity in self._activities]
@@ -84,7 +89,7 @@ def watching(
 ) -> Callable[[], LaunchError | None]:
     """Return a function that gives the error of a server that is dead though its process lives, once there is one.
 
-    An orchestrator idles while the others load, so that their CPU time counts as its own.
+    An orchestrator idles while the others load, so that their CPU time and their lines count as its own.
     """
     watches = [
         (one, LogWatch(LogLines(one.process.log_file, one.process.log_start), roots(one, running))) for one in running
@@ -92,7 +97,9 @@ def watching(
 
     def look() -> LaunchError | None:
         for one, watch in watches:
-            if (sign := watch.look(clock())) is not None and one.process.exit_code() is None:
+            waits = one.server.name == ORCHESTRATOR
+            others_wrote_at = max(other.wrote_at for _, other in watches) if waits else 0.0
+            if (sign := watch.look(clock(), others_wrote_at)) is not None and one.process.exit_code() is None:
                 for each in running:
                     each.process.hurry(DEAD_S if each is one else OTHERS_S)
                 return one.dead(sign.line, sign.cause)

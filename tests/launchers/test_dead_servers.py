@@ -19,6 +19,8 @@ slow = pytest.mark.slow
 TWO = "trtllm_disaggregated"
 UNKNOWN = f"{FRAMES}IndexError: tuple index out of range"
 MEMORY = DEAD[0]
+LIMIT = {"ready_timeout_s": 60.0}
+"""Ends the wait where nothing notices a dead server."""
 
 Standin, PlanOf = Callable[..., None], Callable[..., Plan]
 
@@ -55,7 +57,7 @@ def test_a_known_cause_is_named_at_once(one: Dead, tmp_path: Path) -> None:
 
 def test_a_dead_server_ends_the_wait(standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path) -> None:
     standin(faults={"hang_at_start": True, "ignore_sigterm": True, "last_words": MEMORY.words})
-    error = refused(plan_of("trtllm"), tmp_path / "run")
+    error = refused(plan_of("trtllm", LIMIT), tmp_path / "run")
     assert str(error).startswith("trtllm is dead, though its process lives, after ")
     assert str(error).splitlines()[0].endswith(": out of GPU memory")
     assert "torch.OutOfMemoryError" in str(error)
@@ -70,7 +72,7 @@ def test_one_dead_server_of_several_is_named(
     side: str, standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
 ) -> None:
     standin(faults={"hang_at_start": True, "last_words": MEMORY.words, "when": {"gpus": side}})
-    error = refused(plan_of(TWO), tmp_path / "run")
+    error = refused(plan_of(TWO, LIMIT), tmp_path / "run")
     assert str(error).startswith(f"{('context_0', 'generation_0')[int(side)]} is dead, though its process lives")
 
 
@@ -79,7 +81,7 @@ def test_a_traceback_ends_it_when_nothing_follows(
     standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
 ) -> None:
     standin(faults={"hang_at_start": True, "last_words": UNKNOWN})
-    error = refused(plan_of("trtllm"), tmp_path / "run")
+    error = refused(plan_of("trtllm", LIMIT), tmp_path / "run")
     assert str(error).startswith("trtllm is dead, though its process lives")
     assert "IndexError: tuple index out of range" in str(error)
 
@@ -89,7 +91,7 @@ def test_a_known_cause_ends_it_while_a_rank_spins(
     standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
 ) -> None:
     standin(faults={"spin_at_start": True, "last_words": MEMORY.words})
-    assert "is dead, though its process lives" in str(refused(plan_of("trtllm"), tmp_path / "run"))
+    assert "is dead, though its process lives" in str(refused(plan_of("trtllm", LIMIT), tmp_path / "run"))
 
 
 # --------------------------------------------------------------------------------------------------------- healthy

@@ -97,13 +97,28 @@ def test_a_line_at_level_warning_or_below_is_none(line: str) -> None:
         (f"{FRAMES}IndexError: tuple index out of range", Strength.TRACEBACK, None),
         (f"{FRAMES}KeyError", Strength.TRACEBACK, None),
         (f"{ERROR}something", Strength.TRACEBACK, None),
+        (f"{ERROR}CUDA out of memory, retrying with half of the batch", None, None),
+        (f"{ERROR}Executor creation failed:\nthe GPU is out of memory", Strength.CERTAIN, "out of GPU memory"),
+        (f"{FRAMES}{OOM}\nRetrying with half of the batch", Strength.TRACEBACK, "out of GPU memory"),
+        (f"{FRAMES}    print('WARNING: failed')\n{OOM}", Strength.RAISED, "out of GPU memory"),
+        (f"{FRAMES}some.module.GatedRepo: no", Strength.TRACEBACK, None),
         ("[TRT-LLM AUTO-DEPLOY] [RANK 0] [E] something", Strength.TRACEBACK, None),
         ("0: Rank0 Task exit code: 1", Strength.FINAL, None),
         ("0: Rank0 Task exit code: 0", None, None),
         ("[TRT-LLM] [W] slow\nRank0 Task exit code: 137", Strength.FINAL, None),
-        (f"{ERROR}Failed to parse the arguments for the LLM constructor: 1 validation error for TrtLlmArgs", 5, "its config"),
+        (
+            f"{ERROR}Failed to parse the arguments for the LLM constructor: 1 validation error for TrtLlmArgs",
+            5,
+            "its config",
+        ),
         ("ERROR:    something of another program", None, None),
         (f"Exception in thread Thread-3 (poll):\n{FRAMES}KeyError: 'x'", None, None),
+        (f"Exception in thread Thread-3 (poll):\n{FRAMES}KeyError: 'x'{CHAINED}{FRAMES}ValueError: x", None, None),
+        (
+            f"Exception in thread Thread-3 (poll):\n{FRAMES}KeyError: 'x'\n{FRAMES}ValueError: x",
+            Strength.TRACEBACK,
+            None,
+        ),
         (f"Exception in thread Thread-3 (run):\n{FRAMES}{OOM}", Strength.RAISED, "out of GPU memory"),
         (f"[TRT-LLM] [W] tried:\n{FRAMES}{OOM}", Strength.TRACEBACK, None),
         (f"[TRT-LLM] [I] Import failed:\n{FRAMES}{OOM}", Strength.TRACEBACK, None),
@@ -139,6 +154,11 @@ def test_what_an_error_is_worth(text: str, expected: int | None, told: str | Non
 )
 def test_a_server_that_writes_on_has_caught_its_error(after: str, expected: Strength) -> None:
     assert strength(f"{FRAMES}{OOM}", after) == (expected, "out of GPU memory")
+
+
+def test_of_two_tracebacks_the_last_is_told() -> None:
+    assert (found := read(f"{FRAMES}KeyError: 'x'", INFO, f"{FRAMES}IndexError: no")) is not None
+    assert found.line == "IndexError: no"
 
 
 def test_nothing_is_caught_after_a_server_gave_up() -> None:

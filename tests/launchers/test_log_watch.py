@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from launchers._activity import Activity, Used, busy, used_by
 from launchers._log_lines import LogLines
 from launchers._log_signs import Strength
 from launchers._log_watch import LogWatch, ends
+from serve_eval.errors import LaunchError
 from tests.launchers.dead_servers import FRAMES
 
 OOM = f"{FRAMES}torch.OutOfMemoryError: CUDA out of memory.\n"
@@ -98,6 +101,11 @@ def test_a_later_cause_counts_from_its_own_line(tmp_path: Path) -> None:
     assert Log(tmp_path / "log").ended_after(UNKNOWN, {10.0: OOM}) == 12.0
 
 
+def test_an_error_that_comes_again_counts_from_then(tmp_path: Path) -> None:
+    caught = {1.0: "[TRT-LLM] [I] smaller batch\n", 10.0: OOM, 11.0: "[TRT-LLM] [I] smaller batch\n"}
+    assert Log(tmp_path / "log", idle_from=0.0).ended_after(OOM, caught) == 31.0
+
+
 @pytest.mark.parametrize("strength", Strength)
 def test_no_sign_ends_a_wait_at_its_first_moment(strength: Strength) -> None:
     assert not ends(strength, 0.0, 0.0, 100.0)
@@ -172,3 +180,43 @@ def test_several_are_idle_together_or_not_at_all(tmp_path: Path) -> None:
 def test_the_times_are_those_of_the_docs() -> None:
     times = _log_watch
     assert (times.SETTLE_S, times.CONFIRM_S, times.CAUGHT_S, times.STILL_S, times.UNSEEN_S) == (1.5, 2, 3, 20, 60)
+
+
+# -------------------------------------------------------------------------------------------------------- together
+
+
+def server(name: str, folder: Path, pid: int, hurried: dict[str, float], **where: Any) -> Any:
+    """A server that runs, as far as a watch looks at it."""
+    (log := folder / f"{name}.log").touch()
+    process = SimpleNamespace(log_file=log, log_start=0, pid=pid, exit_code=lambda: None)
+    process.hurry = lambda seconds: hurried.update({name: seconds})
+    told = SimpleNamespace(**{"name": name, "here": True, "image": None, **where})
+    return SimpleNamespace(server=told, process=process, dead=lambda line, cause: LaunchError(f"{name}: {line}"))
+
+
+def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path: Path) -> None:
+    hurried: dict[str, float] = {}
+    pair = [server(name, tmp_path, 1, hurried, here=False) for name in ("context_0", "orchestrator")]
+    clock = [1000.0]
+    look = _log_watch.watching(pair, lambda: clock[0])
+    (tmp_path / "orchestrator.log").write_text(UNKNOWN)
+    for _ in range(100):
+        with (tmp_path / "context_0.log").open("a") as log:
+            log.write("INFO:     Loading\n")
+        assert look() is None
+        clock[0] += 5
+    clock[0] += 54
+    assert look() is None
+    clock[0] += 2
+    assert str(look()) == "orchestrator: IndexError: tuple index out of range"
+    assert hurried == {"orchestrator": _log_watch.DEAD_S, "context_0": _log_watch.OTHERS_S}
+
+
+def test_processes_are_those_of_a_server_and_for_an_orchestrator_of_all(tmp_path: Path) -> None:
+    context, front = (server(name, tmp_path, pid, {}) for pid, name in enumerate(("context_0", "orchestrator"), 7))
+    assert _log_watch.roots(context, [context, front]) == [7]
+    assert _log_watch.roots(front, [context, front]) == [7, 8]
+    for hidden in ({"here": False}, {"image": "an-image"}):
+        other = server("context_0", tmp_path, 9, {}, **hidden)
+        assert _log_watch.roots(other, [other, front]) == []
+        assert _log_watch.roots(front, [other, front]) == []
