@@ -31,8 +31,9 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
         "Give it more GPUs (tp), a smaller max_seq_len or max_batch_size, or a smaller free_gpu_memory_fraction; "
         "nvidia-smi shows whether somebody else holds the memory.",
     ),
+    (r"Failed to bind socket", "its port is taken", "Leave `port` out, and a free one is taken."),
     (
-        r"Failed to bind socket|[Aa]ddress already in use",
+        r"[Aa]ddress already in use",
         "its port is taken",
         "Leave `port` out, and a free one is taken.",
         STILL,

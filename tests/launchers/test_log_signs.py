@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launchers._causes import CAUSES, known
+from launchers._causes import known
 from launchers._log_lines import clean
 from launchers._log_signs import Sign, Signs, Strength
 from tests.launchers.dead_servers import DEAD, FRAMES, WARNINGS, Dead
@@ -93,6 +93,7 @@ def test_a_line_at_level_warning_or_below_is_none(line: str) -> None:
         (f"{FRAMES}RuntimeError: Executor worker returned error", Strength.FINAL, None),
         (f"{FRAMES}{OOM}{HANDLING}{FRAMES}KeyError: 'x'", Strength.TRACEBACK, None),
         (f"{FRAMES}ModuleNotFoundError: No module named 'x'", Strength.REPORTED, "a Python package is missing"),
+        (f"{FRAMES}RuntimeError: Failed to bind socket to localhost:1: no", Strength.RAISED, "its port is taken"),
         (f"{FRAMES}zmq.error.ZMQError: Address already in use (addr='x')", Strength.REPORTED, "its port is taken"),
         (f"{FRAMES}IndexError: tuple index out of range", Strength.TRACEBACK, None),
         (f"{FRAMES}KeyError", Strength.TRACEBACK, None),
@@ -191,4 +192,3 @@ def test_memory_is_blamed_by_words_of_a_kernel_and_not_by_a_shell() -> None:
     assert "memory" not in shell.told
     assert (found := known("slurmstepd: error: Detected 1 oom_kill event in StepId=3.0")) is not None
     assert found.told == "it was killed for want of main memory"
-    assert len({one.told for one in CAUSES}) == len(CAUSES)
