@@ -8,6 +8,7 @@ makes it exit with 1.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -130,9 +131,9 @@ def rows() -> Iterator[str]:
     for one in DEAD:
         with tempfile.TemporaryDirectory(prefix="dead-") as name:
             seconds, code, said = measured(one.words, Path(name))
-        last = next(line for line in reversed(one.words.splitlines()) if not line.startswith(" "))
+        last = next(line for line in reversed(one.words.splitlines()) if re.match(r"\S+: ", line))
         holds = code == 4 and one.told in said
-        yield f"| `{last[:60]}` | {one.told if holds else f'no: exit {code}: {said[-300:]}'} | {seconds:.1f} |"
+        yield f"| `{last[:75]}` | {one.told if holds else f'no: exit {code}: {said[-300:]}'} | {seconds:.1f} |"
 
 
 if __name__ == "__main__":
