@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launchers import _environment, _gpus
-from launchers._causes import cause
+from launchers._causes import Cause, cause
 from launchers._gpus import Gpu
 from launchers._machine import LOOPBACK
+from launchers._memory_kills import Kills, kills
 from launchers._process import LOG_LINES, ServerProcess, server_process, while_alive
 from launchers._trtllm_command import Server
 from serve_eval.errors import LaunchError
@@ -45,6 +46,8 @@ class Running:
     server: Server
     process: ServerProcess
     began: float
+    kills: Kills
+    """As they were before it began."""
 
     def ended(self) -> LaunchError | None:
         """The error that tells of its end; None while it runs."""
@@ -53,15 +56,35 @@ class Running:
         how = f"signal {code - 128}" if code > 128 else f"signal {-code}" if code < 0 else f"exit code {code}"
         error = self.error(f"{self.server.name} ended with {how} after {time.monotonic() - self.began:.0f} s")
         if how == "signal 9":
-            error.hint = f"Perhaps the kernel killed it for want of main memory: dmesg says so. {error.hint}"
+            error.hint = f"{self._killed()} {error.hint}"
         return error
+
+    def _killed(self) -> str:
+        """Say what is known of a death by SIGKILL: want of main memory is blamed only where something tells of it."""
+        now = kills()
+        if self.server.here and (told := now.since(self.kills)):
+            return told
+        if self.server.here and now.known():
+            return (
+                "Something sent SIGKILL, not the kernel for want of main memory: a person, a job's limit, a watchdog."
+            )
+        return "Something sent SIGKILL: dmesg of its machine tells whether the kernel did it for want of main memory."
 
     def error(self, message: str) -> LaunchError:
         """With the known cause and the last lines of the log."""
-        log, hint = self.process.log(), f"Its log is {self.process.log_file}."
-        if known := cause(log):
+        return self._error(message, "", cause(self.process.log()))
+
+    def dead(self, line: str, known: Cause | None) -> LaunchError:
+        """Return the error that tells that it is dead by this line of its log, though its process lives."""
+        message = f"{self.server.name} is dead, though its process lives, after {time.monotonic() - self.began:.0f} s"
+        return self._error(message, line, (known.told, known.hint) if known else cause(line))
+
+    def _error(self, message: str, line: str, known: tuple[str, str] | None) -> LaunchError:
+        hint, last = f"Its log is {self.process.log_file}.", self.process.log().splitlines()[-LOG_LINES:]
+        if known:
             message, hint = f"{message}: {known[0]}", f"{known[1]} {hint}"
-        return LaunchError("\n  ".join([message, *log.splitlines()[-LOG_LINES:]]), hint=hint)
+        first = [line] if line and not any(line in one for one in last) else []
+        return LaunchError("\n  ".join([message, *first, *last]), hint=hint)
 
     def last_line(self) -> str:
         lines = [line.strip() for line in self.process.log(2048).splitlines() if line.strip()]
@@ -93,7 +116,7 @@ async def fleet(
     local = [server for server in servers if server.here]
     used = await asyncio.to_thread(_gpus.memory_used) if local else None
     gpus = _gpus.check_there([gpu for server in local for gpu in server.place.gpus], used)
-    mark = uuid.uuid4().hex
+    mark, before = uuid.uuid4().hex, kills()
     running: list[Running] = []
     things = [*(f"GPU-{gpu}" for gpu in gpus), *(f"port-{server.place.port}" for server in local), f"folder-{log_dir}"]
     with _gpus.locked(things) as locks:
@@ -115,7 +138,7 @@ async def fleet(
                             to_stop=server.to_stop,
                         )
                     )
-                    running.append(Running(server, process, time.monotonic()))
+                    running.append(Running(server, process, time.monotonic(), before))
                     places = [f"GPU {','.join(server.place.gpus)}"] if server.place.gpus else []
                     places += [] if server.here else [server.place.reached_at]
                     told(f"{server.name}: started{' on ' * bool(places)}{' of '.join(places)}, log {process.log_file}")

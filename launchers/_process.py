@@ -38,8 +38,8 @@ class ServerProcess:
     def __init__(
         self, process: subprocess.Popen[bytes], log_file: Path, log_start: int, supervised_s: float | None = None
     ) -> None:
-        self.pid, self.log_file = process.pid, log_file
-        self._process, self._log_start = process, log_start
+        self.pid, self.log_file, self.log_start = process.pid, log_file, log_start
+        self._process = process
         # A supervisor is never killed while it may still end its server: a second SIGTERM tells it to do so at once.
         self._stop_s = STOP_S if supervised_s is None else supervised_s + 2 * KILL_S
         self._at_once = signal.SIGKILL if supervised_s is None else signal.SIGTERM
@@ -76,6 +76,10 @@ class ServerProcess:
             pause_s = min(1.5 * pause_s, longest_pause_s)
         return found
 
+    def hurry(self, seconds: float) -> None:
+        """Give it no more time than this between SIGTERM and SIGKILL."""
+        self._stop_s = min(self._stop_s, seconds)
+
     async def stop(self) -> None:
         """Ends the server and its group: SIGTERM, then SIGKILL after STOP_S seconds or when we are cancelled."""
         try:
@@ -106,7 +110,7 @@ class ServerProcess:
         """The end of what it wrote since it was started; empty when the file is gone."""
         with suppress(OSError), self.log_file.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(self._log_start, size - last_bytes))
+            file.seek(max(self.log_start, size - last_bytes))
             return file.read().decode(errors="replace")
         return ""
 

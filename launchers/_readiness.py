@@ -11,6 +11,7 @@ from typing import Any
 from launchers._causes import cause
 from launchers._fleet import Running, first_end
 from launchers._process import WATCH_S
+from launchers._refusals import SAME, Refusals
 from launchers._trtllm_command import Server
 from serve_eval.errors import LaunchError
 
@@ -81,10 +82,10 @@ async def _answering(
     """One real completion: health says nothing of the engine, nor of the way between two of them."""
     import httpx
 
-    began, last = time.monotonic(), "no answer"
+    began, last, refusals, permanent = time.monotonic(), "no answer", Refusals(), False
     said = began
     body = {"model": model, "prompt": "Hello", "max_tokens": 4, "temperature": 0.0}
-    while (left := began + timeout_s - time.monotonic()) > 0:
+    while not permanent and (left := began + timeout_s - time.monotonic()) > 0:
         asked = asyncio.create_task(client.post(front.url + "/v1/completions", json=body, timeout=left))
         try:
             while not (await asyncio.wait([asked], timeout=WATCH_S))[0]:
@@ -95,6 +96,7 @@ async def _answering(
                 told(f"{front.name}: the first completion took {time.monotonic() - began:.1f} s")
                 return
             last = f"HTTP {reply.status_code} {reply.text[:500]}"
+            permanent = refusals.permanent(reply.status_code, reply.text)
         except httpx.TimeoutException:
             last = "no answer at all"
         except (httpx.TransportError, ValueError) as error:
@@ -103,9 +105,10 @@ async def _answering(
             asked.cancel()
         _check_alive(running)
         said = _tell(front, began, said, last, told)
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(0 if permanent else POLL_S)
     [door] = [one for one in running if one.server.name == front.name]
-    refusal = door.error(f"{front.name} is healthy and gives no completion within {timeout_s:g} s, but: {last}")
+    how = f"refused {SAME} times alike" if permanent else f"within {timeout_s:g} s"
+    refusal = door.error(f"{front.name} is healthy and gives no completion {how}, but: {last}")
     if known := cause(last):
         refusal = LaunchError(f"{refusal}\n  {known[0]}", hint=f"{known[1]} {refusal.hint}")
     raise refusal

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 
 from launchers._flavour import adapted_to_machine
 from launchers._fleet import fleet
+from launchers._log_watch import watching
+from launchers._process import while_alive
 from launchers._readiness import ready
 from launchers._trtllm_command import Server
 from serve_eval.schema import Endpoint, LaunchContext
@@ -58,15 +60,16 @@ async def served(
     """`session` with the command lines as they are, of any server. Raises LaunchError."""
     front = servers[-1]
     async with fleet(servers, log_dir=context.log_dir, told=context.told, stop_timeout_s=stop_timeout_s) as running:
-        await ready(
-            running,
-            front=front,
-            model=model,
-            timeout_s=ready_timeout_s,
-            answer_timeout_s=answer_timeout_s,
-            told=context.told,
-            cluster=cluster,
-        )
+        async with while_alive(watching(running)):
+            await ready(
+                running,
+                front=front,
+                model=model,
+                timeout_s=ready_timeout_s,
+                answer_timeout_s=answer_timeout_s,
+                told=context.told,
+                cluster=cluster,
+            )
         info = {
             "launcher": launcher,
             "commands": [server.line() for server in servers],

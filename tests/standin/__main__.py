@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -66,6 +67,13 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     for part in range(1, 11 if load_s else 1):
         time.sleep(load_s / 10)
         log(f"Loading {config.model}: {10 * part}%")
+    if trouble.says:
+        sys.stderr.write(f"{trouble.says}\n")
+        until = time.monotonic() + trouble.says_s
+        while time.monotonic() < until:
+            time.sleep(0 if trouble.says_busy else until - time.monotonic())
+    if trouble.hang_at_start or trouble.spin_at_start:
+        _hang(trouble)
     if trouble.crash_at_start is not None:
         sys.stderr.write(f"{trouble.last_words}\n")
         sys.exit(trouble.crash_at_start)
@@ -99,6 +107,18 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
             report=config.report_addr,
         )
     )
+
+
+def _hang(trouble: Any) -> None:
+    """The main thread came to its end, and the process does not."""
+    from tests.standin.serving import note
+
+    if trouble.ignore_sigterm:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note("says its last words")
+    sys.stderr.write(f"{trouble.last_words}\n")
+    while True:
+        time.sleep(0 if trouble.spin_at_start else 60)
 
 
 def _rank() -> int:

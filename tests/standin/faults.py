@@ -23,6 +23,16 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Exit code with which loading ends."""
     last_words: str = "RuntimeError: the executor could not be created, as told"
     """What it says then."""
+    hang_at_start: bool = False
+    """Loading ends with `last_words`, and the process stays and does nothing."""
+    spin_at_start: bool = False
+    """The same, and the process uses a whole CPU, as a rank does that waits for another."""
+    says: str = ""
+    """What loading says before it goes on."""
+    says_s: float = 0.0
+    """How long it then says nothing."""
+    says_busy: bool = False
+    """It uses a CPU for that long."""
     rank: bool = False
     """A process in a session of its own, as those of MPI are, that hears no SIGTERM."""
     no_gpu: bool = False
@@ -41,6 +51,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests are refused with `error_status`."""
     error_status: int = 400
     """400: what an orchestrator turns into a 500."""
+    error_says: str = "Generation failed, as told"
+    """What a refusal says."""
     refuse_first: int = 0
     """So many requests are refused as by an orchestrator that knows no server yet, and all others served."""
     lose: int | None = None

@@ -193,7 +193,7 @@ class _Worker:
             raise bad_request("Generation failed: the executor is gone")
         if faults.strikes(faults.error_after, number):
             kind = "BadRequestError" if faults.error_status < 500 else "InternalServerError"
-            raise Refused(faults.error_status, trtllm_error("Generation failed, as told", kind, faults.error_status))
+            raise Refused(faults.error_status, trtllm_error(faults.error_says, kind, faults.error_status))
         await asyncio.sleep(faults.pause_s(number))
 
     async def _answer(self, http: web.Request, request: Request, number: int, arrived: float) -> web.StreamResponse:

@@ -1,0 +1,118 @@
+"""Servers that are dead though their processes live: noticed by their logs while they are waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from launchers._activity import Activity
+from launchers._deployment import ORCHESTRATOR
+from launchers._fleet import Running
+from launchers._log_lines import LogLines
+from launchers._log_signs import Sign, Signs, Strength
+from serve_eval.errors import LaunchError
+
+SETTLE_S = 1.5
+"""How long the lines that belong to a certain sign are waited for."""
+CONFIRM_S = 2.0
+"""How long a server must be idle after it raised a known cause."""
+CAUGHT_S = 3.0
+"""How long log and processes must stand still after a known cause that servers may catch."""
+STILL_S = 20.0
+"""How long they must after any other error."""
+UNSEEN_S = 60.0
+"""How long a log must stand still after one where no CPU time is known, or where the server gave up."""
+DEAD_S, OTHERS_S = 0.5, 2.0
+"""How long a dead server may take to end, and those that started with it: nobody waits for an answer of theirs."""
+PARTIAL_S = 1.0
+"""How long a line without an end is waited for."""
+
+
+class LogWatch:
+    """The log of one server. `roots` are processes: those below them are the server's; none where it runs elsewhere.
+    `wrote_at`: when it last wrote something."""
+
+    def __init__(self, log: LogLines, roots: Sequence[int]) -> None:
+        self._log, self._signs = log, Signs()
+        self._activities = [Activity(root) for root in roots]
+        self._seen: Sign | None = None
+        self._seen_at = self.wrote_at = self._grew_at = 0.0
+
+    def look(self, now: float, others_wrote_at: float = 0.0) -> Sign | None:
+        """Read what was written since the last look; return the sign by which the server is dead, once it is one.
+        `others_wrote_at`: when those last wrote that it waits for."""
+        lines = self._log.read()
+        if self._log.grew:
+            self._grew_at = now
+            self.wrote_at = self.wrote_at if lines else now
+        elif now - self._grew_at > PARTIAL_S:
+            lines = self._log.rest()
+        for line in lines:
+            later = self._seen is not None and self._seen_at < now
+            if self._signs.read(line, later=later):
+                self.wrote_at = now
+            self._note(self._signs.strongest, now)
+        if self._seen is None:
+            return None
+        silent_s = now - max(self.wrote_at, self._seen_at, others_wrote_at)
+        return self._seen if ends(self._seen.strength, now - self._seen_at, silent_s, self._idle_s(now)) else None
+
+    def _note(self, sign: Sign | None, now: float) -> None:
+        """A sign that got stronger, or another one, counts from now; one that got weaker from when it came."""
+        before, self._seen = self._seen, sign
+        if sign is not None and (before is None or sign.strength > before.strength or sign.line != before.line):
+            self._seen_at = now
+
+    def _idle_s(self, now: float) -> float | None:
+        each = [activity.idle_s(now) for activity in self._activities]
+        known = [one for one in each if one is not None]
+        return min(known) if known and len(known) == len(each) else None
+
+
+def ends(strength: Strength, age_s: float, silent_s: float, idle_s: float | None) -> bool:
+    """Return whether a sign of this age is an end. `silent_s`: since the last line; `idle_s`: since the processes did
+    something, None where that is not known."""
+    if strength is Strength.CERTAIN:
+        return age_s >= SETTLE_S
+    if strength is Strength.RAISED:
+        idle = age_s >= CAUGHT_S if idle_s is None else min(age_s, idle_s) >= CONFIRM_S
+        return idle or silent_s >= STILL_S
+    if strength is Strength.REPORTED:
+        return silent_s >= STILL_S if idle_s is None else min(silent_s, idle_s) >= CAUGHT_S
+    if strength is Strength.FINAL and silent_s >= UNSEEN_S:
+        return True
+    return silent_s >= UNSEEN_S if idle_s is None else min(silent_s, idle_s) >= STILL_S
+
+
+def watching(
+    running: Sequence[Running], clock: Callable[[], float] = time.monotonic
+) -> Callable[[], LaunchError | None]:
+    """Return a function that gives the error of a server that is dead though its process lives, once there is one.
+
+    An orchestrator idles while the others load, so that their CPU time and their lines count as its own.
+    """
+    watches = [
+        (one, LogWatch(LogLines(one.process.log_file, one.process.log_start), roots(one, running))) for one in running
+    ]
+
+    def look() -> LaunchError | None:
+        for one, watch in watches:
+            waits = one.server.name == ORCHESTRATOR
+            others_wrote_at = max(other.wrote_at for _, other in watches) if waits else 0.0
+            if (sign := watch.look(clock(), others_wrote_at)) is not None and one.process.exit_code() is None:
+                for each in running:
+                    each.process.hurry(DEAD_S if each is one else OTHERS_S)
+                return one.dead(sign.line, sign.cause)
+        return None
+
+    return look
+
+
+def roots(one: Running, running: Sequence[Running]) -> list[int]:
+    """Return the processes below which those of a server are found; none where one of them runs elsewhere."""
+    wanted = running if one.server.name == ORCHESTRATOR else [one]
+    return [each.process.pid for each in wanted] if all(_seen(each) for each in wanted) else []
+
+
+def _seen(one: Running) -> bool:
+    return one.server.here and one.server.image is None

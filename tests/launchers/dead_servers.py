@@ -1,0 +1,144 @@
+"""The eight causes as logs of TensorRT-LLM show them, and the seconds until a launch ends by them.
+
+`python -m tests.launchers.dead_servers` launches a server for each through the real command line, which says the error,
+hangs with its process alive, and hears no SIGTERM; it prints the table of docs/launching.md. An error in place of a row
+makes it exit with 1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from serve_eval.datasets.generated import write_gsm8k
+from tests.standin.process import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+LONGEST_S = 120.0
+GOAL_S = 5.0
+FRAMES = """Traceback (most recent call last):
+  File "/usr/local/bin/trtllm-serve", line 8, in <module>
+    sys.exit(main())
+             ^^^^^^
+  File "/usr/local/lib/python3.12/dist-packages/tensorrt_llm/executor/worker.py", line 302, in worker_main
+    worker = worker_cls(
+"""
+
+
+class Dead(NamedTuple):
+    """How a server says why it is dead, what the launch is to call it, and a warning that says the same."""
+
+    name: str
+    words: str
+    told: str
+    warning: str
+
+
+DEAD = (
+    Dead(
+        "out of GPU memory",
+        "[07/07/2026-03:31:36] [TRT-LLM] [E] [executor] Failed to initialize executor on rank 0: CUDA out of memory. "
+        f"Tried to allocate 2.00 GiB.\n[07/07/2026-03:31:36] [TRT-LLM] [E] [executor] {FRAMES}"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "out of GPU memory",
+        "[07/07/2026-03:31:36] [TRT-LLM] [W] [Autotuner] Failed when profiling runner=Gemm, tactic=3. Error: CUDA "
+        "out of memory. Tried to allocate 2.00 GiB.",
+    ),
+    Dead(
+        "port taken",
+        f"{FRAMES}RuntimeError: Failed to bind socket to localhost:8000: [Errno 98] Address already in use",
+        "its port is taken",
+        "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (98 - Address already in use).",
+    ),
+    Dead(
+        "unknown option",
+        "Usage: trtllm-serve serve [OPTIONS] MODEL\nTry 'trtllm-serve serve --help' for help.\n\n"
+        "Error: No such option: --server-role",
+        "it does not know an option",
+        "WARNING: No such option: --server-role in this version, taken as --server_role",
+    ),
+    Dead(
+        "unknown config key",
+        f"{FRAMES}pydantic_core._pydantic_core.ValidationError: 1 validation error for TorchLlmArgs\nmax_sequence\n"
+        "  Extra inputs are not permitted [type=extra_forbidden, input_value=1, input_type=int]",
+        "its config holds a key",
+        "/usr/lib/python3/site.py:12: UserWarning: max_sequence: Extra inputs are not permitted\n  warnings.warn(",
+    ),
+    Dead(
+        "too few GPUs",
+        f"{FRAMES}ValueError: No GPU devices found on the node",
+        "it found too few GPUs",
+        "2026-07-07 03:31:36,746 - WARNING - flashinfer.jit: No GPU devices found, kernels come from the cache",
+    ),
+    Dead(
+        "model not found",
+        f"{FRAMES}OSError: org/none is not a local folder and is not a valid model identifier listed on the hub",
+        "its model was not found",
+        "[TRT-LLM] [W] Cannot load the processor: org/none does not appear to have a file named processor.json",
+    ),
+    Dead(
+        "cache transceiver disabled",
+        f"{FRAMES}AssertionError: kv_cache_transceiver is disabled, please set 'cache_transceiver_config: backend:'",
+        "its cache transceiver is disabled",
+        "[TRT-LLM] [W] kv_cache_transceiver is disabled",
+    ),
+    Dead(
+        "missing Python package",
+        f"{FRAMES}ModuleNotFoundError: No module named 'flashinfer'",
+        "a Python package is missing",
+        f"[TRT-LLM] [W] Failed to import nixl:\n{FRAMES}ModuleNotFoundError: No module named 'nixl'",
+    ),
+    Dead(
+        "authentication key missing",
+        f"{FRAMES}RuntimeError: Internal disaggregated authentication key is required",
+        "its internal authentication key is missing",
+        "serve.py:1: FutureWarning: Internal disaggregated authentication key is required and will be enforced",
+    ),
+)
+WARNINGS = "\n".join(one.warning for one in DEAD)
+
+
+def measured(words: str, folder: Path) -> tuple[float, int, str]:
+    """Launch a server that says this and hangs; return the seconds from its line to our end, our exit code, and what
+    we said."""
+    write_gsm8k(folder / "data/gsm8k")
+    times = folder / "times"
+    fault = {"hang_at_start": True, "ignore_sigterm": True, "last_words": words}
+    env = environment(faults=fault, STANDIN_TIMES=str(times), TMPDIR=str(folder), XDG_CACHE_HOME=str(folder / "cache"))
+    env.pop("CUDA_VISIBLE_DEVICES", None)
+    command = [sys.executable, "-m", "serve_eval", "run", "--launcher", "trtllm", "--model", "my-org/my-model"]
+    command += ["--tasks", "gsm8k", "--dataset-root", str(folder / "data"), "--no-reference", "-o", str(folder / "run")]
+    done = subprocess.run(
+        command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST_S
+    )
+    now = time.time()
+    assert times.exists(), done.stderr
+    said = [line for line in times.read_text().splitlines() if line.endswith("says its last words")]
+    return now - float(said[-1].split()[0]), done.returncode, done.stderr
+
+
+def rows() -> Iterator[str]:
+    """Yield the lines of the table; the last word of a row that does not hold is `no`."""
+    yield "| server's last words | told | seconds to exit 4 |"
+    yield "|---|---|---|"
+    for one in DEAD:
+        with tempfile.TemporaryDirectory(prefix="dead-") as name:
+            seconds, code, said = measured(one.words, Path(name))
+        last = next(line for line in reversed(one.words.splitlines()) if re.match(r"\S+: ", line))
+        holds = code == 4 and one.told in said
+        yield f"| `{last[:75]}` | {one.told if holds else f'no: exit {code}: {said[-300:]}'} | {seconds:.1f} |"
+
+
+if __name__ == "__main__":
+    failed = False
+    for row in rows():
+        print(row, flush=True)
+        failed = failed or "| no: " in row
+    sys.exit(failed or os.EX_OK)

@@ -1,0 +1,183 @@
+"""Servers that are dead though their processes live, and servers that only look so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from launchers import _activity, _log_watch, trtllm
+from serve_eval.errors import LaunchError
+from serve_eval.evaluation import evaluate
+from serve_eval.schema import LaunchContext, Plan, Report
+from tests.launchers.dead_servers import DEAD, FRAMES, WARNINGS, Dead, measured
+
+slow = pytest.mark.slow
+TWO = "trtllm_disaggregated"
+UNKNOWN = f"{FRAMES}IndexError: tuple index out of range"
+MEMORY = DEAD[0]
+LIMIT = {"ready_timeout_s": 60.0}
+"""Ends the wait where nothing notices a dead server."""
+
+Standin, PlanOf = Callable[..., None], Callable[..., Plan]
+
+
+def run(plan: Plan, folder: Path, said: list[str] | None = None) -> Report:
+    return asyncio.run(evaluate(plan, folder, told=(said if said is not None else []).append))
+
+
+def refused(plan: Plan, folder: Path) -> LaunchError:
+    with pytest.raises(LaunchError) as caught:
+        run(plan, folder)
+    return caught.value
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in {"SETTLE_S": 0.1, "CONFIRM_S": 0.2, "CAUGHT_S": 0.3, "STILL_S": 1.0, "UNSEEN_S": 2.0}.items():
+        monkeypatch.setattr(_log_watch, name, seconds)
+    monkeypatch.setattr(_activity, "SAMPLE_S", 0.1)
+
+
+# ------------------------------------------------------------------------------------------------------------ dead
+
+
+@slow
+@pytest.mark.parametrize("one", DEAD, ids=lambda one: one.name)
+def test_a_known_cause_is_named_at_once(one: Dead, tmp_path: Path) -> None:
+    seconds, code, said = measured(one.words, tmp_path)
+    assert code == 4, said
+    assert "trtllm is dead, though its process lives, after" in said
+    assert one.told in said
+    assert seconds < 30, said  # 5 s on a machine that has nothing else to do
+
+
+def test_a_dead_server_ends_the_wait(standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path) -> None:
+    standin(faults={"hang_at_start": True, "ignore_sigterm": True, "last_words": MEMORY.words})
+    error = refused(plan_of("trtllm", LIMIT), tmp_path / "run")
+    assert str(error).startswith("trtllm is dead, though its process lives, after ")
+    assert str(error).splitlines()[0].endswith(": out of GPU memory")
+    assert "torch.OutOfMemoryError" in str(error)
+    assert "nvidia-smi shows" in error.hint
+    assert str(tmp_path / "run/logs/trtllm.log") in error.hint
+    assert error.exit_code == 4
+
+
+@slow
+@pytest.mark.parametrize("side", ["0", "1"])
+def test_one_dead_server_of_several_is_named(
+    side: str, standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
+) -> None:
+    standin(faults={"hang_at_start": True, "last_words": MEMORY.words, "when": {"gpus": side}})
+    error = refused(plan_of(TWO, LIMIT), tmp_path / "run")
+    assert str(error).startswith(f"{('context_0', 'generation_0')[int(side)]} is dead, though its process lives")
+
+
+@slow
+def test_a_traceback_ends_it_when_nothing_follows(
+    standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
+) -> None:
+    standin(faults={"hang_at_start": True, "last_words": UNKNOWN})
+    error = refused(plan_of("trtllm", LIMIT), tmp_path / "run")
+    assert str(error).startswith("trtllm is dead, though its process lives")
+    assert "IndexError: tuple index out of range" in str(error)
+
+
+@slow
+def test_a_known_cause_ends_it_while_a_rank_spins(
+    standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
+) -> None:
+    standin(faults={"spin_at_start": True, "last_words": MEMORY.words})
+    assert "is dead, though its process lives" in str(refused(plan_of("trtllm", LIMIT), tmp_path / "run"))
+
+
+# --------------------------------------------------------------------------------------------------------- healthy
+
+
+@slow
+@pytest.mark.parametrize("launcher", ["trtllm", TWO])
+def test_a_healthy_server_that_prints_all_of_them_as_warnings_goes_on(
+    launcher: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
+) -> None:
+    """With the times of users, and longer silence than a known cause is given."""
+    standin(faults={"says": WARNINGS, "says_s": _log_watch.CAUGHT_S + 3})
+    assert run(plan_of(launcher), tmp_path / "run").tasks[0].result.scored == 20
+
+
+@slow
+def test_warnings_end_nothing(standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path) -> None:
+    one_by_one = "\n".join(one.warning for one in DEAD if "Traceback" not in one.warning)
+    standin(faults={"says": one_by_one, "says_s": 0.7})
+    assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
+
+
+@slow
+@pytest.mark.parametrize("words", [UNKNOWN, f"{FRAMES}ModuleNotFoundError: No module named 'nixl'"])
+def test_a_server_that_works_on_after_a_traceback_goes_on(
+    words: str, standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
+) -> None:
+    standin(faults={"says": words, "says_s": 6.0, "says_busy": True})
+    assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
+
+
+@slow
+def test_a_server_that_writes_on_after_a_traceback_goes_on(
+    standin: Standin, plan_of: PlanOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_log_watch, "STILL_S", 0.8)
+    standin(faults={"says": MEMORY.warning + "\n" + UNKNOWN}, STANDIN_LOAD_S="2")
+    assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
+
+
+@slow
+def test_a_log_ends_nothing_once_its_server_is_ready(context: LaunchContext, standin: Standin, soon: None) -> None:
+    standin()
+
+    async def body() -> None:
+        async with trtllm.launch(context) as endpoint, httpx.AsyncClient(trust_env=False) as client:
+            with (context.log_dir / "trtllm.log").open("a") as log:
+                log.write(f"{MEMORY.words}\n")
+            await asyncio.sleep(1.0)
+            answer = await client.post(f"{endpoint.base_url}/completions", json={"model": "x", "prompt": "Hello"})
+            assert answer.status_code == 200
+
+    asyncio.run(body())
+
+
+# -------------------------------------------------------------------------------------------- refusals and SIGKILL
+
+
+@slow
+@pytest.mark.parametrize(
+    ("status", "says", "told"),
+    [
+        pytest.param(500, "Internal disaggregated authentication key is required", "authentication key", id="key"),
+        pytest.param(400, "1 validation error: max_tokens: Input should be 3", "Input should be 3", id="form"),
+    ],
+)
+def test_a_refusal_that_stays_is_asked_for_three_times(
+    status: int, says: str, told: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
+) -> None:
+    standin(faults={"error_after": 0, "error_status": status, "error_says": says})
+    error = refused(plan_of("trtllm", {"answer_timeout_s": 300.0}), tmp_path / "run")
+    assert "trtllm is healthy and gives no completion refused 3 times alike" in str(error)
+    assert told in str(error)
+
+
+@slow
+def test_the_orchestrator_of_main_is_not_asked_for_ten_minutes_without_a_transceiver(
+    standin: Standin, plan_of: PlanOf, tmp_path: Path
+) -> None:
+    standin("main", {"no_transceiver": True, "when": {"command": "serve"}})
+    error = refused(plan_of(TWO, {"answer_timeout_s": 300.0}), tmp_path / "run")
+    assert "cache transceiver is disabled" in str(error)
+    assert "3 times" in str(error)
+
+
+@slow
+def test_a_refusal_that_passes_is_asked_for_again(standin: Standin, plan_of: PlanOf, tmp_path: Path) -> None:
+    standin(faults={"refuse_first": 5})
+    assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20

@@ -1,0 +1,222 @@
+"""When a log ends the wait for a server whose process lives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launchers import _activity, _log_watch
+from launchers._activity import Activity, Used, busy, used_by
+from launchers._log_lines import LogLines
+from launchers._log_signs import Strength
+from launchers._log_watch import LogWatch, ends
+from serve_eval.errors import LaunchError
+from tests.launchers.dead_servers import FRAMES
+
+OOM = f"{FRAMES}torch.OutOfMemoryError: CUDA out of memory.\n"
+UNKNOWN = f"{FRAMES}IndexError: tuple index out of range\n"
+ACCESS = 'INFO:     127.0.0.1:4124 - "GET /health HTTP/1.1" 503 Service Unavailable\n'
+UNTIL_S = 100
+
+
+class Log:
+    """A log that is looked at every quarter of a second of a clock of its own."""
+
+    def __init__(self, path: Path, idle_from: float | None = 0.0) -> None:
+        self.path, self.now = path, 1000.0
+        path.touch()
+        self.watch = LogWatch(LogLines(path), [])
+        since = None if idle_from is None else self.now + idle_from
+        self.watch._idle_s = lambda now: None if since is None else max(0.0, now - since)  # type: ignore[method-assign]
+
+    def ended_after(self, text: str, then: Mapping[float, str] | None = None) -> float | None:
+        """The seconds from the text to the end; `then` is written so many seconds later. None: no end."""
+        wrote, later = self.now, dict(then or {})
+        with self.path.open("a") as file:
+            file.write(text)
+            file.flush()
+            while self.now - wrote < UNTIL_S:
+                for at in [at for at in later if self.now - wrote >= at]:
+                    file.write(later.pop(at))
+                    file.flush()
+                if self.watch.look(self.now) is not None:
+                    return self.now - wrote
+                self.now += 0.25
+        return None
+
+
+@pytest.mark.parametrize(
+    ("text", "then", "idle_from", "seconds"),
+    [
+        pytest.param(OOM, {}, 0.0, 2.0, id="a known cause"),
+        pytest.param(OOM, {}, None, 3.0, id="a known cause elsewhere"),
+        pytest.param(OOM, {1.0: ACCESS}, 0.0, 2.0, id="a known cause, and our requests"),
+        pytest.param(OOM, {}, 1e9, 20.0, id="a known cause, and a rank that spins"),
+        pytest.param(OOM, {1.0: "[TRT-LLM] [I] smaller batch\n"}, 0.0, 21.0, id="caught, and then nothing"),
+        pytest.param(OOM, {1.0: "[TRT-LLM] [I] smaller batch\n"}, 1e9, None, id="caught, and it works"),
+        pytest.param(
+            OOM,
+            {1.0 + 15 * i: "[TRT-LLM] [I] smaller batch\n" for i in range(7)},
+            0.0,
+            None,
+            id="caught, and it writes",
+        ),
+        pytest.param(
+            "[TRT-LLM] [E] Failed to initialize executor on rank 1: CUDA out of memory\n", {}, 1e9, 1.5, id="end"
+        ),
+        pytest.param(f"{FRAMES}ModuleNotFoundError: No module named 'x'\n", {}, 0.0, 3.0, id="a missing package"),
+        pytest.param(f"{FRAMES}ModuleNotFoundError: No module named 'x'\n", {}, 1e9, None, id="an optional package"),
+        pytest.param(f"{FRAMES}ModuleNotFoundError: No module named 'x'\n", {}, None, 20.0, id="a package elsewhere"),
+        pytest.param(UNKNOWN, {}, 0.0, 20.0, id="a traceback"),
+        pytest.param(UNKNOWN, {}, 5.0, 25.0, id="a traceback, and work"),
+        pytest.param(UNKNOWN, {}, 1e9, None, id="a traceback that was caught"),
+        pytest.param(UNKNOWN, {}, None, 60.0, id="a traceback elsewhere"),
+        pytest.param(UNKNOWN, {19.0: "a line\n"}, 0.0, 39.0, id="a traceback, and a line"),
+        pytest.param(UNKNOWN, {19.0: ACCESS}, 0.0, 20.0, id="a traceback, and our requests"),
+        pytest.param(UNKNOWN.rstrip("\n"), {}, 0.0, 21.25, id="a traceback without an end of its line"),
+        pytest.param(UNKNOWN, dict.fromkeys(range(1, 99), "."), 0.0, None, id="a traceback, and dots without an end"),
+        pytest.param(
+            f"{FRAMES}RuntimeError: Executor worker returned error\n", {}, 1e9, 60.0, id="given up, and spins"
+        ),
+        pytest.param("[TRT-LLM] [W] CUDA out of memory\n", {}, 0.0, None, id="a warning"),
+        pytest.param("INFO:     Loading\n", {}, 0.0, None, id="nothing"),
+        pytest.param("CUDA out of memory\n", {}, 0.0, 20.0, id="a line that may be anything"),
+    ],
+)
+def test_when_a_log_ends_the_wait(
+    text: str, then: Mapping[float, str], idle_from: float | None, seconds: float | None, tmp_path: Path
+) -> None:
+    assert Log(tmp_path / "log", idle_from).ended_after(text, then) == seconds
+
+
+def test_a_later_cause_counts_from_its_own_line(tmp_path: Path) -> None:
+    assert Log(tmp_path / "log").ended_after(UNKNOWN, {10.0: OOM}) == 12.0
+
+
+def test_an_error_that_comes_again_counts_from_then(tmp_path: Path) -> None:
+    caught = {1.0: "[TRT-LLM] [I] smaller batch\n", 10.0: OOM, 11.0: "[TRT-LLM] [I] smaller batch\n"}
+    assert Log(tmp_path / "log", idle_from=0.0).ended_after(OOM, caught) == 31.0
+
+
+@pytest.mark.parametrize("strength", Strength)
+def test_no_sign_ends_a_wait_at_its_first_moment(strength: Strength) -> None:
+    assert not ends(strength, 0.0, 0.0, 100.0)
+    assert not ends(strength, 0.0, 0.0, None)
+    assert ends(strength, 1000.0, 1000.0, 1000.0)
+
+
+# -------------------------------------------------------------------------------------------------------- activity
+
+
+@contextmanager
+def process(code: str) -> Iterator[int]:
+    with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        try:
+            yield running.pid
+        finally:
+            running.kill()
+
+
+def test_cpu_time_and_bytes_of_a_process_are_counted(tmp_path: Path) -> None:
+    (file := tmp_path / "weights").write_bytes(b"x" * (1 << 21))
+    with process(f"print(1, flush=True)\nwhile True: open({str(file)!r}, 'rb').read()") as pid:
+        first, deadline = used_by(pid), time.monotonic() + 60
+        assert first is not None
+        while (now := used_by(pid)) is not None and time.monotonic() < deadline:
+            if now.cpu_s > first.cpu_s and now.bytes_read > first.bytes_read + (1 << 21):
+                break
+            time.sleep(0.05)
+        assert now is not None
+        assert busy({pid: first}, {pid: now}, 1e-6)
+    assert used_by(pid) is None
+
+
+def test_idle_processes_are_told_from_busy_ones() -> None:
+    polls = {1: Used(1.03, 0)}
+    assert not busy({1: Used(1.0, 0)}, polls, 1.0)
+    assert busy({1: Used(1.0, 0)}, {1: Used(1.2, 0)}, 1.0)
+    assert busy({1: Used(1.0, 0)}, {1: Used(1.0, 3 << 20)}, 1.0)
+    assert busy({}, {2: Used(0.2, 0)}, 1.0)
+    assert not busy({1: Used(1.0, 0)}, {}, 1.0)
+    many = {pid: Used(1.03, 0) for pid in range(8)}
+    assert not busy({pid: Used(1.0, 0) for pid in range(8)}, many, 1.0)
+
+
+def test_the_processes_below_one_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {7: Used(0.0, 0)}
+    monkeypatch.setattr(_activity, "descendants", lambda root: list(used) if root == 5 else [])
+    monkeypatch.setattr(_activity, "used_by", used.get)
+    activity = Activity(5)
+    assert activity.idle_s(100.0) == 0.0
+    assert activity.idle_s(103.0) == 3.0
+    used[7] = Used(1.0, 0)
+    assert activity.idle_s(104.0) == 0.0
+    assert activity.idle_s(104.9) == 0.0
+    assert activity.idle_s(105.5) == 1.5
+    used.clear()
+    assert activity.idle_s(107.0) is None
+    assert Activity(6).idle_s(100.0) is None
+
+
+def test_several_are_idle_together_or_not_at_all(tmp_path: Path) -> None:
+    watch = LogWatch(LogLines(tmp_path / "log"), [])
+    idle: list[float | None] = [3.0, 1.0]
+    watch._activities = [type("Fake", (), {"idle_s": lambda self, now, one=one: one})() for one in idle]
+    assert watch._idle_s(0.0) == 1.0
+    watch._activities.append(type("Fake", (), {"idle_s": lambda self, now: None})())
+    assert watch._idle_s(0.0) is None
+
+
+def test_the_times_are_those_of_the_docs() -> None:
+    times = _log_watch
+    assert (times.SETTLE_S, times.CONFIRM_S, times.CAUGHT_S, times.STILL_S, times.UNSEEN_S) == (1.5, 2, 3, 20, 60)
+
+
+# -------------------------------------------------------------------------------------------------------- together
+
+
+def server(name: str, folder: Path, pid: int, hurried: dict[str, float], **where: Any) -> Any:
+    """A server that runs, as far as a watch looks at it."""
+    (log := folder / f"{name}.log").touch()
+    process = SimpleNamespace(log_file=log, log_start=0, pid=pid, exit_code=lambda: None)
+    process.hurry = lambda seconds: hurried.update({name: seconds})
+    told = SimpleNamespace(**{"name": name, "here": True, "image": None, **where})
+    return SimpleNamespace(server=told, process=process, dead=lambda line, cause: LaunchError(f"{name}: {line}"))
+
+
+def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path: Path) -> None:
+    hurried: dict[str, float] = {}
+    pair = [server(name, tmp_path, 1, hurried, here=False) for name in ("context_0", "orchestrator")]
+    clock = [1000.0]
+    look = _log_watch.watching(pair, lambda: clock[0])
+    (tmp_path / "orchestrator.log").write_text(UNKNOWN)
+    for _ in range(100):
+        with (tmp_path / "context_0.log").open("a") as log:
+            log.write("INFO:     Loading\n")
+        assert look() is None
+        clock[0] += 5
+    clock[0] += 54
+    assert look() is None
+    clock[0] += 2
+    assert str(look()) == "orchestrator: IndexError: tuple index out of range"
+    assert hurried == {"orchestrator": _log_watch.DEAD_S, "context_0": _log_watch.OTHERS_S}
+
+
+def test_processes_are_those_of_a_server_and_for_an_orchestrator_of_all(tmp_path: Path) -> None:
+    context, front = (server(name, tmp_path, pid, {}) for pid, name in enumerate(("context_0", "orchestrator"), 7))
+    assert _log_watch.roots(context, [context, front]) == [7]
+    assert _log_watch.roots(front, [context, front]) == [7, 8]
+    for hidden in ({"here": False}, {"image": "an-image"}):
+        other = server("context_0", tmp_path, 9, {}, **hidden)
+        assert _log_watch.roots(other, [other, front]) == []
+        assert _log_watch.roots(front, [other, front]) == []
