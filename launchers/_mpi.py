@@ -16,7 +16,11 @@ SETTINGS = ("OMPI_MCA_", "PMIX_MCA_", "UCX_")
 
 def for_ranks() -> dict[str, str]:
     """Return the variables for a server on this machine or in a step, which run as the user that we are."""
-    return AS_ROOT if os.geteuid() == 0 else {}
+    return AS_ROOT if we_are_root() else {}
+
+
+def we_are_root() -> bool:
+    return os.geteuid() == 0
 
 
 def for_container(user: str | None) -> dict[str, str]:
