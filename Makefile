@@ -43,13 +43,13 @@ test-slurm: $(VENV)/.dev
 	$(BIN)/python tests/slurm/cluster.py install
 	$(BIN)/python -m pytest -q -m slurm tests/slurm
 
-# Servers whose ranks are real processes of MPI, of PyPI's Open MPI 5 and of Debian's 4.1, in a minute. What is missing is
+# Servers whose ranks are real processes of MPI, of PyPI's Open MPI 5 and of Debian's 4.1, in a minute or two. What is missing is
 # installed before, into an environment of its own and, as root on Debian or Ubuntu, by apt-get.
 MPIS = .venv-mpi
 
 test-mpi: $(VENV)/.dev
 	@sh tests/mpi/build.sh $(MPIS)
-	MPIS=$(abspath $(MPIS)) $(BIN)/python -m pytest -q -m mpi tests/mpi
+	MPIS=$(abspath $(MPIS)) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m mpi tests/mpi
 
 # Servers that others wrote, with our weights, in an environment of their own that is built once (ten minutes of CPU time,
 # cmake and a compiler) and needs no network after that. test-peer is the one that needs no compiler.

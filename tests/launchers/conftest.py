@@ -14,18 +14,12 @@ from typing import Any
 
 import pytest
 
-from launchers import _gpus, _mpi
+from launchers import _gpus
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec
 from tests.standin.options import Flavour
 from tests.standin.process import environment
 
 FAKE_ENGINE = Path(__file__).with_name("fake_docker.py")
-
-
-@pytest.fixture(autouse=True)
-def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Command lines are those that this user gets, also where root runs the tests."""
-    monkeypatch.setattr(_mpi, "we_are_root", lambda: False)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -61,6 +62,11 @@ class Mpi:
         until(lambda: not self.processes(), 20, self.processes)
 
 
+@pytest.fixture
+def ordinary_user() -> None:
+    """We are who we are: root, in most cases."""
+
+
 @pytest.fixture(params=["pypi", "debian"])
 def mpi(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mpi]:
     """The environment of a user of the one and of the other, with the stand-in as trtllm-serve."""
@@ -80,8 +86,13 @@ def mpi(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(_gpus, "memory_used", lambda: None)
     found = Mpi(request.param, mark, env)
-    yield found
-    found.check_all_gone()
+    try:
+        yield found
+        found.check_all_gone()
+    finally:
+        for pid in found.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_a_killed_server_leaves_no_rank(mpi: Mpi, who: str, stopped: bool, conte
     """MPI's own daemon ends ranks whose server is gone; one that hangs does not."""
 
     async def story() -> None:
-        async with trtllm.launch(context, ready_timeout_s=WAIT_S, stop_timeout_s=5.0):
+        async with trtllm.launch(context, ready_timeout_s=WAIT_S, stop_timeout_s=2.0):
             assert len(ranks(context.log_dir / "trtllm.log")) == 1
             [daemon] = daemons(mpi)
             if stopped:
@@ -57,7 +57,7 @@ def evaluation(mpi: Mpi, tmp_path: Path, data_root: Path) -> Any:
     """An evaluation under way, as a process of its own."""
     content = {
         "model": "org/model",
-        "launcher": {"name": "trtllm", "stop_timeout_s": 5, "ready_timeout_s": WAIT_S},
+        "launcher": {"name": "trtllm", "stop_timeout_s": 2, "ready_timeout_s": WAIT_S},
         "tasks": ["gsm8k"],
         "dataset_root": str(data_root),
         "no_reference": True,
@@ -83,5 +83,15 @@ def test_a_tool_that_ends_leaves_no_rank(mpi: Mpi, how: signal.Signals, stopped:
         [daemon] = daemons(mpi)
         os.kill(daemon, signal.SIGSTOP)
     evaluation.send_signal(how)
+    evaluation.wait(60)
+    mpi.check_all_gone()
+
+
+def test_a_tool_that_is_killed_with_its_server_leaves_no_rank(mpi: Mpi, evaluation: Any) -> None:
+    """Then the supervisor alone finds a daemon of MPI that hangs: it inherits what the server left."""
+    [daemon], [server] = daemons(mpi), mpi.processes("-P\0-m\0tests.standin")
+    os.kill(daemon, signal.SIGSTOP)
+    evaluation.kill()
+    os.kill(server, signal.SIGKILL)
     evaluation.wait(60)
     mpi.check_all_gone()

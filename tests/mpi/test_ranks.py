@@ -21,6 +21,7 @@ from tests.standin.process import free_port, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.mpi]
 
+ONLY_4, ONLY_5 = (pytest.mark.parametrize("mpi", [name], indirect=True) for name in ("debian", "pypi"))
 MORE = (os.cpu_count() or 1) + 1
 """More ranks than this machine has cores."""
 ENOUGH = "OMPI_MCA_rmaps_base_oversubscribe"
@@ -75,10 +76,9 @@ def alone(mpi: Mpi, tmp_path: Path) -> Any:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Open MPI refuses root only")
-def test_root_needs_the_variables(mpi: Mpi, alone: Any) -> None:
-    """Open MPI 4 does not: its orted asks nobody."""
-    if mpi.name == "debian":
-        pytest.skip("ranks of Open MPI 4 start for root")
+@ONLY_5
+def test_root_needs_the_variables(alone: Any) -> None:
+    """Open MPI 4 starts its ranks for root as for others."""
     without = dict.fromkeys(_mpi.AS_ROOT)
     told, hint, ended = alone("(_manager_spawn)", 1, **without)
     assert told == "Open MPI starts nothing for root"
@@ -86,18 +86,17 @@ def test_root_needs_the_variables(mpi: Mpi, alone: Any) -> None:
     assert not ended
 
 
-def test_too_few_slots_are_named(mpi: Mpi, alone: Any) -> None:
-    if mpi.name == "pypi":
-        pytest.skip("Open MPI 5 starts more ranks than there are slots")
+@ONLY_4
+def test_too_few_slots_are_named(alone: Any) -> None:
+    """Open MPI 5 starts more ranks than there are slots."""
     told, hint, ended = alone("MPI_ERR_SPAWN", MORE)
     assert "fewer slots" in told
     assert f"{ENOUGH}: '1'" in hint
     assert not ended
 
 
-def test_a_prte_that_is_not_found_is_named(mpi: Mpi, alone: Any) -> None:
-    if mpi.name == "debian":
-        pytest.skip("Open MPI 4 has no prte")
+@ONLY_5
+def test_a_prte_that_is_not_found_is_named(alone: Any) -> None:
     told, _, ended = alone("MPI_ERR_UNKNOWN", 1, PATH=f"{STANDIN}:/usr/bin:/bin")
     assert "prte" in told
     assert not ended
