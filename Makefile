@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm lint calibrate detectors oracle attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
+.PHONY: demo test test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi lint calibrate detectors oracle attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -17,7 +17,7 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1
 test: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
 
-SLOW = "slow and not slurm and not peers and not gpu"
+SLOW = "slow and not slurm and not mpi and not peers and not gpu"
 
 test-slow: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m $(SLOW)
@@ -42,6 +42,14 @@ test-slow-part: $(VENV)/.dev
 test-slurm: $(VENV)/.dev
 	$(BIN)/python tests/slurm/cluster.py install
 	$(BIN)/python -m pytest -q -m slurm tests/slurm
+
+# Servers whose ranks are real processes of MPI, of PyPI's Open MPI 5 and of Debian's 4.1, in a minute or two. What is missing is
+# installed before, into an environment of its own and, as root on Debian or Ubuntu, by apt-get.
+MPIS = .venv-mpi
+
+test-mpi: $(VENV)/.dev
+	@sh tests/mpi/build.sh $(MPIS)
+	MPIS=$(abspath $(MPIS)) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m mpi tests/mpi
 
 # Servers that others wrote, with our weights, in an environment of their own that is built once (ten minutes of CPU time,
 # cmake and a compiler) and needs no network after that. test-peer is the one that needs no compiler.
@@ -152,4 +160,4 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) .venv-bench .venv-mutants .venv-oracle build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(MPIS) .venv-bench .venv-mutants .venv-oracle build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

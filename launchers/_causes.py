@@ -65,6 +65,44 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
         "nvidia-smi lists the GPUs of this machine; `gpus` says which are used.",
     ),
     (
+        r"(prte|prted|prterun|mpirun|mpiexec|orterun) has detected an attempt to run as root",
+        "Open MPI starts nothing for root",
+        "Set PRTE_ALLOW_RUN_AS_ROOT: '1' and PRTE_ALLOW_RUN_AS_ROOT_CONFIRM: '1' in launcher.env; mpirun in "
+        "launcher.command gets --allow-run-as-root.",
+    ),
+    (
+        r"not enough slots available|number of available slots|nodes which are allocated for this job are already",
+        "Open MPI has fewer slots (cores) than the server and its ranks together",
+        "Set OMPI_MCA_rmaps_base_oversubscribe: '1' in launcher.env, or give the container more cores.",
+    ),
+    (
+        r"OPAL ERROR: Unreachable in file \S+client|It looks like orte_init failed|to have been direct launched using",
+        "it took itself for a rank of the MPI job or the SLURM step around it",
+        "Name no SLURM_*, PMIX_*, PMI_* or OMPI_* in pass_env, SERVE_EVAL_PASS_ENV or launcher.env, but OMPI_MCA_* of "
+        "your own.",
+    ),
+    (
+        r"MPI processes are unable to reach each other|MPI\.Exception: MPI_ERR_INTERN",
+        "its process and its MPI ranks do not reach each other",
+        "Unset OMPI_MCA_btl and OMPI_MCA_pml, or let btl hold tcp: ranks that a server starts need it.",
+    ),
+    (
+        r"dpm\.c at line 1997",
+        "Open MPI 5 did not find its program prte",
+        "Put the folder of prte on PATH: it is bin of the MPI that mpi4py uses.",
+    ),
+    (
+        r"\(_manager_spawn\)|MPI\.Exception: MPI_ERR_(SPAWN|UNKNOWN)",
+        "MPI did not start its ranks, and it waits for them for ever",
+        "Open MPI 5 needs prte on PATH, and for root PRTE_ALLOW_RUN_AS_ROOT: '1' and PRTE_ALLOW_RUN_AS_ROOT_CONFIRM: "
+        "'1' in launcher.env; what MPI says stands above that in the log.",
+    ),
+    (
+        r"MPI\.Exception: MPI_ERR_\w+|MPI_ERRORS_ARE_FATAL",
+        "MPI failed",
+        "The log says how. Try it without OMPI_MCA_*, PMIX_MCA_* and UCX_* of the environment and of launcher.env.",
+    ),
+    (
         r"RepositoryNotFoundError|is not a local folder and is not a valid model|does not appear to have a file named"
         r"|Repository Not Found|GatedRepoError|LocalEntryNotFoundError|No such file or directory: '[^']*config\.json'",
         "its model was not found",

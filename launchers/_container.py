@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from launchers import _environment
+from launchers import _environment, _mpi
 from launchers._deployment import Aggregated, Deployment, Options
 from launchers._trtllm_command import Server
 from serve_eval.errors import PlanError
@@ -115,7 +115,8 @@ def wrapped(server: Server, container: Container, launch: str = "", *, tied: boo
     Raises PlanError for a path that cannot be mounted.
     """
     name = "-".join(part for part in ("serve-eval", launch, server.name) if part)
-    env = {key: value for key, value in server.env.items() if key != "CUDA_VISIBLE_DEVICES"}
+    as_root = _mpi.for_container(container.user) if server.place.gpus else {}
+    env = {**as_root, **{key: value for key, value in server.env.items() if key != "CUDA_VISIBLE_DEVICES"}}
     names = tuple(dict.fromkeys((*container.pass_env, *server.pass_env)))
     run = (container.engine, "run", "--rm", "--init", *(("--interactive",) if tied else ()))
     within = TIED if tied else ()

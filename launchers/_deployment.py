@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from launchers import _disaggregated, _environment, _metrics, _trtllm_command
+from launchers import _disaggregated, _environment, _metrics, _mpi, _trtllm_command
 from launchers._trtllm_command import Place, Server
 from serve_eval.errors import PlanError
 from serve_eval.schema import LaunchContext
@@ -222,7 +222,7 @@ def _aggregated(
         config_file=config_file,
         extra_args=deployment.extra_args,
     )
-    env = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus), **deployment.env}
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus), **_mpi.for_ranks(), **deployment.env}
     return Server(
         name=part.name,
         argv=argv,
@@ -266,7 +266,7 @@ def _worker(
         argv=argv,
         probe=(*words, "serve"),
         place=place,
-        env={"CUDA_VISIBLE_DEVICES": ",".join(place.gpus), **ucx, **deployment.env, **side.env},
+        env={"CUDA_VISIBLE_DEVICES": ",".join(place.gpus), **_mpi.for_ranks(), **ucx, **deployment.env, **side.env},
         pass_env=tuple(deployment.pass_env),
         files={config_file: _trtllm_command.to_yaml(content)},
     )

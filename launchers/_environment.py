@@ -12,7 +12,16 @@ from serve_eval.inherited import secret
 
 NAMES = frozenset(
     {"HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN"}  # a server loads gated models with it
-    | {"LLM_MODELS_ROOT", "FORCE_DETERMINISTIC", "DO_NOT_TRACK", "SLURM_CONF", "MUNGE_SOCKET", "CONTAINER_HOST"}
+    | {
+        "LLM_MODELS_ROOT",
+        "PMIX_PREFIX",
+        "PMIX_INSTALL_PREFIX",
+        "FORCE_DETERMINISTIC",
+        "DO_NOT_TRACK",
+        "SLURM_CONF",
+        "MUNGE_SOCKET",
+        "CONTAINER_HOST",
+    }
     | {
         "CC",
         "CXX",
@@ -27,14 +36,27 @@ PREFIXES = (
     *("HIP_", "HSA_", "ROCR_", "ROCM_", "TRTLLM_", "TLLM_", "TENSORRT_", "FLASHINFER_", "VLLM_", "SGLANG_", "SGL_"),
     *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "SAFETENSORS_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "GGML_", "LLAMA_", "PRTE_", "OPAL_"),
+    *("OMPI_MCA_", "PMIX_MCA_", "MPI4PY_"),
     *("DOCKER_", "CONTAINERS_", "PODMAN_", "ENROOT_", "PYXIS_"),
 )
 """Read by engines, their libraries, and the clients of container engines."""
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "MPI_", "I_MPI_", "HYDRA_", "MPICH_", "MV2_")
 """Prefixes of what a server inside a SLURM step or under mpirun would inherit: with them it takes itself for a rank of
 that job, and hangs."""
-UNSURE = ("UCX_TLS", "UCX_NET_DEVICES")
-"""Chosen for the machine as a whole; the launcher sets its own where it matters."""
+MPI_SETTINGS = ("OMPI_MCA_*", "PMIX_MCA_*", "PMIX_PREFIX", "PMIX_INSTALL_PREFIX")
+"""Of these a user makes settings: they mark no rank, but for those that mpirun writes."""
+FORGET = (
+    f"for name in {' '.join(f'${{!{prefix}@}}' for prefix in FOREIGN)}; "
+    f"do case $name in {'|'.join(MPI_SETTINGS)}) ;; *) unset $name ;; esac; done"
+)
+"""Takes them away in a bash, where it is not us who start the server but SLURM."""
+OF_MPIRUN = re.compile(
+    r"OMPI_MCA_(ess\w*|pmix|initial_wdir|num_procs|cpu_type|PREFIXES|mpi_oversubscribe|shmem_RUNTIME_QUERY_hint"
+    r"|orte_(ess_\w+|app_num|bound_at_launch|hnp_uri|jobfam_session_dir|launch|local_daemon_uri|num_nodes"
+    r"|precondition_transports|tmpdir_base|top_session_dir))|PMIX_MCA_mca_base_component_show_load_errors"
+)
+"""What mpirun of Open MPI 4 and 5 says to its ranks in the form of settings."""
+RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 OURS = ("CUDA_VISIBLE_DEVICES",)
 """What a plan may not set: GPUs would be shared that are checked and locked under other numbers."""
 VARIABLE = "SERVE_EVAL_PASS_ENV"
@@ -50,7 +72,9 @@ def inherited(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[
     """Return the variables of ours that a server gets: those it needs, and those named for it."""
     named = [*pass_env, *_named(environ)]
     found = inherited_by_any(environ, named, names=NAMES, prefixes=PREFIXES)
-    return {name: value for name, value in found.items() if name not in UNSURE or name in named}
+    if not any(name in environ for name in RANK):
+        return found
+    return {name: value for name, value in found.items() if name in named or not OF_MPIRUN.fullmatch(name)}
 
 
 def for_helpers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from launchers import _mpi
 from launchers._flavour import adapted_to_machine
 from launchers._fleet import fleet
 from launchers._log_watch import watching
@@ -32,6 +33,8 @@ async def session(
     seconds, are for the loading, for the first completion, and between SIGTERM and SIGKILL. Raises PlanError for an
     option that this version does not know, LaunchError when a server does not start or ends.
     """
+    for line in _mpi.told(servers):
+        context.told(line)
     async with served(
         await adapted_to_machine(servers),
         context,

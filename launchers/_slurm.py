@@ -151,8 +151,7 @@ def _variables(env: Mapping[str, str | None]) -> tuple[str, ...]:
 def _alone(contained: bool) -> tuple[str, ...]:
     """A shell that takes away by what a server would know itself for a task of SLURM and a rank of MPI. An engine's
     client gets a stdin that neither has something nor ends: a pipe that it holds at both ends itself."""
-    names = " ".join(f"${{!{prefix}@}}" for prefix in _environment.FOREIGN)
-    return ("bash", "-c", f'unset {names}; exec "$@"{" 0<> <(:)" * contained}', "bash")
+    return ("bash", "-c", f'{_environment.FORGET}; exec "$@"{" 0<> <(:)" * contained}', "bash")
 
 
 def _ending(job: str | None, name: str, grace_s: float, then: Sequence[str] = ()) -> tuple[str, ...]:

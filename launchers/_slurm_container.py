@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from launchers import _container, _environment
+from launchers import _container, _environment, _mpi
 from launchers._deployment import Deployment
 from launchers._trtllm_command import Server
 from serve_eval.errors import PlanError
@@ -74,8 +75,10 @@ def _check_pyxis(container: Container) -> None:
 
 def within(server: Server, container: Container | None, tag: str | None) -> Server:
     """The server as a step is to run it: with docker or podman their run line, else as it is."""
-    if container is None or not by_engine(container):
+    if container is None:
         return server
+    if not by_engine(container):  # pyxis makes root of us where the site has it so
+        return replace(server, env={**_mpi.for_container(None), **server.env}) if server.place.gpus else server
     return _container.wrapped(server, _run(container), tag or "", tied=True)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from launchers import _mpi
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from tests.tasks.made_data import write_all
@@ -23,6 +24,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Correctness, not speed, is tested here: a busy machine must not fail a property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Command lines are those that this user gets, also where root runs the tests."""
+    monkeypatch.setattr(_mpi, "we_are_root", lambda: False)
+
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -74,7 +74,7 @@ def test_the_command_of_ci_is_that_of_the_makefile() -> None:
     assert "--slow-part" in rule
 
 
-@pytest.mark.parametrize("marker", ["slurm", "peers", "gpu"])
+@pytest.mark.parametrize("marker", ["slurm", "mpi", "peers", "gpu"])
 def test_what_needs_more_than_this_machine_is_in_no_part(marker: str) -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     chosen = re.search(r'^SLOW = "(.*)"$', text, re.M)

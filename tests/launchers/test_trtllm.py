@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from launchers import _fleet, _gpus, trtllm
+from launchers import _fleet, _gpus, _mpi, trtllm
 from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation import evaluate
@@ -138,6 +138,12 @@ def test_gpus_are_cut_from_those_that_are_visible(monkeypatch: pytest.MonkeyPatc
         trtllm.commands(CONTEXT, tp=3)
 
 
+def _variables() -> list[str]:
+    """What a server on GPU 3 gets from a tool that is a process of its own, root's perhaps."""
+    as_root = _mpi.AS_ROOT if os.geteuid() == 0 else {}
+    return ["CUDA_VISIBLE_DEVICES=3", *(f"{name}={value}" for name, value in as_root.items())]
+
+
 def test_a_dry_run_shows_the_command_and_the_file(tmp_path: Path, data_root: Path) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text(
@@ -152,7 +158,8 @@ def test_a_dry_run_shows_the_command_and_the_file(tmp_path: Path, data_root: Pat
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert "  env CUDA_VISIBLE_DEVICES=3 trtllm-serve serve org/model --host 127.0.0.1 --port 8000" in done.stdout
+    command = "trtllm-serve serve org/model --host 127.0.0.1 --port 8000"
+    assert shlex.join(["env", *_variables(), *shlex.split(command)]) in done.stdout
     pasted = done.stdout[done.stdout.index("mkdir -p logs") : done.stdout.index("commands:")]
     subprocess.run(["sh", "-ec", pasted], cwd=tmp_path, check=True)
     assert (tmp_path / "logs/trtllm.yaml").read_text() == "max_num_tokens: 8192\n"

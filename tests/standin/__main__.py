@@ -4,6 +4,7 @@ STANDIN_FLAVOUR: v12 (default) or main. STANDIN_LOAD_S: how long loading takes. 
 simulated endpoint; STANDIN_SEED and STANDIN_RUN choose among its answers, STANDIN_VARIED=1 does so anew for every
 request and every worker. STANDIN_FAULTS: see `faults`.
 STANDIN_POLL_S: how often an orchestrator looks whether its workers are healthy (3, as the real one).
+STANDIN_MPI: 1 starts a rank of real MPI for each of tp * pp * cp, with mpi4py: see `ranks`.
 STANDIN_START_TIMEOUT_RC: exit code of an orchestrator whose workers do not come (0 in the 1.2 line, 3 on main).
 """
 
@@ -91,6 +92,7 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     brain = Model(Path(answers) if answers else None, seed=seed, run=drawn, skilled=skilled, varied=varied)
     app = create(config, brain, trouble, flavour)
     meanwhile = None
+    ranks = _mpi_ranks(config.args)
     if config.cluster and config.role:
         from tests.standin.discovery import registered
 
@@ -101,7 +103,7 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
             app,
             listener,
             keepalive_s=5.0,
-            meanwhile=meanwhile,
+            meanwhile=meanwhile if ranks is None else ranks.until_the_end_of(meanwhile),
             early=flavour == "v12",
             hangs=trouble.ignore_sigterm,
             report=config.report_addr,
@@ -119,6 +121,16 @@ def _hang(trouble: Any) -> None:
     sys.stderr.write(f"{trouble.last_words}\n")
     while True:
         time.sleep(0 if trouble.spin_at_start else 60)
+
+
+def _mpi_ranks(args: dict[str, Any]) -> Any:
+    """Those that run, once all of them do: for ever where MPI starts none."""
+    if os.environ.get("STANDIN_MPI") != "1":
+        return None
+    from tests.standin.ranks import Ranks
+
+    sizes = [args.get(f"{kind}_parallel_size") or 1 for kind in ("tensor", "pipeline", "context")]
+    return Ranks(sizes[0] * sizes[1] * sizes[2])
 
 
 def _rank() -> int:

@@ -1,0 +1,179 @@
+"""What a server with ranks of MPI gets of the environment, what is told of it, and why real ranks did not start.
+
+`mpi_logs` holds what the stand-in and real MPIs wrote, by the version of Open MPI; tests/mpi starts such servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launchers import _environment, _mpi, container, llama_cpp, slurm, trtllm, trtllm_disaggregated
+from launchers._causes import cause
+from launchers._deployment import Disaggregated
+from launchers._slurm_container import Container
+from launchers._trtllm_command import Place, Server
+from serve_eval import folders
+from serve_eval.schema import LaunchContext
+from tests.launchers.processes import process_number
+
+LOGS = Path(__file__).with_name("mpi_logs")
+CONTEXT = LaunchContext(model="org/model", log_dir=Path("/out/logs"))
+WORDS = {"PRTE_ALLOW_RUN_AS_ROOT=1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1"}
+MPIRUN_4 = """OMPI_APP_CTX_NUM_PROCS OMPI_ARGV OMPI_COMMAND OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE
+OMPI_COMM_WORLD_NODE_RANK OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_FILE_LOCATION OMPI_FIRST_RANKS OMPI_MCA_ess
+OMPI_MCA_ess_base_jobid OMPI_MCA_ess_base_vpid OMPI_MCA_initial_wdir OMPI_MCA_mpi_oversubscribe OMPI_MCA_orte_app_num
+OMPI_MCA_orte_bound_at_launch OMPI_MCA_orte_ess_node_rank OMPI_MCA_orte_ess_num_procs OMPI_MCA_orte_hnp_uri
+OMPI_MCA_orte_jobfam_session_dir OMPI_MCA_orte_launch OMPI_MCA_orte_local_daemon_uri OMPI_MCA_orte_num_nodes
+OMPI_MCA_orte_precondition_transports OMPI_MCA_orte_tmpdir_base OMPI_MCA_orte_top_session_dir OMPI_MCA_pmix
+OMPI_MCA_shmem_RUNTIME_QUERY_hint OMPI_NUM_APP_CTX OMPI_UNIVERSE_SIZE PMIX_BFROP_BUFFER_TYPE PMIX_DSTORE_21_BASE_PATH
+PMIX_DSTORE_ESH_BASE_PATH PMIX_GDS_MODULE PMIX_HOSTNAME PMIX_ID PMIX_MCA_mca_base_component_show_load_errors
+PMIX_NAMESPACE PMIX_RANK PMIX_SECURITY_MODE PMIX_SERVER_TMPDIR PMIX_SERVER_URI2 PMIX_SYSTEM_TMPDIR PMIX_VERSION"""
+MPIRUN_5 = """OMPI_ARGV OMPI_COMMAND OMPI_COMM_WORLD_RANK OMPI_LIBDIR_LOC OMPI_MCA_PREFIXES OMPI_MCA_cpu_type
+OMPI_MCA_initial_wdir OMPI_MCA_num_procs OMPI_TOOL_NAME OMPI_VERSION OMPI_WORLD_LOCAL_SIZE OMPI_WORLD_SIZE
+PMIX_BFROP_BUFFER_TYPE PMIX_GDS_MODULE PMIX_NAMESPACE PMIX_PARAM_FILE_PASSED PMIX_RANK PMIX_SERVER_URI41"""
+SETTINGS = {
+    "OMPI_MCA_btl": "^openib",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PMIX_MCA_gds": "hash",
+    "PMIX_INSTALL_PREFIX": "/opt/ompi",
+    "UCX_TLS": "rc,cuda",
+    "UCX_NET_DEVICES": "mlx5_0:1",
+    "MPI4PY_LIBMPI": "/opt/libmpi.so",
+}
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_mpi, "we_are_root", lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("log", "what", "cure"),
+    [
+        ("root_5", "Open MPI starts nothing for root", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"),
+        ("no_prte_5", "did not find its program prte", "on PATH"),
+        ("slots_4", "fewer slots (cores)", "OMPI_MCA_rmaps_base_oversubscribe: '1'"),
+        ("slurm_4", "took itself for a rank", "pass_env"),
+        ("btl_4", "do not reach each other", "Unset OMPI_MCA_btl"),
+        ("btl_5", "do not reach each other", "Unset OMPI_MCA_btl"),
+    ],
+)
+def test_why_ranks_did_not_start(log: str, what: str, cure: str) -> None:
+    found = cause((LOGS / f"{log}.log").read_text())
+    assert found is not None
+    assert what in found[0]
+    assert cure in found[1]
+
+
+def test_of_an_unknown_failure_its_kind_is_told() -> None:
+    lines = (LOGS / "no_prte_5.log").read_text().splitlines()
+    spawning = cause("\n".join(line for line in lines if "dpm.c" not in line))
+    assert spawning is not None
+    assert "MPI did not start its ranks" in spawning[0]
+    other = cause("mpi4py.MPI.Exception: MPI_ERR_TRUNCATE: message truncated")
+    assert other is not None
+    assert other[0] == "MPI failed"
+    assert cause("rank 0 using MpiPoolSession to spawn MPI processes\nMPI_SUCCESS: no errors") is None
+
+
+@pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
+def test_inside_mpirun_settings_are_kept_and_marks_are_not(written: str) -> None:
+    marks = dict.fromkeys(written.split(), "x")
+    assert _environment.inherited({**marks, **SETTINGS}) == SETTINGS
+    assert _environment.inherited({"OMPI_MCA_pmix": "^s1", **SETTINGS}) == {"OMPI_MCA_pmix": "^s1", **SETTINGS}
+
+
+@pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
+def test_the_shell_of_a_step_takes_away_the_same_but_for_what_mpirun_sets(written: str) -> None:
+    environ = {**dict.fromkeys(written.split(), "x"), "SLURM_PROCID": "0", "PMI_RANK": "0", "MPI_X": "1", **SETTINGS}
+    done = subprocess.run(["bash", "-c", f"{_environment.FORGET}; env"], env=environ, capture_output=True, text=True)
+    left = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    assert left >= SETTINGS.keys()
+    assert not [
+        name for name in left - SETTINGS.keys() if name.startswith(_environment.FOREIGN) and "_MCA_" not in name
+    ]
+
+
+@pytest.mark.usefixtures("root")
+def test_ranks_of_root_are_allowed_on_this_machine_and_in_steps() -> None:
+    assert set(trtllm.commands(CONTEXT)[0]) >= WORDS
+    context, generation, orchestrator = trtllm_disaggregated.commands(CONTEXT)
+    assert set(context) & set(generation) >= WORDS
+    assert not WORDS & set(orchestrator)
+    assert set(slurm.commands(CONTEXT)[0]) >= WORDS
+    assert WORDS & set(trtllm.commands(CONTEXT, env={"PRTE_ALLOW_RUN_AS_ROOT": None})[0]) < WORDS
+
+
+def test_other_servers_and_other_users_are_not() -> None:
+    for commands in (trtllm.commands(CONTEXT), trtllm_disaggregated.commands(CONTEXT), slurm.commands(CONTEXT)):
+        assert not [words for words in commands if WORDS & set(words)]
+
+
+@pytest.mark.usefixtures("root")
+def test_engines_without_mpi_get_none_of_it() -> None:
+    assert not WORDS & set(llama_cpp.commands(CONTEXT, model="/m.gguf")[0])
+
+
+@pytest.mark.parametrize(("user", "allowed"), [(None, True), ("0:0", True), ("root", True), ("1000", False)])
+def test_in_a_container_it_is_its_own_user_that_counts(user: str | None, allowed: bool) -> None:
+    [words] = container.commands(CONTEXT, image="i", user=user)
+    assert (set(words) >= WORDS) == allowed
+    by_engine = {"container": {"image": "i", "engine": "docker", "user": user}}
+    [step] = slurm.commands(CONTEXT, **folders.check_options(slurm.launch, by_engine, "launcher"))
+    assert (set(step) >= WORDS) == allowed
+
+
+def test_pyxis_may_make_root_of_us() -> None:
+    [step] = slurm.commands(CONTEXT, container=Container(image="i"))
+    assert set(step) >= WORDS
+
+
+def test_an_orchestrator_in_a_container_has_no_ranks() -> None:
+    *workers, orchestrator = container.commands(CONTEXT, image="i", trtllm_disaggregated=Disaggregated())
+    assert all(set(words) >= WORDS for words in workers)
+    assert not WORDS & set(orchestrator)
+
+
+def server(name: str, *before: str, **more: Any) -> Server:
+    return Server(name=name, argv=(*before, "s", "serve"), probe=("s",), place=Place(host="h", port=1), **more)
+
+
+def test_what_is_not_passed_on_is_told_with_the_reason() -> None:
+    environ = {"UCX_TLS": "rc", "OMPI_MCA_btl": "tcp", "PATH": "/bin", "OMPI_COMM_WORLD_RANK": "0"}
+    replaced = "your UCX_TLS; the launcher or the plan sets it there"
+    outside = "your OMPI_MCA_btl; a container gets it where its pass_env names it"
+    assert _mpi.told([server("a")], environ) == []
+    three = [server(name, env={"UCX_TLS": value}) for name, value in (("a", "^ib"), ("b", "^ib"), ("c", "rc"))]
+    assert _mpi.told(three, environ) == [f"not passed on to a and 1 more: {replaced}"]
+    assert _mpi.told([server("a", "srun", "env", "UCX_TLS=^ib")], environ) == [f"not passed on to a: {replaced}"]
+    within = server("a", "docker", "-e", "UCX_TLS=^ib", image="i")
+    assert _mpi.told([within], environ) == [f"not passed on to a: {outside}", f"not passed on to a: {replaced}"]
+    assert _mpi.told([server("a", image="i", pass_env=("UCX_TLS", "OMPI_MCA_btl"))], environ) == []
+
+
+@pytest.mark.usefixtures("root")
+def test_a_launch_tells_once_and_the_servers_have_it(
+    context: LaunchContext, standin: Callable[..., None], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin()
+    monkeypatch.setenv("OMPI_MCA_btl", "^openib")
+    monkeypatch.setenv("UCX_TLS", "rc")
+
+    async def story() -> None:
+        async with trtllm_disaggregated.launch(context, ready_timeout_s=20.0):
+            for name in ("context_0", "generation_0"):
+                environ = Path(f"/proc/{process_number(context, name)}/environ").read_text().split("\0")
+                assert {"OMPI_MCA_btl=^openib", "UCX_TLS=^ib", *WORDS} <= set(environ)
+
+    asyncio.run(story())
+    told = [line for line in said if "PRTE" in line or "not passed on" in line]
+    assert len(told) == 2
+    assert "PRTE_ALLOW_RUN_AS_ROOT=1" in told[0]
+    assert told[1].startswith("not passed on to context_0 and 1 more: your UCX_TLS")
+    assert "PRTE_ALLOW_RUN_AS_ROOT=1" in (context.log_dir / "commands.sh").read_text()

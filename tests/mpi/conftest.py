@@ -1,0 +1,118 @@
+"""Servers of the stand-in with ranks of real MPI, and who of them is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launchers import _gpus
+from serve_eval.schema import LaunchContext
+from tests.standin.process import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(os.environ.get("MPIS", ROOT / ".venv-mpi"))
+"""Where build.sh has installed."""
+MARK = "STANDIN_TEST_RUN"
+LIBRARY = "libmpi.so.40"
+RANK = re.compile(r"MPI rank (\d+) of (\d+): process \[(\d+)\]")
+OURS = ("OMPI_", "PMIX_", "PRTE_", "OPAL_", "MPI4PY_")
+WAIT_S = 60.0
+
+
+def libraries() -> dict[str, Path]:
+    """The MPIs that are installed, by where they are from."""
+    found = {"pypi": [FOLDER / "lib" / LIBRARY], "debian": [*Path("/usr/lib").glob(f"*/{LIBRARY}")]}
+    return {name: paths[0] for name, paths in found.items() if paths and paths[0].exists()}
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """One of them, with a mark that all have that is started with it."""
+
+    name: str
+    mark: str
+    environ: dict[str, str]
+
+    @property
+    def mpirun(self) -> list[str]:
+        folder = FOLDER / "bin" if self.name == "pypi" else Path("/usr/bin")
+        return [str(folder / "mpirun"), "--allow-run-as-root"]
+
+    def processes(self, word: str = "") -> list[int]:
+        """Those of the mark that live, with the word on their command lines."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdecimal():
+                with suppress(OSError):
+                    marked = f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
+                    if marked and word.encode() in (folder / "cmdline").read_bytes():
+                        found.append(int(folder.name))
+        return found
+
+    def check_all_gone(self) -> None:
+        until(lambda: not self.processes(), 20, self.processes)
+
+
+@pytest.fixture
+def ordinary_user() -> None:
+    """We are who we are: root, in most cases."""
+
+
+@pytest.fixture(params=["pypi", "debian"])
+def mpi(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mpi]:
+    """The environment of a user of the one and of the other, with the stand-in as trtllm-serve."""
+    there = libraries()
+    if request.param not in there:
+        pytest.skip(f"make test-mpi installs the MPI of {request.param}")
+    for name in [name for name in os.environ if name.startswith((*OURS, "SLURM_", "CUDA_"))]:
+        monkeypatch.delenv(name)
+    mark = f"{os.getpid()}-{time.monotonic_ns()}"
+    [packages] = (FOLDER / "lib").glob("python*/site-packages")
+    env = environment(STANDIN_MPI="1", PYTHONPATH=f"{ROOT}:{packages}", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    env |= {"MPI4PY_LIBMPI": str(there[request.param]), "TMPDIR": str(tmp_path), MARK: mark}
+    if request.param == "pypi":
+        env["PATH"] = f"{env['PATH']}{os.pathsep}{FOLDER / 'bin'}"
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(_gpus, "memory_used", lambda: None)
+    found = Mpi(request.param, mark, env)
+    try:
+        yield found
+        found.check_all_gone()
+    finally:
+        for pid in found.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def context(tmp_path: Path, said: list[str], mpi: Mpi) -> LaunchContext:
+    return LaunchContext(model="org/model", log_dir=tmp_path / "logs", told=said.append)
+
+
+def ranks(log: Path) -> list[tuple[int, int, int]]:
+    """Rank, size of its world and process of each, as the server's log tells."""
+    text = log.read_text() if log.exists() else ""
+    return [(int(rank), int(size), int(pid)) for rank, size, pid in RANK.findall(text)]
+
+
+def until(true: Callable[[], Any], timeout_s: float = WAIT_S, about: Callable[[], object] = str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline, about()
+        time.sleep(0.05)
