@@ -1,7 +1,7 @@
 """The stand-in as a process.
 
-STANDIN_FLAVOUR: v12 (default), old or main. STANDIN_LOAD_S: how long loading takes. STANDIN_ANSWERS: an answer file of the
-simulated endpoint; STANDIN_SEED and STANDIN_RUN choose among its answers, STANDIN_VARIED=1 does so anew for every
+STANDIN_FLAVOUR: v12 (default), old or main. STANDIN_LOAD_S: how long loading takes. STANDIN_ANSWERS: an answer file of
+the simulated endpoint; STANDIN_SEED and STANDIN_RUN choose among its answers, STANDIN_VARIED=1 does so anew for every
 request and every worker. STANDIN_FAULTS: see `faults`.
 STANDIN_POLL_S: how often an orchestrator looks whether its workers are healthy (3, as the real one).
 STANDIN_START_TIMEOUT_RC: exit code of an orchestrator whose workers do not come (0 in the 1.2 line, 3 on main).
