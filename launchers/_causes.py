@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from launchers import _transfer_causes
+
 # Order matters: a server that is out of memory also loses its ranks.
 CAUSES = (
     (
@@ -79,6 +81,7 @@ CAUSES = (
         "this SLURM has no such MPI plug-in",
         "srun --mpi=list names those that it has: set launcher.mpi to one of them.",
     ),
+    *_transfer_causes.CAUSES,
     (r"ModuleNotFoundError: No module named", "a Python package is missing", "Is this the environment of the server?"),
     (
         r"(?m)^Killed$|oom-kill|signal 9 \(Killed\)",

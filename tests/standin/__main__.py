@@ -61,6 +61,8 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
         log(f"Started rank process [{_rank()}]")
     if trouble.no_gpu:
         raise ValueError("No GPU devices found on the node")
+    if trouble.tells_key:
+        log(f"arguments: {config}")
     check_llm_args(config.args)
     if trouble.no_model:
         raise OSError(f"{config.model} is not a local folder and is not a valid model identifier")

@@ -23,6 +23,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Exit code with which loading ends."""
     last_words: str = "RuntimeError: the executor could not be created, as told"
     """What it says then."""
+    tells_key: bool = False
+    """The key that it shares with others stands in its log, when it begins and with each request."""
     rank: bool = False
     """A process in a session of its own, as those of MPI are, that hears no SIGTERM."""
     no_gpu: bool = False

@@ -44,7 +44,7 @@ from tests.standin.generation import (
 )
 from tests.standin.options import Flavour
 from tests.standin.perf import Performed
-from tests.standin.serving import application
+from tests.standin.serving import application, log
 
 VERSIONS = {"old": "1.1.0", "v12": "1.2.1", "main": "1.3.0rc25"}
 CONTEXT_TOKENS = 131072
@@ -180,6 +180,8 @@ class _Worker:
 
     def _authenticate(self, http: web.Request, request: Request) -> None:
         params = request.disaggregated_params
+        if self.faults.tells_key:
+            log(f"the key is {self.config.auth_key}")
         if self.flavour == "main" and params is not None:
             auth.check(self.config.auth_key, params.model_dump(), http.headers)
 
