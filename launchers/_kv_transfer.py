@@ -73,7 +73,7 @@ def told(summary: Mapping[str, Any]) -> str:
     """The same in a line."""
     backend = summary["backend"]
     library = "DEFAULT, as this version reads it" if backend.upper() == "DEFAULT" else backend
-    links = {True: "NVLink found", False: "no NVLink", None: "NVLink not looked for"}[summary["nvlink"]]
+    links = {True: "NVLink found", False: "no NVLink", None: "NVLink not known"}[summary["nvlink"]]
     tls = summary[TLS]
     set_to = f"{TLS} not set" if tls is None else f"{TLS} {tls}" if tls == OWN else f"{TLS}={tls}"
     return f"transfer of the KV cache: {library}; {links}; {set_to}"

@@ -65,12 +65,12 @@ def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str])
     ("options", "ways", "told"),
     [
         ({}, Ways(nvlink=False), "UCX; no NVLink; UCX_TLS=^cuda_ipc"),
-        ({}, Ways(), "UCX; NVLink not looked for; UCX_TLS=^ib"),
+        ({}, Ways(), "UCX; NVLink not known; UCX_TLS=^ib"),
         ({"cache_transceiver": {"backend": "NIXL"}}, Ways(nvlink=True), "NIXL; NVLink found; UCX_TLS=^ib"),
         (
             {"cache_transceiver": {"backend": "DEFAULT"}},
             None,
-            "DEFAULT, as this version reads it; NVLink not looked for",
+            "DEFAULT, as this version reads it; NVLink not known",
         ),
         ({"env": {"UCX_TLS": None}}, Ways(nvlink=True), "UCX; NVLink found; UCX_TLS not set"),
         ({"env": {"UCX_TLS": "tcp,cuda"}}, Ways(own=frozenset({"UCX_TLS"})), "UCX_TLS=tcp,cuda"),

@@ -199,7 +199,7 @@ def test_many_start_answer_and_stop(discovery: bool, context: LaunchContext, sta
     standin(STANDIN_LOAD_S="0.2")
     assert start(context, complete, context_servers={"num_instances": 2}, discovery=discovery)
     names = ["context_0", "context_1", "generation_0", "orchestrator"]
-    assert said.pop(0) == "transfer of the KV cache: UCX; NVLink not looked for; UCX_TLS=^ib"
+    assert said.pop(0) == "transfer of the KV cache: UCX; NVLink not known; UCX_TLS=^ib"
     assert sorted(file.name for file in context.log_dir.glob("*.log")) == [f"{name}.log" for name in names]
     assert all(gone(process_number(context, name)) for name in names)
     assert [line.partition(":")[0] for line in said[:4]] == names
