@@ -88,7 +88,7 @@ def test_servers_find_each_other_by_etcd(
             assert (await client.post(f"{root}/v1/completions", json=body)).status_code == 200
         return len(workers["context_servers"]), await Etcd(etcd).below("/trtllm-disagg/")
 
-    options = {"discovery": etcd, "host": host, "context_servers": {"num_instances": 2}}
+    options = {"discovery": etcd, "host": host, "port": free_port(), "context_servers": {"num_instances": 2}}
     count, keys = start(context, look, **options)
     assert (count, len(keys)) == (2, 3)
     again, more = start(context, look, **options)
