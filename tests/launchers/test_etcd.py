@@ -99,5 +99,5 @@ def test_servers_find_each_other_by_etcd(
 
 def test_an_etcd_that_is_not_there_is_named(context: LaunchContext, standin: Callable[..., None]) -> None:
     standin("main")
-    with pytest.raises(LaunchError, match="orchestrator not ready after 4 s: it did not reach the etcd"):
-        start(context, asyncio.sleep, discovery=f"etcd://127.0.0.1:{free_port()}", ready_timeout_s=4.0)
+    with pytest.raises(LaunchError, match="orchestrator not ready after 15 s: it did not reach the etcd"):
+        start(context, asyncio.sleep, discovery=f"etcd://127.0.0.1:{free_port()}", ready_timeout_s=15.0)
