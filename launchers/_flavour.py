@@ -8,9 +8,8 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
-from launchers import _environment, _known_flags
+from launchers import _auth_key, _environment, _known_flags, _version
 from launchers._causes import cause
 from launchers._process import supervised
 from launchers._trtllm_command import Server
@@ -25,9 +24,9 @@ FLAG = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 Probe = tuple[str, ...]
 
 
-async def adapted_to_machine(servers: Sequence[Server]) -> list[Server]:
-    """The servers with --no-telemetry where it is known. Raises PlanError when one is given an option that its version
-    does not know, and LaunchError when --help does not work.
+async def adapted_to_machine(servers: Sequence[Server], key: str | None = None) -> list[Server]:
+    """The servers as their version needs them, with the `key` that they share where it has one. Raises PlanError when
+    one is given what its version does not know or do, and LaunchError when --help does not work.
 
     What --help told is remembered on disk, but for servers that run elsewhere, of whose files nothing is known here; a
     refusal rests on what it tells now.
@@ -38,25 +37,33 @@ async def adapted_to_machine(servers: Sequence[Server]) -> list[Server]:
     known = {probe: flags for probe in here if (flags := _known_flags.remembered(keys[probe])) is not None}
     if len(known) == len(keys):
         with suppress(PlanError):
-            return adapted(servers, known)
+            return adapted(servers, known, key)
     for probe, flags in (await _asked(list(keys), environ)).items():
         if probe in here:
             _known_flags.remember(keys[probe], flags)
         known[probe] = flags
-    return adapted(servers, known)
+    return adapted(servers, known, key)
 
 
-def adapted(servers: Sequence[Server], known: Mapping[Probe, frozenset[str]]) -> list[Server]:
+def shown(servers: Sequence[Server]) -> list[Server]:
+    """The servers for a dry run, which asks nobody: adapted as far as what was told before is remembered."""
+    environ = _environment.over(_environment.inherited(os.environ, servers[0].pass_env), servers[0].env)
+    keys = {one.probe: _known_flags.key(one.probe, environ, one.image) for one in servers if one.here}
+    known = {probe: flags for probe, key in keys.items() if (flags := _known_flags.remembered(key)) is not None}
+    return _version.fitted(servers, known, _auth_key.SHOWN)
+
+
+def adapted(servers: Sequence[Server], known: Mapping[Probe, frozenset[str]], key: str | None = None) -> list[Server]:
     """The same for versions whose options are known, by the probe of a server. Pure. Raises PlanError."""
-    found: list[Server] = []
+    found = _version.fitted(servers, known, key)
     problems: dict[str, None] = {}
-    for server in servers:
+    for server in found:
         flags = known[server.probe]
         for flag in (word.partition("=")[0] for word in server.options):
             if FLAG.fullmatch(flag) and flag not in flags:
                 problems[f"launcher: {' '.join(server.probe)} of this version has no option {flag}"] = None
-        silent = "--no-telemetry" in flags and not {"--telemetry", "--no-telemetry"} & set(server.options)
-        found.append(replace(server, argv=(*server.argv, "--no-telemetry")) if silent else server)
+    if refusals := [reason for server in found for reason in _version.refusals(server, known[server.probe])]:
+        raise PlanError(refusals)
     if problems:
         raise PlanError(list(problems), hint=f"{' '.join(servers[0].probe)} --help lists what it knows.")
     return found

@@ -118,7 +118,8 @@ async def fleet(
     gpus = _gpus.check_there([gpu for server in local for gpu in server.place.gpus], used)
     mark, before = uuid.uuid4().hex, kills()
     running: list[Running] = []
-    things = [*(f"GPU-{gpu}" for gpu in gpus), *(f"port-{server.place.port}" for server in local), f"folder-{log_dir}"]
+    ports = [server.place.port for server in local if server.place.port]  # 0: it finds one itself
+    things = [*(f"GPU-{gpu}" for gpu in gpus), *(f"port-{port}" for port in ports), f"folder-{log_dir}"]
     with _gpus.locked(things) as locks:
         for server in local:
             _check_free(server)
@@ -210,6 +211,9 @@ def _write(servers: Sequence[Server], log_dir: Path) -> None:
     """The config files, and what is started as a script that a person can run."""
     for folder in (log_dir, *(one for server in servers for one in server.folders)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for server in servers:
+        if server.report is not None:  # of an earlier session
+            server.report.unlink(missing_ok=True)
     lines = [shlex.join(server.line()) + " &" for server in servers]
     script = (
         "#!/bin/sh\n# What was started, with those variables of the environment alone that servers need.\n"

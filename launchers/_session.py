@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
 
-from launchers import _mpi
+from launchers import _auth_key, _kv_transfer, _mpi
 from launchers._flavour import adapted_to_machine
 from launchers._fleet import fleet
 from launchers._log_watch import watching
@@ -26,26 +28,34 @@ async def session(
     answer_timeout_s: float,
     stop_timeout_s: float,
     cluster: bool = False,
+    transfer: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Endpoint]:
     """Starts the servers, waits for a completion through the last of them, the front door, and yields its endpoint.
 
     `model` is the name that is asked for; `cluster`: the others register with the front door. The time limits, in
-    seconds, are for the loading, for the first completion, and between SIGTERM and SIGKILL. Raises PlanError for an
-    option that this version does not know, LaunchError when a server does not start or ends.
+    seconds, are for the loading, for the first completion, and between SIGTERM and SIGKILL. `transfer` is what is told
+    of the KV cache. The key that the servers share where their version has one is in none of what is told. Raises
+    PlanError for an option that this version does not know, LaunchError when a server does not start or ends.
     """
     for line in _mpi.told(servers):
         context.told(line)
-    async with served(
-        await adapted_to_machine(servers),
-        context,
-        launcher=launcher,
-        model=model,
-        ready_timeout_s=ready_timeout_s,
-        answer_timeout_s=answer_timeout_s,
-        stop_timeout_s=stop_timeout_s,
-        cluster=cluster,
-    ) as endpoint:
-        yield endpoint
+    key = _auth_key.drawn()
+    adapted = await adapted_to_machine(servers, key)
+    if transfer is not None:
+        context.told(_kv_transfer.told(transfer))
+    with _auth_key.secret(adapted, context, key) as (context, started):
+        async with served(
+            adapted,
+            context,
+            launcher=launcher,
+            model=model,
+            ready_timeout_s=ready_timeout_s,
+            answer_timeout_s=answer_timeout_s,
+            stop_timeout_s=stop_timeout_s,
+            cluster=cluster,
+        ) as endpoint:
+            started()
+            yield replace(endpoint, info={**endpoint.info, "kv_transfer": transfer}) if transfer else endpoint
 
 
 @asynccontextmanager

@@ -1,5 +1,5 @@
 """Command lines and config files of trtllm-serve. Pure: nothing here looks at the machine, but for config files that a
-plan names."""
+plan names, and for the port that a server tells."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launchers import _reported
 from serve_eval.errors import PlanError
 
 PARALLEL = {
@@ -55,6 +56,10 @@ class Server:
     for the process is not the way. `image`: the container image that holds trtllm-serve. `options_at`: where in `argv`
     the options of trtllm-serve begin (None: after as many words as `probe` has). `health` is the path that answers 200
     once it is up.
+
+    What depends on the version: `report` is where a server that finds a port itself tells it, which only one does whose
+    port nobody chose. `auth_key`: its files get the key of the launch (None: where its version has one). `refused` are
+    things that a version does not do, each with the option by which it is known.
     """
 
     name: str
@@ -72,6 +77,9 @@ class Server:
     image: str | None = None
     options_at: int | None = None
     health: str = "/health"
+    report: Path | None = None
+    auth_key: bool | None = False
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -86,8 +94,9 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The address that a client uses."""
-        return f"http://{self.place.reached_at}:{self.place.port}"
+        """The address that a client uses; with port 0 where the server has not told it yet."""
+        port = self.place.port or (_reported.port(self.report) if self.report else None) or 0
+        return f"http://{self.place.reached_at}:{port}"
 
 
 def loopback(host: str) -> str:

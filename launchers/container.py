@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -9,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launchers import _container, _deployment, _machine, _trtllm_command
+from launchers import _container, _deployment, _kv_transfer, _machine, _trtllm_command
 from launchers._container import ULIMITS, Container, Engine
 from launchers._deployment import Aggregated, Disaggregated
+from launchers._flavour import shown
 from launchers._fleet import free_ports
+from launchers._kv_transfer import Ways
 from launchers._machine import LOOPBACK
 from launchers._session import session
 from launchers._trtllm_command import Server
@@ -21,12 +24,12 @@ from serve_eval.schema import Endpoint, LaunchContext
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
     """The run lines that `launch` would start with these options, but for the unique part of the containers' names."""
-    return [server.line() for server in _servers(context, _trtllm_command.with_defaults(launch, options))]
+    return [one.line() for one in shown(_servers(context, _trtllm_command.with_defaults(launch, options)))]
 
 
 def files(context: LaunchContext, **options: object) -> Mapping[Path, str]:
     """The config files that `launch` would write, by path."""
-    servers = _servers(context, _trtllm_command.with_defaults(launch, options))
+    servers = shown(_servers(context, _trtllm_command.with_defaults(launch, options)))
     return {path: text for server in servers for path, text in server.files.items()}
 
 
@@ -68,21 +71,36 @@ async def launch(
     options = {name: value for name, value in locals().items() if name != "context"}
     deployment = _deployment.chosen(options)
     others = len(_servers(context, options)) - 1  # what is wrong is told before anything is looked for
+    ways = _ways(options)
+    if others:
+        ways = replace(ways, nvlink=await asyncio.to_thread(_kv_transfer.nvlink))
+    servers = _servers(context, options, free_ports(host, port, others), uuid.uuid4().hex[:12], ways)
     async with session(
-        _servers(context, options, free_ports(host, port, others), uuid.uuid4().hex[:12]),
+        servers,
         context,
         launcher="container",
         model=context.model or str(deployment.model),
         ready_timeout_s=ready_timeout_s,
         answer_timeout_s=answer_timeout_s,
         stop_timeout_s=stop_timeout_s,
-        cluster=isinstance(deployment, Disaggregated) and deployment.discovery,
+        cluster=isinstance(deployment, Disaggregated) and bool(deployment.discovery),
+        transfer=_deployment.transfer(deployment, context, ways),
     ) as endpoint:
         yield endpoint
 
 
+def _ways(options: Mapping[str, Any]) -> Ways:
+    """Into a container go those variables alone that are named."""
+    named = {*options["pass_env"], *_deployment.chosen(options).pass_env}
+    return Ways(own=_kv_transfer.inherited(named) & named)
+
+
 def _servers(
-    context: LaunchContext, options: Mapping[str, Any], ports: list[int] | None = None, launch: str = ""
+    context: LaunchContext,
+    options: Mapping[str, Any],
+    ports: list[int] | None = None,
+    launch: str = "",
+    ways: Ways | None = None,
 ) -> list[Server]:
     deployment, container = _deployment.chosen(options), _deployment.picked(Container, options)
     _container.check(container, deployment, _deployment.served(deployment, context))
@@ -94,5 +112,7 @@ def _servers(
         port=options["port"],
         ports=ports,
     )
-    servers = _deployment.servers(deployment, context, placed, ready_timeout_s=options["ready_timeout_s"])
+    limit = options["ready_timeout_s"]
+    ways = ways or _ways(options)
+    servers = _deployment.servers(deployment, context, placed, ready_timeout_s=limit, ways=ways, tag=launch or None)
     return [_container.wrapped(server, container, launch) for server in servers]

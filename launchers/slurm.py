@@ -18,9 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _deployment, _gpus, _slurm, _slurm_container, _slurm_placement, _slurm_steps, _trtllm_command
+from launchers import (
+    _deployment,
+    _gpus,
+    _kv_transfer,
+    _slurm,
+    _slurm_container,
+    _slurm_placement,
+    _slurm_steps,
+    _trtllm_command,
+)
 from launchers._deployment import Aggregated, Deployment, Disaggregated
 from launchers._environment import for_helpers
+from launchers._kv_transfer import Ways
 from launchers._session import session
 from launchers._slurm import Steps
 from launchers._slurm_allocation import Allocation, around_us, running
@@ -110,7 +120,8 @@ async def launch(
                 ready_timeout_s=ready_timeout_s,
                 answer_timeout_s=answer_timeout_s,
                 stop_timeout_s=stop_timeout_s + MARGIN_S,
-                cluster=isinstance(plan.deployment, Disaggregated) and plan.deployment.discovery,
+                cluster=isinstance(plan.deployment, Disaggregated) and bool(plan.deployment.discovery),
+                transfer=_deployment.transfer(plan.deployment, context, plan.ways),
             ) as endpoint:
                 yield endpoint
         finally:
@@ -127,6 +138,7 @@ class Planned:
     deployment: Deployment
     servers: list[Server]
     nodes: tuple[str, ...]
+    ways: Ways | None
     placement: list[str]
     script: str
 
@@ -161,7 +173,12 @@ def _planned(
         bind=steps.bind,
     )
     servers = _deployment.servers(
-        deployment, context, placed, ready_timeout_s=options["ready_timeout_s"], one_machine=count == 1
+        deployment,
+        context,
+        placed,
+        ready_timeout_s=options["ready_timeout_s"],
+        ways=_ways(deployment) if count == 1 else None,
+        tag=tag,
     )
     placement = _slurm_placement.placement(servers, spots, nodes)
     return Planned(
@@ -181,9 +198,15 @@ def _planned(
             for server, spot, part in zip(servers, spots, parts, strict=True)
         ],
         nodes=nodes[:count],
+        ways=_ways(deployment) if count == 1 else None,
         placement=placement,
         script=_slurm.script(count, allocation.gpus_per_node, options["sbatch_args"], placement),
     )
+
+
+def _ways(deployment: Deployment) -> Ways:
+    """Links are not looked for: where this runs may be another machine than that of the GPUs."""
+    return Ways(own=_kv_transfer.inherited(deployment.pass_env))
 
 
 async def _check_steps(job: str, tag: str, told: Callable[[str], None]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launchers import _deployment, _machine, _trtllm_command
 from launchers._deployment import Aggregated
+from launchers._flavour import shown
 from launchers._fleet import free_ports
 from launchers._session import session
 from launchers._trtllm_command import Server
@@ -17,7 +19,7 @@ from serve_eval.schema import Endpoint, LaunchContext
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
     """The command line that `launch` would start with these options, with the environment that it sets."""
-    return [server.line() for server in _servers(context, _trtllm_command.with_defaults(launch, options))]
+    return [one.line() for one in shown(_servers(context, _trtllm_command.with_defaults(launch, options)))]
 
 
 def files(context: LaunchContext, **options: object) -> Mapping[Path, str]:
@@ -82,4 +84,7 @@ def _servers(context: LaunchContext, options: Mapping[str, Any], ports: list[int
         port=options["port"],
         ports=ports,
     )
-    return _deployment.servers(deployment, context, placed, ready_timeout_s=options["ready_timeout_s"])
+    [server] = _deployment.servers(deployment, context, placed, ready_timeout_s=options["ready_timeout_s"])
+    # A port that nobody chose, the server may as well find itself, so that no one can take it in between.
+    report = context.log_dir / f"{server.name}.address" if options["port"] is None else None
+    return [replace(server, report=report)]

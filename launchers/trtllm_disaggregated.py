@@ -5,14 +5,19 @@ Every server is a trtllm-serve of its own. The deprecated MPI-worker mode (`disa
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launchers import _deployment, _machine, _trtllm_command
+from launchers import _deployment, _kv_transfer, _machine, _trtllm_command
 from launchers._deployment import Disaggregated, Side
+from launchers._flavour import shown
 from launchers._fleet import free_ports
+from launchers._kv_transfer import BACKEND, Ways
 from launchers._machine import LOOPBACK
 from launchers._session import session
 from launchers._trtllm_command import Server
@@ -21,12 +26,12 @@ from serve_eval.schema import Endpoint, LaunchContext
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
     """The command lines that `launch` would start with these options, each with the environment that it sets."""
-    return [server.line() for server in _servers(context, _trtllm_command.with_defaults(launch, options))]
+    return [one.line() for one in shown(_servers(context, _trtllm_command.with_defaults(launch, options)))]
 
 
 def files(context: LaunchContext, **options: object) -> Mapping[Path, str]:
     """The config files that `launch` would write, by path."""
-    servers = _servers(context, _trtllm_command.with_defaults(launch, options))
+    servers = shown(_servers(context, _trtllm_command.with_defaults(launch, options)))
     return {path: text for server in servers for path, text in server.files.items()}
 
 
@@ -38,8 +43,9 @@ async def launch(
     context_servers: Side = Side(),  # noqa: B008 - frozen
     generation_servers: Side = Side(),  # noqa: B008
     backend: str | None = None,
-    cache_transceiver: dict[str, Any] = {"backend": "DEFAULT"},  # noqa: B006 - shown in lists of options, never changed
-    discovery: bool = False,
+    cache_transceiver: dict[str, Any] = {"backend": BACKEND},  # noqa: B006 - shown in lists of options, never changed
+    discovery: bool | str = False,
+    auth_key: bool | None = None,
     orchestrator: dict[str, Any] = {},  # noqa: B006
     perf_metrics: bool = False,
     gpus: list[int | str] | None = None,
@@ -56,11 +62,13 @@ async def launch(
     """Starts all servers at once, waits for a completion through the orchestrator, and yields its endpoint.
 
     GPUs are given in disjoint blocks, context servers first. `cache_transceiver` is the cache_transceiver_config of
-    both sides, unless both configs have the same. `discovery`: the servers register with the orchestrator instead of
-    being listed in its file, to which `orchestrator` adds further keys. `perf_metrics`: it is kept which servers had
-    which request, in some versions with its prompt, so that a run can say which one answers wrong. `host` and `port`
-    are the orchestrator's; the servers bind loopback. `request_timeout_s` is the orchestrator's limit per request
-    (None: twice what the client waits for a sample, at least 7200 s). The others are those of the launcher `trtllm`.
+    both sides, unless both configs have the same. `discovery`: the servers register with the orchestrator, or in an
+    etcd (etcd://HOST:PORT), instead of being listed in its file, to which `orchestrator` adds further keys. `auth_key`:
+    they share a key that is drawn for the launch (None: where their version has one). `perf_metrics`: it is kept which
+    servers had which request, in some versions with its prompt, so that a run can say which one answers wrong. `host`
+    and `port` are the orchestrator's; the servers bind loopback. `request_timeout_s` is the orchestrator's limit per
+    request (None: twice what the client waits for a sample, at least 7200 s). The others are those of the launcher
+    `trtllm`.
 
     Raises PlanError for options that contradict each other or GPUs that are too few, LaunchError when a server does not
     start or ends.
@@ -69,20 +77,33 @@ async def launch(
     options = {name: value for name, value in locals().items() if name != "context"}
     _servers(context, options)  # what is wrong is told before anything is looked for
     count = context_servers.num_instances + generation_servers.num_instances
+    ways = replace(_ways(options), nvlink=await asyncio.to_thread(_kv_transfer.nvlink))
+    servers = _servers(context, options, free_ports(host, port, count), ways=ways, tag=uuid.uuid4().hex[:12])
     async with session(
-        _servers(context, options, free_ports(host, port, count)),
+        servers,
         context,
         launcher="trtllm_disaggregated",
         model=context.model or str(model),
         ready_timeout_s=ready_timeout_s,
         answer_timeout_s=answer_timeout_s,
         stop_timeout_s=stop_timeout_s,
-        cluster=discovery,
+        cluster=bool(discovery),
+        transfer=_deployment.transfer(_deployment.picked(Disaggregated, options), context, ways),
     ) as endpoint:
         yield endpoint
 
 
-def _servers(context: LaunchContext, options: Mapping[str, Any], ports: list[int] | None = None) -> list[Server]:
+def _ways(options: Mapping[str, Any]) -> Ways:
+    return Ways(own=_kv_transfer.inherited(options["pass_env"]))
+
+
+def _servers(
+    context: LaunchContext,
+    options: Mapping[str, Any],
+    ports: list[int] | None = None,
+    ways: Ways | None = None,
+    tag: str | None = None,
+) -> list[Server]:
     """Context servers, generation servers, orchestrator."""
     deployment: Disaggregated = _deployment.picked(Disaggregated, options)
     placed = _machine.placed(
@@ -92,4 +113,5 @@ def _servers(context: LaunchContext, options: Mapping[str, Any], ports: list[int
         port=options["port"],
         ports=ports,
     )
-    return _deployment.servers(deployment, context, placed, ready_timeout_s=options["ready_timeout_s"])
+    limit = options["ready_timeout_s"]
+    return _deployment.servers(deployment, context, placed, ready_timeout_s=limit, ways=ways or _ways(options), tag=tag)

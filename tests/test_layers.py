@@ -179,7 +179,7 @@ def test_alternatives_do_not_import_each_other() -> None:
 
 
 def test_launchers_see_only_nouns_and_errors() -> None:
-    names = ("schema", "errors", "prompt_hash", "chat_template", "special_tokens", "inherited")
+    names = ("schema", "errors", "masking", "prompt_hash", "chat_template", "special_tokens", "inherited")
     allowed = {f"serve_eval.{name}" for name in names}
     for name, file in _modules():
         if name.startswith("launchers"):

@@ -98,7 +98,7 @@ DEAD = (
     Dead(
         "authentication key missing",
         f"{FRAMES}RuntimeError: Internal disaggregated authentication key is required",
-        "its internal authentication key is missing",
+        "its version requires a key",
         "serve.py:1: FutureWarning: Internal disaggregated authentication key is required and will be enforced",
     ),
 )

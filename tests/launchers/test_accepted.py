@@ -16,7 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchers import _container, _deployment, _machine
+from launchers import _container, _deployment, _machine, _version
 from launchers._container import Container
 from launchers._deployment import Aggregated, Deployment, Disaggregated, Side
 from launchers._flavour import FLAG, adapted
@@ -28,6 +28,8 @@ from tests.standin.arguments import group
 from tests.standin.options import Flavour
 
 FLAVOURS: tuple[Flavour, ...] = ("v12", "main")
+ALL: tuple[Flavour, ...] = ("old", *FLAVOURS)
+KEY = "0123456789abcdef"
 VECTORS = "vectors/trtllm_serve_conformance.json"
 
 
@@ -150,14 +152,37 @@ def check(deployment: Deployment, container: Container | None, host: str, port: 
     """How many servers were started, each of which is accepted."""
     with TemporaryDirectory() as folder:
         servers = started(deployment, container, Path(folder), host, port)
-        for server in servers:
-            for path, text in server.files.items():
-                path.write_text(text)
-        for flavour in FLAVOURS:
-            for server in adapted(servers, known(servers, flavour)):
+        for flavour in ALL:
+            flags = known(servers, flavour)
+            try:
+                found = adapted(servers, flags, KEY)
+            except PlanError:
+                assert refused(_version.fitted(servers, flags), flavour)
+                continue
+            write(found)
+            for server in found:
                 assert accept(server, flavour) == server.probe[-1]
                 assert ("--no-telemetry" in server.argv) == (flavour == "main")
+                assert any(KEY in text for text in server.files.values()) == (flavour == "main" and len(servers) > 1)
     return len(servers)
+
+
+def write(servers: list[Server]) -> None:
+    for server in servers:
+        for path, text in server.files.items():
+            path.write_text(text)
+
+
+def refused(servers: list[Server], flavour: Flavour) -> bool:
+    """Whether this generation would not take one of them; the 1.2 line takes all."""
+    assert flavour != "v12"
+    write(servers)
+    for server in servers:
+        try:
+            accept(server, flavour)
+        except (click.ClickException, ValueError):
+            return True
+    return False
 
 
 HOSTS, PORTS = st.sampled_from(["127.0.0.1", "0.0.0.0", "node7"]), optional(9000)
@@ -185,7 +210,7 @@ def test_disaggregated(deployment: Disaggregated, container: Container | None, h
     ],
 )
 def test_the_check_can_fail(deployment: Deployment, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.adapted", lambda servers, known: servers)
+    monkeypatch.setattr(f"{__name__}.adapted", lambda servers, known, key: _version.fitted(servers, known))
     with pytest.raises((click.ClickException, ValueError), match=message):
         check(deployment, None, "127.0.0.1", None)
 

@@ -32,7 +32,7 @@ def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
         ("generation_0", "generation", {"tp": 1}),
     ]
     assert {one["version"] for one in known["workers"]} == {known["front_door"]["version"]}
-    assert all(one["config"]["cache_transceiver_config"]["backend"] == "DEFAULT" for one in known["workers"])
+    assert all(one["config"]["cache_transceiver_config"]["backend"] == "UCX" for one in known["workers"])
     assert known["cluster_before"] == known["cluster_after"]
     assert any(line.startswith("warning: asymmetric parallelism") for line in lines)
     assert [line.split(":")[0] for line in report.warnings if "parallelism" in line] == ["asymmetric parallelism"]

@@ -23,8 +23,9 @@ GOLDEN = Path(__file__).with_name("golden")
 
 
 @pytest.fixture(autouse=True)
-def _nothing_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "CUDA_"))]:
+def _nothing_around_us(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "CUDA_", "UCX_"))]:
         monkeypatch.delenv(name)
 
 

@@ -63,7 +63,7 @@ def written(**options: Any) -> dict[str, str]:
 
 def test_servers_that_share_a_node_have_what_helps_there() -> None:
     [context, _, _] = lines(trtllm_disaggregated={})
-    assert "env CUDA_VISIBLE_DEVICES=0 'UCX_TLS=^ib' UCX_MM_ERROR_HANDLING=y trtllm-llmapi-launch" in context
+    assert "env CUDA_VISIBLE_DEVICES=0 'UCX_TLS=^ib' trtllm-llmapi-launch" in context
 
 
 def test_the_files_name_the_nodes_and_the_script_asks_for_as_many() -> None:

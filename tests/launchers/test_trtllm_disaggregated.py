@@ -25,7 +25,7 @@ from tests.launchers.processes import gone, process_number
 Standin = Callable[..., None]
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 NVFP4 = {"kv_cache_config": {"dtype": "nvfp4"}}
-UCX = "'UCX_TLS=^ib' UCX_MM_ERROR_HANDLING=y"
+UCX = "'UCX_TLS=^ib'"
 
 
 @pytest.fixture(autouse=True)
@@ -77,10 +77,10 @@ def test_one_and_one_need_no_options() -> None:
     ]
     assert written() == {
         "context_servers.yaml": {
-            "cache_transceiver_config": {"backend": "DEFAULT"},
+            "cache_transceiver_config": {"backend": "UCX"},
             "disable_overlap_scheduler": True,
         },
-        "generation_servers.yaml": {"cache_transceiver_config": {"backend": "DEFAULT"}},
+        "generation_servers.yaml": {"cache_transceiver_config": {"backend": "UCX"}},
         "orchestrator.yaml": {
             "hostname": "127.0.0.1",
             "port": 8000,
@@ -209,6 +209,7 @@ def test_many_start_answer_and_stop(discovery: bool, context: LaunchContext, sta
     standin(STANDIN_LOAD_S="0.2")
     assert start(context, complete, context_servers={"num_instances": 2}, discovery=discovery)
     names = ["context_0", "context_1", "generation_0", "orchestrator"]
+    assert said.pop(0) == "transfer of the KV cache: UCX; NVLink not known; UCX_TLS=^ib"
     assert sorted(file.name for file in context.log_dir.glob("*.log")) == [f"{name}.log" for name in names]
     assert all(gone(process_number(context, name)) for name in names)
     assert [line.partition(":")[0] for line in said[:4]] == names

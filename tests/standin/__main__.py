@@ -1,7 +1,7 @@
 """The stand-in as a process.
 
-STANDIN_FLAVOUR: v12 (default) or main. STANDIN_LOAD_S: how long loading takes. STANDIN_ANSWERS: an answer file of the
-simulated endpoint; STANDIN_SEED and STANDIN_RUN choose among its answers, STANDIN_VARIED=1 does so anew for every
+STANDIN_FLAVOUR: v12 (default), old or main. STANDIN_LOAD_S: how long loading takes. STANDIN_ANSWERS: an answer file of
+the simulated endpoint; STANDIN_SEED and STANDIN_RUN choose among its answers, STANDIN_VARIED=1 does so anew for every
 request and every worker. STANDIN_FAULTS: see `faults`.
 STANDIN_POLL_S: how often an orchestrator looks whether its workers are healthy (3, as the real one).
 STANDIN_MPI: 1 starts a rank of real MPI for each of tp * pp * cp, with mpi4py: see `ranks`.
@@ -25,7 +25,8 @@ from tests.standin.options import Flavour
 
 
 def main() -> None:
-    flavour: Flavour = "main" if os.environ.get("STANDIN_FLAVOUR") == "main" else "v12"
+    given = os.environ.get("STANDIN_FLAVOUR")
+    flavour: Flavour = "main" if given == "main" else "old" if given == "old" else "v12"
 
     def run(command: str, params: dict[str, Any], given: frozenset[str]) -> None:
         if command == "serve":
@@ -50,16 +51,20 @@ def _faults(command: str, role: str | None, port: object, config: str | None) ->
 
 
 def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> None:
-    from tests.standin.config import check_llm_args, worker
+    from tests.standin.config import check_llm_args, check_storage, worker
     from tests.standin.serving import bind, log, serve
 
     config = worker(params["model"], params, given, flavour)
+    if config.cluster:
+        check_storage(config.cluster.cluster_uri, flavour)
     trouble = _faults("serve", config.role, config.port, params["extra_llm_api_options"])
     listener = bind(config.host, config.port, flavour)
     if trouble.rank:
         log(f"Started rank process [{_rank()}]")
     if trouble.no_gpu:
         raise ValueError("No GPU devices found on the node")
+    if trouble.tells_key:
+        log(f"arguments: {config}")
     check_llm_args(config.args)
     if trouble.no_model:
         raise OSError(f"{config.model} is not a local folder and is not a valid model identifier")
@@ -104,7 +109,7 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
             listener,
             keepalive_s=5.0,
             meanwhile=meanwhile if ranks is None else ranks.until_the_end_of(meanwhile),
-            early=flavour == "v12",
+            early=flavour != "main",
             hangs=trouble.ignore_sigterm,
             report=config.report_addr,
         )

@@ -9,14 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, create_model
 
+from tests.standin.auth import KEY
+from tests.standin.etcd import SCHEME
 from tests.standin.options import Flavour
 
 Role = Literal["ctx", "gen"]
 ROLE_NUMBERS: dict[str, int] = {"CONTEXT": 0, "GENERATION": 1, "MM_ENCODER": 2, "VISUAL_GEN": 3, "EMBEDDING": 4}
+LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 SECTIONS: dict[str, Role] = {"context_servers": "ctx", "generation_servers": "gen"}
 
 
@@ -73,6 +77,7 @@ class Orchestrator:
     conditional_disagg_config: Mapping[str, Any] | None = None
     otlp_config: Mapping[str, Any] | None = None
     cluster: Cluster | None = None
+    auth_key: str | None = None
     node_id: int = 1
     schedule_style: str = "context_first"
     num_workers: int = 1
@@ -119,8 +124,24 @@ def orchestrator(document: Mapping[str, Any], flavour: Flavour = "v12") -> Orche
         routers.append(Router(kind, router, number))
         if parsed_cluster is None:
             servers += _servers(role, section)
+    if parsed_cluster is not None:
+        check_storage(parsed_cluster.cluster_uri, flavour)
+        if flavour == "main":
+            _check_scope(parsed_cluster.cluster_uri, own.get("hostname", "localhost"))
     fields = {key: own[key] for key in own if key in Orchestrator.__dataclass_fields__}
+    fields["auth_key"] = own.get(KEY)
     return Orchestrator(servers=servers, ctx_router=routers[0], gen_router=routers[1], cluster=parsed_cluster, **fields)
+
+
+def check_storage(uri: str, flavour: Flavour) -> None:
+    """Raises ValueError for an address of the service discovery that this version does not take: main knows etcd."""
+    if not uri.startswith(("http", SCHEME) if flavour == "main" else "http"):
+        raise ValueError(f"Invalid cluster storage URI: {uri}")
+
+
+def _check_scope(uri: str, hostname: str) -> None:
+    if uri.startswith("http") and not {urlsplit(uri).hostname, hostname.lower()} <= LOOPBACK:
+        raise ValueError(f"HTTP cluster storage is loopback-only, got {uri} and hostname {hostname}; use etcd://")
 
 
 def _servers(role: Role, section: dict[str, Any]) -> list[Server]:
@@ -237,6 +258,7 @@ class Worker:
     tool_parser: str | None = None
     allow_request_chat_template: bool = True
     report_addr: Path | None = None
+    auth_key: str | None = None
 
     @property
     def transceiver(self) -> bool:
@@ -251,17 +273,18 @@ def worker(model: str, params: Mapping[str, Any], given: frozenset[str], flavour
     path = params["extra_llm_api_options"]
     document = (yaml.safe_load(Path(path).read_text()) or {}) if path else {}
     args = {name: params[name] for name in _FROM_CLI.split() if name in params}
-    args |= {name: value for name, value in document.items() if flavour == "v12" or name not in given}
+    args |= {name: value for name, value in document.items() if flavour != "main" or name not in given}
     for setting in params.get("config_overrides") or ():
         _override(args, *setting.split("=", 1))
     section = args.pop("disagg_cluster", None)
+    auth_key = args.pop(KEY, None) if flavour == "main" else None
     cluster = Cluster.of(section) if section else None
     if params["disagg_cluster_uri"]:
         cluster = Cluster(cluster_uri=params["disagg_cluster_uri"])
     role = params["server_role"]
     if role is not None:
         if role.upper() not in ROLE_NUMBERS:
-            raise KeyError(role.upper()) if flavour == "v12" else ValueError(f"Invalid server role: {role}")
+            raise KeyError(role.upper()) if flavour != "main" else ValueError(f"Invalid server role: {role}")
         role = role.upper()
     if params["metadata_server_config_file"] or cluster:
         assert role is not None, "server_role is required when metadata_server_cfg or disagg_cluster is provided"
@@ -279,6 +302,7 @@ def worker(model: str, params: Mapping[str, Any], given: frozenset[str], flavour
         tool_parser=params.get("tool_parser"),
         allow_request_chat_template=params.get("allow_request_chat_template", True),
         report_addr=Path(report) if report else None,
+        auth_key=auth_key,
     )
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from launchers._openai_server import encode, json_response
 from tests.standin.config import ROLE_NUMBERS, Cluster
+from tests.standin.etcd import SCHEME, Etcd
 from tests.standin.serving import log
 
 CLIENT_S = 5.0
@@ -86,14 +87,18 @@ async def registered(
 
     Heartbeats that are not faster than the time-out are left out, as the real worker does.
     """
-    if not cluster.cluster_uri.startswith("http"):
-        raise ValueError(f"Invalid cluster storage URI: {cluster.cluster_uri}")
     number = random.randint(0, 999)
     worker_id = f"{role}-{host}:{port}-{int(time.time() * 1000)}-{os.getpid()}-{number:03d}"
     value = {"worker_id": worker_id, "host": host, "port": port, "role": ROLE_NUMBERS[role]}
     entry = {"key": prefix(cluster) + worker_id, "value": json.dumps(value), "expire_time": -1}
     entry |= {"ttl": cluster.inactive_timeout_sec, "overwrite_if_exists": False}
     beats = heartbeats and cluster.heartbeat_interval_sec < cluster.inactive_timeout_sec
+    if cluster.cluster_uri.startswith(SCHEME):
+        beat_s = cluster.heartbeat_interval_sec if beats else None
+        ttl_s = cluster.inactive_timeout_sec
+        async with Etcd(cluster.cluster_uri).kept(str(entry["key"]), str(entry["value"]), ttl_s=ttl_s, beat_s=beat_s):
+            yield
+        return
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CLIENT_S), trust_env=False) as session:
 
         async def ask(method: str, path: str, **more: Any) -> bool:

@@ -33,6 +33,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long it then says nothing."""
     says_busy: bool = False
     """It uses a CPU for that long."""
+    tells_key: bool = False
+    """The key that it shares with others stands in its log, when it begins and with each request."""
     rank: bool = False
     """A process in a session of its own, as those of MPI are, that hears no SIGTERM."""
     no_gpu: bool = False

@@ -284,7 +284,7 @@ def parse(raw: bytes | dict[str, Any], *, chat: bool, flavour: Flavour, path: st
     try:
         if either:
             return _EITHER.validate_python(body)
-        return _MODELS[flavour][chat].model_validate(body)
+        return _MODELS["main" if flavour == "main" else "v12"][chat].model_validate(body)
     except ValidationError as error:
         problems = error.errors(include_url=False)
         raise Invalid(_text([{**p, "loc": ("body", *p["loc"])} for p in problems], path)) from error

@@ -1,11 +1,17 @@
-"""The options of both generations of trtllm-serve, as data: one row an option, in the order of the help."""
+"""The options of three generations of trtllm-serve, as data: one row an option, in the order of the help.
+
+`old` is the state of November 2025, before --config came.
+"""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Flavour = Literal["v12", "main"]
+Flavour = Literal["old", "v12", "main"]
+ALL: tuple[Flavour, ...] = ("old", "v12", "main")
 BOTH: tuple[Flavour, ...] = ("v12", "main")
+OLD: tuple[Flavour, ...] = ("old",)
+BEFORE_MAIN: tuple[Flavour, ...] = ("old", "v12")
 V12: tuple[Flavour, ...] = ("v12",)
 MAIN: tuple[Flavour, ...] = ("main",)
 
@@ -17,7 +23,7 @@ class Option(NamedTuple):
     flags: str
     kind: type | str | tuple[str, ...] = str
     default: object = None
-    flavours: tuple[Flavour, ...] = BOTH
+    flavours: tuple[Flavour, ...] = ALL
     many: bool = False
     least: int | None = None
 
@@ -38,26 +44,33 @@ _LOG_LEVEL = Option("log_level", "--log_level", _LEVELS, "info")
 
 SERVE = (
     Option("tokenizer", "--tokenizer"),
-    Option("custom_tokenizer", "--custom_tokenizer"),
+    Option("custom_tokenizer", "--custom_tokenizer", flavours=BOTH),
     Option("post_processor_hook", "--post_processor_hook", flavours=MAIN),
     Option("host", "--host", default="localhost"),
     Option("port", "--port", int, 8000),
-    Option("backend", "--backend", _V12_BACKENDS, "pytorch", V12),
+    Option("backend", "--backend", _V12_BACKENDS, "pytorch", BEFORE_MAIN),
     Option("backend", "--backend", _MAIN_BACKENDS, "pytorch", MAIN),
     Option("generation_config", "--generation-config", ("auto", "trtllm"), "trtllm", MAIN),
-    Option("custom_module_dirs", "--custom_module_dirs", "path", many=True),
+    Option("custom_module_dirs", "--custom_module_dirs", "path", flavours=BOTH, many=True),
     _LOG_LEVEL,
     Option("max_beam_width", "--max_beam_width", int, 1),
     Option("max_batch_size", "--max_batch_size", int, 2048),
     Option("max_num_tokens", "--max_num_tokens", int, 8192),
     Option("max_seq_len", "--max_seq_len", int),
-    Option("tensor_parallel_size", "--tensor_parallel_size --tp_size", int, 1),
-    Option("pipeline_parallel_size", "--pipeline_parallel_size --pp_size", int, 1),
-    Option("context_parallel_size", "--context_parallel_size --cp_size", int, 1),
-    Option("moe_expert_parallel_size", "--moe_expert_parallel_size --ep_size", int),
-    Option("moe_cluster_parallel_size", "--moe_cluster_parallel_size --cluster_size", int),
+    Option("tensor_parallel_size", "--tp_size", int, 1, OLD),
+    Option("pipeline_parallel_size", "--pp_size", int, 1, OLD),
+    Option("moe_expert_parallel_size", "--ep_size", int, None, OLD),
+    Option("moe_cluster_parallel_size", "--cluster_size", int, None, OLD),
+    Option("tensor_parallel_size", "--tensor_parallel_size --tp_size", int, 1, BOTH),
+    Option("pipeline_parallel_size", "--pipeline_parallel_size --pp_size", int, 1, BOTH),
+    Option("context_parallel_size", "--context_parallel_size --cp_size", int, 1, BOTH),
+    Option("moe_expert_parallel_size", "--moe_expert_parallel_size --ep_size", int, None, BOTH),
+    Option("moe_cluster_parallel_size", "--moe_cluster_parallel_size --cluster_size", int, None, BOTH),
     Option("gpus_per_node", "--gpus_per_node", int),
-    Option("free_gpu_memory_fraction", "--free_gpu_memory_fraction --kv_cache_free_gpu_memory_fraction", float, 0.9),
+    Option("free_gpu_memory_fraction", "--kv_cache_free_gpu_memory_fraction", float, 0.9, OLD),
+    Option(
+        "free_gpu_memory_fraction", "--free_gpu_memory_fraction --kv_cache_free_gpu_memory_fraction", float, 0.9, BOTH
+    ),
     Option("kv_cache_dtype", "--kv_cache_dtype", ("auto", "fp8", "nvfp4"), "auto", MAIN),
     Option("num_postprocess_workers", "--num_postprocess_workers", int, 0),
     Option("num_serve_frontends", "--num_serve_frontends", int, 1, MAIN, least=1),
@@ -66,26 +79,33 @@ SERVE = (
     Option("trust_remote_code", "--trust_remote_code", "flag", False),
     Option("revision", "--revision", flavours=V12),
     Option("revision", "--hf_revision --revision", flavours=MAIN),
-    Option("extra_llm_api_options", "--config --extra_llm_api_options"),
+    Option("extra_llm_api_options", "--extra_llm_api_options", flavours=OLD),
+    Option("extra_llm_api_options", "--config --extra_llm_api_options", flavours=BOTH),
     Option("config_overrides", "--set", flavours=MAIN, many=True),
-    Option("reasoning_parser", "--reasoning_parser", _V12_REASONING, None, V12),
+    Option("reasoning_parser", "--reasoning_parser", _V12_REASONING, None, BEFORE_MAIN),
     Option("reasoning_parser", "--reasoning_parser", tuple(_MAIN_REASONING.split()), None, MAIN),
     Option("tool_parser", "--tool_parser", _V12_TOOLS, None, V12),
     Option("tool_parser", "--tool_parser", _MAIN_TOOLS, None, MAIN),
     Option("metadata_server_config_file", "--metadata_server_config_file"),
     Option("server_role", "--server_role"),
-    Option("fail_fast_on_attention_window_too_large", "--fail_fast_on_attention_window_too_large", "flag", False, V12),
-    Option("otlp_traces_endpoint", "--otlp_traces_endpoint"),
+    Option(
+        "fail_fast_on_attention_window_too_large",
+        "--fail_fast_on_attention_window_too_large",
+        "flag",
+        False,
+        BEFORE_MAIN,
+    ),
+    Option("otlp_traces_endpoint", "--otlp_traces_endpoint", flavours=BOTH),
     _TELEMETRY,
     Option("disagg_cluster_uri", "--disagg_cluster_uri"),
     Option("enable_chunked_prefill", "--enable_chunked_prefill", "flag", False),
     Option("enable_attention_dp", "--enable_attention_dp", "flag", False, MAIN),
     Option("media_io_kwargs", "--media_io_kwargs"),
     Option("video_pruning_rate", "--video_pruning_rate", float, None, MAIN),
-    Option("chat_template", "--chat_template"),
+    Option("chat_template", "--chat_template", flavours=BOTH),
     Option("allow_request_chat_template", "--allow_request_chat_template", "flag", False, MAIN),
     Option("middleware", "--middleware", flavours=MAIN, many=True),
-    Option("grpc", "--grpc", "flag", False),
+    Option("grpc", "--grpc", "flag", False, BOTH),
     Option("grpc_protocol", "--grpc-protocol", ("smg", "openengine"), "smg", MAIN),
     Option("served_model_name", "--served_model_name", flavours=MAIN),
     Option("enable_visual_gen", "--enable_visual_gen", "flag", False, MAIN),
@@ -96,7 +116,7 @@ SERVE = (
 )
 
 DISAGGREGATED = (
-    Option("config_file", "-c --config_file", flavours=V12),
+    Option("config_file", "-c --config_file", flavours=BEFORE_MAIN),
     Option("config_file", "-c --config --config_file", flavours=MAIN),
     Option("metadata_server_config_file", "-m --metadata_server_config_file"),
     Option("server_start_timeout", "-t --server_start_timeout", int, 180),
@@ -109,7 +129,7 @@ DISAGGREGATED = (
 )
 
 MPI_WORKER = (
-    Option("config_file", "-c --config_file", flavours=V12),
+    Option("config_file", "-c --config_file", flavours=BEFORE_MAIN),
     Option("config_file", "-c --config --config_file", flavours=MAIN),
     _LOG_LEVEL,
     _TELEMETRY,
@@ -123,7 +143,7 @@ MM_EMBEDDING = (
     Option("max_num_tokens", "--max_num_tokens", int, 16384),
     Option("gpus_per_node", "--gpus_per_node", int),
     Option("trust_remote_code", "--trust_remote_code", "flag", False),
-    Option("extra_encoder_options", "--extra_encoder_options", flavours=V12),
+    Option("extra_encoder_options", "--extra_encoder_options", flavours=BEFORE_MAIN),
     Option("extra_encoder_options", "--config --extra_encoder_options", flavours=MAIN),
     Option("revision", "--hf_revision", flavours=MAIN),
     Option("free_gpu_memory_fraction", "--free_gpu_memory_fraction", float, 0.9, MAIN),
@@ -142,10 +162,10 @@ EMBEDDINGS = (
 )
 
 COMMANDS: dict[str, tuple[tuple[Option, ...], tuple[Flavour, ...], bool]] = {
-    "disaggregated": (DISAGGREGATED, BOTH, False),
-    "disaggregated_mpi_worker": (MPI_WORKER, BOTH, False),
+    "disaggregated": (DISAGGREGATED, ALL, False),
+    "disaggregated_mpi_worker": (MPI_WORKER, ALL, False),
     "embeddings": (EMBEDDINGS, MAIN, True),
-    "mm_embedding_serve": (MM_EMBEDDING, BOTH, True),
-    "serve": (SERVE, BOTH, True),
+    "mm_embedding_serve": (MM_EMBEDDING, ALL, True),
+    "serve": (SERVE, ALL, True),
 }
 """Options of each subcommand, the flavours that have it, and whether it takes a MODEL."""

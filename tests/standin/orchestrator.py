@@ -17,9 +17,11 @@ import msgspec
 from aiohttp import web
 
 from launchers._openai_server import encode, json_response
+from tests.standin import auth
 from tests.standin.bodies import Answer, ChatAnswer, TextAnswer
 from tests.standin.config import Orchestrator
 from tests.standin.discovery import Store, prefix
+from tests.standin.etcd import SCHEME, Etcd
 from tests.standin.faults import Faults
 from tests.standin.fields import CompletionRequest, Invalid, Request, parse, set_fields
 from tests.standin.metrics import RETURN, TRACE_VARIABLE, Metrics, Stripped, Told, Traces, event, wanted
@@ -84,9 +86,11 @@ class Orchestrating:
             self.app.router.add_get("/perf_metrics", self._perf_metrics)
         self.app.router.add_get("/prometheus/metrics", self._to_prometheus)
         self.app.router.add_get("/prometheus/metrics/", self._prometheus)
-        if config.cluster:
-            if not config.cluster.cluster_uri.startswith("http"):
-                raise ValueError(f"Invalid cluster storage URI: {config.cluster.cluster_uri}")
+        self._etcd: Etcd | None = None
+        self._listed: dict[str, str] = {}
+        if config.cluster and config.cluster.cluster_uri.startswith(SCHEME):
+            self._etcd = Etcd(config.cluster.cluster_uri)
+        elif config.cluster:
             self._store.add_routes(self.app)
 
     # ------------------------------------------------------------------------------------------------------- workers
@@ -144,7 +148,7 @@ class Orchestrating:
         assert self.config.cluster is not None
         while True:
             await asyncio.sleep(WATCH_S)
-            found = self._store.below(prefix(self.config.cluster))
+            found = self._listed = await self._below(prefix(self.config.cluster))
             for key in [key for key in self._known if key not in found]:
                 router, url = self._known.pop(key)
                 router.servers.remove(url)
@@ -157,9 +161,19 @@ class Orchestrating:
                     self._known[key] = router, url
                     router.servers.append(url)
 
+    async def _below(self, start: str) -> dict[str, str]:
+        if self._etcd is None:
+            return self._store.below(start)
+        try:
+            return await self._etcd.below(start)
+        except (aiohttp.ClientError, OSError) as error:
+            log(f"Etcd3 error: {error}")
+            return self._listed
+
     def _registered(self) -> dict[str, list[dict[str, Any]]]:
         assert self.config.cluster is not None
-        workers = [json.loads(value) for value in self._store.below(prefix(self.config.cluster)).values()]
+        found = self._listed if self._etcd else self._store.below(prefix(self.config.cluster))
+        workers = [json.loads(value) for value in found.values()]
         return {
             "context_servers": [one for one in workers if one["role"] == 0],
             "generation_servers": [one for one in workers if one["role"] == 1],
@@ -209,7 +223,7 @@ class Orchestrating:
     # ----------------------------------------------------------------------------------------------------- inference
 
     async def _receive(self, http: web.Request) -> web.StreamResponse:
-        told, either = Told(time.monotonic()), self.flavour == "v12"
+        told, either = Told(time.monotonic()), self.flavour != "main"
         raw = await http.read()
         note_response = self._traces.note_request(http, told.arrived, raw)
         status = "error"
@@ -293,7 +307,7 @@ class Orchestrating:
         body = {**fields, "stream": False, "stream_options": None, "disaggregated_params": params}
         told.dispatched = time.monotonic()
         answer = await self._whole(self._ctx, url, request, body, told)
-        if len(answer.choices) != 1 and self.flavour == "v12":
+        if len(answer.choices) != 1 and self.flavour != "main":
             raise ValueError(f"Context server returned {len(answer.choices)} choices, expecting 1.")
         given = answer.choices[0].disaggregated_params
         if given is None:
@@ -375,7 +389,7 @@ class Orchestrating:
 
     def _retries(self, error: Exception) -> int:
         """How often what ended so is asked again."""
-        if self.flavour == "v12":
+        if self.flavour != "main":
             return self.config.max_retries
         if isinstance(error, aiohttp.ClientResponseError) and error.status < 500:
             return 0
@@ -387,11 +401,12 @@ class Orchestrating:
     def _post(self, url: str, request: Request, body: dict[str, Any]) -> Any:
         path = "/v1/completions" if isinstance(request, CompletionRequest) else "/v1/chat/completions"
         headers = {"Content-Type": "application/json"}
-        if self.flavour == "v12":
+        if self.flavour != "main":
             return self._client.post(f"http://{url}{path}", data=encode(body), headers=headers)
         headers["X-TRTLLM-Msgpack"] = "1"
         if self._exposes or self._metrics.folder is not None:
             headers[RETURN] = "1"
+        headers |= auth.headers(self.config.auth_key, body.get("disaggregated_params") or {})
         return self._client.post(f"http://{url}{path}", data=msgspec.msgpack.encode(body), headers=headers)
 
     async def _raise_for_status(self, response: aiohttp.ClientResponse) -> None:

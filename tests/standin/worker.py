@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from launchers._openai_server import Refused, bad_request, encode, json_response, trtllm_error
-from tests.standin import metrics, model
+from tests.standin import auth, metrics, model
 from tests.standin.bodies import (
     Answer,
     ChatAnswer,
@@ -44,9 +44,9 @@ from tests.standin.generation import (
 )
 from tests.standin.options import Flavour
 from tests.standin.perf import Performed
-from tests.standin.serving import application
+from tests.standin.serving import application, log
 
-VERSIONS = {"v12": "1.2.1", "main": "1.3.0rc25"}
+VERSIONS = {"old": "1.1.0", "v12": "1.2.1", "main": "1.3.0rc25"}
 CONTEXT_TOKENS = 131072
 """max_seq_len where nobody says it: what the model's configuration would."""
 UNAVAILABLE = "LLM is unavailable. Please check the server logs for more details."
@@ -160,6 +160,7 @@ class _Worker:
             if http.headers.get("X-TRTLLM-Msgpack") == "1":
                 raw = msgspec.msgpack.decode(raw)
             request = parse(raw, chat=chat, flavour=self.flavour, path=http.path)
+            self._authenticate(http, request)
             self._requests += 1
             number = self._requests
             if self._beyond(self.faults.executor_crash_after):
@@ -177,6 +178,13 @@ class _Worker:
             raise  # the client is gone
         except Exception as error:
             return json_response(400, encode(bad_request(str(error)).body))
+
+    def _authenticate(self, http: web.Request, request: Request) -> None:
+        params = request.disaggregated_params
+        if self.faults.tells_key:
+            log(f"the key is {self.config.auth_key}")
+        if self.flavour == "main" and params is not None:
+            auth.check(self.config.auth_key, params.model_dump(), http.headers)
 
     async def _misbehave(self, number: int) -> None:
         faults = self.faults

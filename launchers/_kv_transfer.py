@@ -1,0 +1,79 @@
+"""How the KV cache goes from a context server to a generation server: which library, and by which ways of UCX.
+
+Every version takes the name of the library from the config. What DEFAULT means they decide themselves (NIXL on main,
+UCX before), and a variable that names a library counts for DEFAULT only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launchers import _environment
+
+BACKEND = "UCX"
+"""What is chosen where a plan does not say: NVIDIA's own accuracy test of disaggregated serving runs with it."""
+BY_NIXL = ("DEFAULT", "NIXL")
+LINK = re.compile(r"Link \d+:\s+[\d.]+\s+GB/s")
+SMI_S = 30.0
+"""How long nvidia-smi may take: it is slow on a machine whose driver starts with it."""
+TLS = "UCX_TLS"
+OWN = "as it was inherited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What is known of a machine. `nvlink`: whether its GPUs have links (None: not known). `own`: variables that the
+    servers get from the user, which are not set anew."""
+
+    nvlink: bool | None = None
+    own: frozenset[str] = frozenset()
+
+
+def nvlink() -> bool | None:
+    """Whether nvidia-smi shows a link between GPUs; None where it cannot be asked."""
+    command = ["nvidia-smi", "nvlink", "-s"]
+    try:
+        asked = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=SMI_S, check=False, env=_environment.for_helpers()
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return asked.returncode == 0 and LINK.search(asked.stdout) is not None
+
+
+def inherited(names: Collection[str], environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """The variables of UCX that a server inherits, with those that are named for it."""
+    return frozenset(name for name in _environment.inherited(environ, names) if name.startswith("UCX_"))
+
+
+def variables(backend: str, ways: Ways | None) -> dict[str, str]:
+    """What makes the transfer work on one machine, as NVIDIA's own tests have it, but for what is the user's own."""
+    if ways is None:
+        return {}
+    found = {TLS: "^cuda_ipc" if ways.nvlink is False else "^ib"}
+    if backend.upper() in BY_NIXL:
+        found["UCX_MM_ERROR_HANDLING"] = "y"
+    return {name: value for name, value in found.items() if name not in ways.own}
+
+
+def summary(backend: str, ways: Ways | None, env: Mapping[str, str | None]) -> dict[str, Any]:
+    """What the report has of it: the library, whether the GPUs have links, and UCX_TLS. `env` are the variables of the
+    plan."""
+    inherited = OWN if ways is not None and TLS in ways.own else None
+    ours = {TLS: inherited, **variables(backend, ways)}
+    return {"backend": backend, "nvlink": ways.nvlink if ways is not None else None, TLS: {**ours, **env}[TLS]}
+
+
+def told(summary: Mapping[str, Any]) -> str:
+    """The same in a line."""
+    backend = summary["backend"]
+    library = "DEFAULT, as this version reads it" if backend.upper() == "DEFAULT" else backend
+    links = {True: "NVLink found", False: "no NVLink", None: "NVLink not known"}[summary["nvlink"]]
+    tls = summary[TLS]
+    set_to = f"{TLS} not set" if tls is None else f"{TLS} {tls}" if tls == OWN else f"{TLS}={tls}"
+    return f"transfer of the KV cache: {library}; {links}; {set_to}"

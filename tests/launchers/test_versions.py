@@ -1,0 +1,348 @@
+"""What servers of each version are given, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pytest
+
+from launchers import _auth_key, _known_flags, _version, trtllm, trtllm_disaggregated
+from launchers._causes import cause
+from launchers._flavour import FLAG, adapted
+from launchers._trtllm_command import Place, Server
+from serve_eval import folders
+from serve_eval.errors import LaunchError, PlanError
+from serve_eval.schema import Endpoint, LaunchContext
+from tests.standin.arguments import group
+from tests.standin.options import Flavour
+from tests.standin.process import free_port
+
+Standin = Callable[..., None]
+KEY = "0123456789abcdef"
+CONFIG = {"max_batch_size": 4}
+PROBE = ("trtllm-serve", "serve")
+
+
+@cache
+def flags(flavour: Flavour, command: str = "serve") -> frozenset[str]:
+    found = group(flavour, lambda *_: None).commands[command]
+    return frozenset(FLAG.findall(found.get_help(click.Context(found))))
+
+
+def server(*options: str, **more: Any) -> Server:
+    return Server(name="s", argv=(*PROBE, "M", *options), probe=PROBE, place=Place(host="127.0.0.1", port=8000), **more)
+
+
+def start(launcher: Any, context: LaunchContext, story: Any = None, **options: Any) -> Any:
+    given = folders.check_options(
+        launcher.launch, {"ready_timeout_s": 20.0, "answer_timeout_s": 10.0, **options}, "launcher"
+    )
+
+    async def tell() -> Any:
+        async with launcher.launch(context, **given) as endpoint:
+            await complete(endpoint)
+            return endpoint if story is None else await story(endpoint)
+
+    return asyncio.run(tell())
+
+
+async def complete(endpoint: Endpoint) -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        body = {"model": "m", "prompt": "p", "max_tokens": 4}
+        assert (await client.post(endpoint.base_url + "/completions", json=body)).status_code == 200
+
+
+def everything(folder: Path) -> str:
+    return "".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+# ----------------------------------------------------------------------------------------------- config and port
+
+
+@pytest.mark.parametrize(("flavour", "option"), [("old", "--extra_llm_api_options"), ("v12", "--config")])
+def test_the_config_file_is_named_as_the_version_knows_it(flavour: Flavour, option: str) -> None:
+    [found] = adapted([server("--config", "/c.yaml", "--tp_size", "2")], {PROBE: flags(flavour)})
+    assert found.options == ("M", option, "/c.yaml", "--tp_size", "2")
+
+
+def test_a_server_finds_a_port_itself_where_it_can_tell_it() -> None:
+    one = server("--port", "8000", report=Path("/a"))
+    [found] = adapted([one], {PROBE: flags("v12")})
+    assert (found.options, found.report, found.place.port) == (("M", "--port", "8000"), None, 8000)
+    [found] = adapted([one], {PROBE: flags("main")})
+    assert found.options[:5] == ("M", "--port", "0", "--report_addr", "/a")
+    assert found.url == "http://127.0.0.1:0"
+    [found] = adapted([server("--port", "8000", "--num_serve_frontends=2", report=Path("/a"))], {PROBE: flags("main")})
+    assert found.options[2] == "8000"
+
+
+def test_the_address_is_what_the_server_tells(tmp_path: Path) -> None:
+    report = tmp_path / "s.address"
+    one = Server(name="s", argv=PROBE, probe=PROBE, place=Place(host="127.0.0.1", port=0), report=report)
+    for text, port in [("", 0), ("127.0.0.1", 0), ("h:x\n", 0), ("h:70000", 0), ("[::1]:812\n", 812)]:
+        report.write_text(text)
+        assert one.url == f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.slow
+def test_a_port_is_found_anew_for_every_session(context: LaunchContext, standin: Standin) -> None:
+    standin("main")
+    ports = []
+    for _ in range(2):
+        endpoint = start(trtllm, context, config=CONFIG)
+        words = endpoint.info["commands"][0]
+        assert words[words.index("--port") + 1] == "0"
+        assert words[words.index("--report_addr") + 1] == str(context.log_dir / "trtllm.address")
+        ports.append(endpoint.base_url.rpartition(":")[2])
+        assert endpoint.info["servers"]["trtllm"].endswith(f":{ports[-1].removesuffix('/v1')}")
+    assert ports[0] != ports[1]
+    port = free_port()
+    assert f":{port}/" in start(trtllm, context, port=port).base_url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [trtllm, trtllm_disaggregated])
+def test_a_version_without_config_option_starts(launcher: Any, context: LaunchContext, standin: Standin) -> None:
+    standin("old")
+    sides = {"context_servers": {"config": CONFIG, "tp": 2}} if launcher is trtllm_disaggregated else {"config": CONFIG}
+    for _ in range(2):  # by what is remembered, the second time
+        assert start(launcher, context, **sides)
+    script = (context.log_dir / "commands.sh").read_text()
+    assert "--extra_llm_api_options" in script
+    assert "--config" not in script
+
+
+def test_a_dry_run_shows_what_is_known_without_asking(
+    context: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (executable := tmp_path / "trtllm-serve").write_text("#!/bin/sh\nexit 1\n")
+    executable.chmod(0o755)
+    options: dict[str, Any] = {"command": str(executable)}
+    before = trtllm_disaggregated.files(context, **options), trtllm_disaggregated.commands(context, **options)
+    assert "--config" in before[1][0]
+    assert _auth_key.NAME not in "".join(before[0].values())
+    for flavour, option in (("old", "--extra_llm_api_options"), ("main", "--config")):
+        for command in ("serve", "disaggregated"):
+            key = _known_flags.key((str(executable), command), os.environ, None)
+            _known_flags.remember(key, flags(flavour, command))
+        assert option in trtllm_disaggregated.commands(context, **options)[0]
+        shown = "".join(trtllm_disaggregated.files(context, **options).values())
+        assert shown.count(f"{_auth_key.NAME}: {_auth_key.SHOWN}") == (3 if flavour == "main" else 0)
+    assert "--report_addr" in trtllm.commands(context, **options)[0]
+
+
+# ------------------------------------------------------------------------------------------------------------ key
+
+
+def sharing(flavour: Flavour, auth_key: bool | None) -> list[Server]:
+    front = ("trtllm-serve", "disaggregated")
+    both = [
+        server(files={Path("w.yaml"): "a: 1\n"}, auth_key=auth_key),
+        Server(
+            name="o",
+            argv=front,
+            probe=front,
+            place=Place(host="127.0.0.1", port=1),
+            files={Path("o.yaml"): "port: 1\n"},
+            auth_key=auth_key,
+        ),
+    ]
+    return adapted(both, {PROBE: flags(flavour), front: flags(flavour, "disaggregated")}, KEY)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "auth_key", "given"),
+    [
+        ("old", None, False),
+        ("v12", None, False),
+        ("main", None, True),
+        ("main", False, False),
+        ("v12", True, True),
+    ],
+)
+def test_servers_share_a_key_where_their_version_has_one(flavour: Flavour, auth_key: bool | None, given: bool) -> None:
+    texts = [text for one in sharing(flavour, auth_key) for text in one.files.values()]
+    assert texts == [text + f"{_auth_key.NAME}: {KEY}\n" * given for text in ("a: 1\n", "port: 1\n")]
+
+
+def test_no_plan_holds_a_key(context: LaunchContext) -> None:
+    for options in (
+        {"context_servers": {"config": {_auth_key.NAME: "k"}}},
+        {"orchestrator": {_auth_key.NAME: "k"}},
+    ):
+        given = folders.check_options(trtllm_disaggregated.launch, options, "launcher")
+        with pytest.raises(PlanError, match=f"{_auth_key.NAME}.*(draws one|written by the launcher)"):
+            trtllm_disaggregated.commands(context, **given)
+
+
+def drawn_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    keys: list[str] = []
+    draw = _auth_key.drawn
+
+    def drawn() -> str:
+        keys.append(draw())
+        return keys[-1]
+
+    monkeypatch.setattr(_auth_key, "drawn", drawn)
+    return keys
+
+
+@pytest.mark.slow
+def test_the_key_is_in_nothing_that_is_left_or_told(
+    context: LaunchContext, standin: Standin, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = drawn_keys(monkeypatch)
+    standin("main", {"tells_key": True}, STANDIN_AUTH_ENFORCED="1")
+
+    async def look(endpoint: Endpoint) -> tuple[str, str]:
+        first = everything(context.log_dir)
+        await complete(endpoint)
+        return first, str(endpoint.info)
+
+    while_running, info = start(trtllm_disaggregated, context, look)
+    [key] = keys
+    left = everything(context.log_dir)
+    assert "the key is ****" in left
+    assert left.count(_auth_key.GONE) == 3
+    assert all((context.log_dir / f"{name}.yaml").stat().st_mode & 0o77 == 0 for name in ("orchestrator",))
+    for text in (left, info, "\n".join(said)):
+        assert key not in text
+        assert key[:32] not in text
+    assert f"{_auth_key.NAME}: {key}" not in while_running
+    start(trtllm_disaggregated, context)
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.slow
+def test_the_key_is_not_in_an_error(context: LaunchContext, standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = drawn_keys(monkeypatch)
+    standin("main", {"tells_key": True, "crash_at_start": 1, "when": {"command": "serve"}})
+    with pytest.raises(LaunchError, match=r"arguments: .*auth_key='\*\*\*'") as raised:
+        start(trtllm_disaggregated, context)
+    assert keys[0] not in str(raised.value) + raised.value.hint
+    assert keys[0] not in everything(context.log_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flavour", "auth_key", "told"),
+    [
+        ("v12", None, None),
+        ("v12", True, "its config holds a key or a value that this version does not know"),
+        ("main", False, "its version requires a key that the servers share, and it was given none"),
+    ],
+)
+def test_a_key_that_does_not_fit_is_named(
+    flavour: Flavour, auth_key: bool | None, told: str | None, context: LaunchContext, standin: Standin
+) -> None:
+    standin(flavour, STANDIN_AUTH_ENFORCED="1")
+    options = {"auth_key": auth_key, "answer_timeout_s": 2.0}
+    if told is None:
+        assert start(trtllm_disaggregated, context, **options)
+        return
+    with pytest.raises(LaunchError, match=told):
+        start(trtllm_disaggregated, context, **options)
+
+
+# ------------------------------------------------------------------------------------------------------ discovery
+
+
+@pytest.mark.slow
+def test_discovery_beyond_loopback_is_refused_where_the_version_refuses_it(
+    context: LaunchContext, standin: Standin
+) -> None:
+    standin("main")
+    with pytest.raises(PlanError, match=r"registers? over HTTP on loopback only.* 0\.0\.0\.0: give discovery: etcd://"):
+        start(trtllm_disaggregated, context, discovery=True, host="0.0.0.0")
+    assert not context.log_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "discovery", "given"),
+    [
+        ("127.0.0.1", True, False),
+        ("localhost", True, False),
+        ("0.0.0.0", True, True),
+        ("node7", True, True),
+        ("node7", False, False),
+        ("node7", "etcd://node7:2379", False),
+    ],
+)
+def test_what_is_refused_is_known_by_the_newest_option(
+    host: str, discovery: bool | str, given: bool, context: LaunchContext
+) -> None:
+    from launchers import _deployment, _machine
+
+    deployment = _deployment.Disaggregated(discovery=discovery)
+    parts = _deployment.parts(deployment, context)
+    placed = _machine.placed(parts, gpus=None, host=host, port=8000)
+    *workers, front = _deployment.servers(deployment, context, placed, ready_timeout_s=1.0)
+    assert not any(one.refused for one in workers)
+    assert bool(_version.refusals(front, flags("main", "disaggregated"))) == given
+    assert not _version.refusals(front, flags("v12", "disaggregated"))
+
+
+@pytest.mark.parametrize(
+    "discovery", ["http://h:1", "etcd://h", "etcd://u:p@h:1", "etcd://h:1/x", "etcd://h:1,h:2", ""]
+)
+def test_an_address_that_is_none_of_etcd_is_refused(discovery: str, context: LaunchContext) -> None:
+    with pytest.raises(PlanError, match="not an address of etcd"):
+        trtllm_disaggregated.commands(context, discovery=discovery)
+
+
+def test_etcd_is_named_in_every_file(context: LaunchContext) -> None:
+    uri = "etcd://a:2379,etcd://[::1]:2380"
+    texts = trtllm_disaggregated.files(context, discovery=uri).values()
+    assert all(f"cluster_uri: {uri}" in text for text in texts)
+    names = {re.search(r"cluster_name: (.*)", text).group(1) for text in texts}  # type: ignore[union-attr]
+    assert len(names) == 1
+
+
+@pytest.mark.slow
+def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: Standin) -> None:
+    standin("v12")
+    with pytest.raises(LaunchError, match="its version takes no such address of a discovery"):
+        start(trtllm_disaggregated, context, discovery="etcd://127.0.0.1:1")
+
+
+# --------------------------------------------------------------------------------------------------------- causes
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("W ucx_utils.cpp:631] 4 NVIDIA GPU(s) were detected, but UCX CUDA support was not found!", "without CUDA"),
+        ("E nixl_agent.cpp:545] registerMem: registration failed for the specified or all", "NIXL could not move"),
+        ("Assertion failed: status == NIXL_SUCCESS (nixl_utils/transferAgent.cpp:505)", "NIXL could not move"),
+        ("Failed to deserialize data rail endpoints\nNIXL_ERR_BACKEND", "different libraries"),
+        ("ValueError: Python transceiver currently only supports the NIXL backend, got UCX.", "needs NIXL"),
+        ("MixedMambaHybridCacheManager requires the Python transceiver runtime with the NIXL", "needs NIXL"),
+        ("OSError: libnixl.so: cannot open shared object file: No such file or directory", "NIXL is missing"),
+        ("[1:0] select.c:438  UCX  ERROR no active messages transport to <no debug data>: tcp", "UCX found no way"),
+        ("UCX  ERROR   cuMemImportFromShareableHandle failed: invalid resource handle", "UCX found no way"),
+        ("ValueError: Internal disaggregated authentication key is required", "requires a key"),
+        ("ValueError: Invalid internal disaggregated request authentication", "do not share one key"),
+        ("ValueError: HTTP cluster storage is loopback-only", "on loopback only"),
+        ("ValueError: Invalid cluster storage URI: etcd://h:1", "takes no such address"),
+        ("Etcd3 error in set: ConnectionFailedError", "did not reach the etcd"),
+        (
+            "FutureWarning: Internal disaggregated authentication key is required for protected disaggregated request "
+            "fields. In a future release the requirement to use internal_request_auth_key will be enforced.",
+            None,
+        ),
+        ("Using UCX kv-cache transceiver. If your devices are not in the same domain, please consider setting", None),
+        ("Using NIXL kv-cache transceiver", None),
+    ],
+)
+def test_causes_of_servers_that_cannot_work_together(line: str, told: str | None) -> None:
+    found = cause(f"INFO: first\n{line}\nlast")
+    assert (found is None) if told is None else (found is not None and told in found[0])

@@ -1,0 +1,59 @@
+"""The key that an orchestrator of main and its workers share: it signs what moves the KV cache."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+KEY = "internal_request_auth_key"
+HEADER = "x-trtllm-disagg-auth"
+ENFORCED = "STANDIN_AUTH_ENFORCED"
+"""1: a request without a key is an error, as in some states of main; else only a warning."""
+_SIGNED = ("ctx_info_endpoint", "encoded_opaque_state")
+_MISSING = (
+    "Internal disaggregated authentication key is required for protected disaggregated request fields. In a future "
+    f"release the requirement to use {KEY} will be enforced."
+)
+_REQUIRED = "Internal disaggregated authentication key is required"
+
+
+def headers(key: str | None, params: Mapping[str, Any]) -> dict[str, str]:
+    """What an orchestrator sends along. Raises ValueError without a key where one is required."""
+    return {HEADER: _signature(key, params)} if _protected(params) and _given(key) and key else {}
+
+
+def check(key: str | None, params: Mapping[str, Any] | None, sent: Mapping[str, str]) -> None:
+    """Raises ValueError for a request that the key of this worker did not sign."""
+    if params is None or not _protected(params) or not _given(key) or not key:
+        return
+    if not hmac.compare_digest(sent.get(HEADER, ""), _signature(key, params)):
+        raise ValueError("Invalid internal disaggregated request authentication")
+
+
+def _protected(params: Mapping[str, Any]) -> bool:
+    return any(params.get(name) is not None for name in _SIGNED)
+
+
+def _given(key: str | None) -> bool:
+    if not key and os.environ.get(ENFORCED) == "1":
+        raise ValueError(_REQUIRED)
+    if not key:
+        _warn()
+    return bool(key)
+
+
+@cache
+def _warn() -> None:
+    """Once in a process, as Python does it; an exception where tests make warnings errors would not be imitated."""
+    sys.stderr.write(f"disagg_auth.py: FutureWarning: {_MISSING}\n")
+
+
+def _signature(key: str, params: Mapping[str, Any]) -> str:
+    payload = json.dumps({name: params.get(name) for name in _SIGNED}, sort_keys=True, separators=(",", ":"))
+    return "sha256=" + hmac.new(key.encode(), payload.encode(), hashlib.sha256).hexdigest()
