@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from launchers._flavour import adapted_to_machine
@@ -23,10 +23,12 @@ async def session(
     answer_timeout_s: float,
     stop_timeout_s: float,
     cluster: bool = False,
+    held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Endpoint]:
     """Starts the servers, waits for a completion through the last of them, the front door, and yields its endpoint.
 
-    `model` is the name that is asked for; `cluster`: the others register with the front door. The time limits, in
+    `model` is the name that is asked for; `cluster`: the others register with the front door; `held` are locks that
+    the caller has already. The time limits, in
     seconds, are for the loading, for the first completion, and between SIGTERM and SIGKILL. Raises PlanError for an
     option that this version does not know, LaunchError when a server does not start or ends.
     """
@@ -39,6 +41,7 @@ async def session(
         answer_timeout_s=answer_timeout_s,
         stop_timeout_s=stop_timeout_s,
         cluster=cluster,
+        held=held,
     ) as endpoint:
         yield endpoint
 
@@ -54,10 +57,13 @@ async def served(
     answer_timeout_s: float,
     stop_timeout_s: float,
     cluster: bool = False,
+    held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Endpoint]:
     """`session` with the command lines as they are, of any server. Raises LaunchError."""
     front = servers[-1]
-    async with fleet(servers, log_dir=context.log_dir, told=context.told, stop_timeout_s=stop_timeout_s) as running:
+    async with fleet(
+        servers, log_dir=context.log_dir, told=context.told, stop_timeout_s=stop_timeout_s, held=held
+    ) as running:
         await ready(
             running,
             front=front,

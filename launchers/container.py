@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from launchers import _container, _deployment, _machine, _trtllm_command
+from launchers import _container, _deployment, _free_gpus, _machine, _trtllm_command
 from launchers._container import ULIMITS, Container, Engine
 from launchers._deployment import Aggregated, Disaggregated
 from launchers._fleet import free_ports
@@ -47,7 +47,7 @@ async def launch(
     user: str | None = None,
     pass_env: list[str] = ["HF_TOKEN"],  # noqa: B006
     run_args: list[str] = [],  # noqa: B006
-    gpus: list[int | str] | None = None,
+    gpus: list[int | str] | Literal["auto"] | None = None,
     host: str = LOOPBACK,
     port: int | None = None,
     ready_timeout_s: float = 3600.0,
@@ -67,17 +67,22 @@ async def launch(
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
     deployment = _deployment.chosen(options)
-    others = len(_servers(context, options)) - 1  # what is wrong is told before anything is looked for
-    async with session(
-        _servers(context, options, free_ports(host, port, others), uuid.uuid4().hex[:12]),
-        context,
-        launcher="container",
-        model=context.model or str(deployment.model),
-        ready_timeout_s=ready_timeout_s,
-        answer_timeout_s=answer_timeout_s,
-        stop_timeout_s=stop_timeout_s,
-        cluster=isinstance(deployment, Disaggregated) and deployment.discovery,
-    ) as endpoint:
+    shown = _servers(context, options)  # what is wrong is told before anything is looked for
+    ports = free_ports(host, port, len(shown) - 1)
+    async with (
+        _free_gpus.reserved(gpus, shown) as reserved,
+        session(
+            _servers(context, {**options, "gpus": reserved.gpus}, ports, uuid.uuid4().hex[:12]),
+            context,
+            launcher="container",
+            model=context.model or str(deployment.model),
+            ready_timeout_s=ready_timeout_s,
+            answer_timeout_s=answer_timeout_s,
+            stop_timeout_s=stop_timeout_s,
+            cluster=isinstance(deployment, Disaggregated) and deployment.discovery,
+            held=reserved.locks,
+        ) as endpoint,
+    ):
         yield endpoint
 
 

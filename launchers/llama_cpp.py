@@ -34,7 +34,7 @@ async def launch(
     threads: int | None = None,
     gpu_layers: int | None = None,
     prompt_logprobs: bool = False,
-    gpus: list[int | str] | None = None,
+    gpus: list[int | str] | Literal["auto"] | None = None,
     env: dict[str, str | None] = {},  # noqa: B006 - shown in lists of options, and never changed
     pass_env: list[str] = [],  # noqa: B006
     extra_args: list[str] = [],  # noqa: B006
@@ -56,7 +56,7 @@ async def launch(
     """
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
-    build = partial(_server, context, options)
+    build = partial(_server, context)
     async with _other_engine.launched(build, context, options, launcher=NAME, model=_name(context, model)) as endpoint:
         yield endpoint
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _deployment, _gpus, _slurm, _slurm_container, _slurm_placement, _slurm_steps, _trtllm_command
+from launchers import _deployment, _locks, _slurm, _slurm_container, _slurm_placement, _slurm_steps, _trtllm_command
 from launchers._deployment import Aggregated, Deployment, Disaggregated
 from launchers._environment import for_helpers
 from launchers._session import session
@@ -100,7 +100,7 @@ async def launch(
     context.told(f"job {allocation.job}, steps named *-{tag}")
     for line in plan.placement:
         context.told(line)
-    with _gpus.locked(f"node-{node} of job {allocation.job}" for node in plan.nodes):
+    with _locks.locked(f"node-{node} of job {allocation.job}" for node in plan.nodes):
         try:
             async with session(
                 plan.servers,

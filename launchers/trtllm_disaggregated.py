@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from launchers import _deployment, _machine, _trtllm_command
+from launchers import _deployment, _free_gpus, _machine, _trtllm_command
 from launchers._deployment import Disaggregated, Side
 from launchers._fleet import free_ports
 from launchers._machine import LOOPBACK
@@ -42,7 +42,7 @@ async def launch(
     discovery: bool = False,
     orchestrator: dict[str, Any] = {},  # noqa: B006
     perf_metrics: bool = False,
-    gpus: list[int | str] | None = None,
+    gpus: list[int | str] | Literal["auto"] | None = None,
     env: dict[str, str | None] = {},  # noqa: B006
     pass_env: list[str] = [],  # noqa: B006
     command: str | list[str] = "trtllm-serve",
@@ -67,18 +67,22 @@ async def launch(
     """
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
-    _servers(context, options)  # what is wrong is told before anything is looked for
+    shown = _servers(context, options)  # what is wrong is told before anything is looked for
     count = context_servers.num_instances + generation_servers.num_instances
-    async with session(
-        _servers(context, options, free_ports(host, port, count)),
-        context,
-        launcher="trtllm_disaggregated",
-        model=context.model or str(model),
-        ready_timeout_s=ready_timeout_s,
-        answer_timeout_s=answer_timeout_s,
-        stop_timeout_s=stop_timeout_s,
-        cluster=discovery,
-    ) as endpoint:
+    async with (
+        _free_gpus.reserved(gpus, shown) as reserved,
+        session(
+            _servers(context, {**options, "gpus": reserved.gpus}, free_ports(host, port, count)),
+            context,
+            launcher="trtllm_disaggregated",
+            model=context.model or str(model),
+            ready_timeout_s=ready_timeout_s,
+            answer_timeout_s=answer_timeout_s,
+            stop_timeout_s=stop_timeout_s,
+            cluster=discovery,
+            held=reserved.locks,
+        ) as endpoint,
+    ):
         yield endpoint
 
 

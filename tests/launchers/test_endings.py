@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launchers import _gpus, trtllm_disaggregated
+from launchers import _locks, trtllm_disaggregated
 from serve_eval.errors import LaunchError
 from serve_eval.schema import LaunchContext
 from tests.standin.process import environment
@@ -75,7 +75,7 @@ def check_nothing_left(mark: str, run: Path, temporary: Path) -> None:
     folder = temporary / f"serve-eval-{os.getuid()}"
     assert [path.name for path in temporary.iterdir() if path != folder] == []
     names = [file.stem for file in folder.glob("*")] if folder.exists() else []
-    with _gpus.locked(names):
+    with _locks.locked(names):
         pass
 
 
@@ -172,7 +172,7 @@ def test_twenty_starts_and_stops_leak_nothing(
     check_nothing_left(mark, context.log_dir.parent, Path(tempfile.gettempdir()))
     with (
         pytest.raises(LaunchError, match="is used by another launch"),
-        _gpus.locked(["GPU-0"]),
-        _gpus.locked(["GPU-0"]),
+        _locks.locked(["GPU-0"]),
+        _locks.locked(["GPU-0"]),
     ):
         pass

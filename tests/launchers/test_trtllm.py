@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from launchers import _fleet, _gpus, trtllm
+from launchers import _fleet, _gpus, _locks, trtllm
 from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation import evaluate
@@ -389,7 +389,7 @@ def test_nothing_is_left_however_the_run_ends(
     deadline = time.monotonic() + 5  # the supervisor holds the lock of the GPU until nothing is left
     while time.monotonic() < deadline:
         try:
-            with _gpus.locked(["GPU-0"]):
+            with _locks.locked(["GPU-0"]):
                 return
         except LaunchError:
             time.sleep(0.05)
@@ -414,7 +414,7 @@ def test_gpus_are_checked_before_and_after(
         start(context, nothing, gpus=["GPU-b"])
     with pytest.raises(LaunchError, match="0 and GPU-a are names of the same GPU"):
         start(context, nothing, tp=2, gpus=[0, "GPU-a"])
-    with _gpus.locked(["GPU-0"]), pytest.raises(LaunchError, match="GPU 0 is used by another launch"):
+    with _locks.locked(["GPU-a1"]), pytest.raises(LaunchError, match="GPU 0 is used by another launch"):
         start(context, nothing, gpus=["GPU-a1"])
 
     async def leak(endpoint: Endpoint) -> None:
