@@ -37,5 +37,7 @@ def asked(*words: str) -> list[str] | None:
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(KILLED_S)
+        if process.stdout is not None:
+            process.stdout.close()
         return None
     return told.splitlines() if process.returncode == 0 else None
