@@ -92,7 +92,7 @@ async def fleet(
                 f"{server.argv[0]} is not there", hint="Put it on PATH, or set launcher.command to its full path."
             )
     local = [server for server in servers if server.here]
-    used = await asyncio.to_thread(_gpus.memory_used) if local else None
+    used: Mapping[Gpu, int | None] | None = await asyncio.to_thread(_gpus.memory_used) if local else None
     named = [gpu for server in local for gpu in server.place.gpus]
     gpus = _gpus.check_there(named, used) if _gpus.any_here(used) else []
     mark = uuid.uuid4().hex

@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from serve_eval.errors import LaunchError, NoRoomError
-from serve_eval.ownership import state_folder
 
 VARIABLE = "SERVE_EVAL_LOCK_DIR"
 """Names another folder: where /tmp is not shared by what has to be kept apart."""
@@ -81,7 +80,8 @@ def _places(environ: Mapping[str, str]) -> Iterator[Path]:
         return
     yield SHARED / f"serve-eval-{os.getuid()}"
     with suppress(RuntimeError):  # where no home is known
-        yield state_folder(environ) / "locks" / socket.gethostname()  # a home may be shared by machines
+        state = Path(environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+        yield state.absolute() / "serve-eval/locks" / socket.gethostname()  # a home may be shared by machines
 
 
 def _usable(place: Path) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _container, _deployment, _free_gpus, _machine, _trtllm_command
+from launchers import _container, _deployment, _free_gpus, _machine, _meanings, _trtllm_command
 from launchers._container import ULIMITS, Container, Engine
 from launchers._deployment import Aggregated, Disaggregated
 from launchers._fleet import free_ports
@@ -17,6 +17,8 @@ from launchers._machine import LOOPBACK
 from launchers._session import session
 from launchers._trtllm_command import Server
 from serve_eval.schema import Endpoint, LaunchContext
+
+MEANINGS = _meanings.CONTAINER
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:

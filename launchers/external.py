@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from launchers import _meanings
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext
 
 POLL_S = 0.5
+MEANINGS = _meanings.EXTERNAL
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:

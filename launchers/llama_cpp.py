@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _other_engine
+from launchers import _meanings, _other_engine
 from launchers._trtllm_command import Server, with_defaults, words
 from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, LaunchContext
 
 NAME = "llama_cpp"
 COMMANDS = {"llama-server": "llama-server", "python": "python3 -m llama_cpp.server"}
+MEANINGS = _meanings.LLAMA_CPP
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:

@@ -18,7 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _deployment, _locks, _slurm, _slurm_container, _slurm_placement, _slurm_steps, _trtllm_command
+from launchers import (
+    _deployment,
+    _locks,
+    _meanings,
+    _slurm,
+    _slurm_container,
+    _slurm_placement,
+    _slurm_steps,
+    _trtllm_command,
+)
 from launchers._deployment import Aggregated, Deployment, Disaggregated
 from launchers._environment import for_helpers
 from launchers._session import session
@@ -36,6 +45,7 @@ STEPS_S = 60.0
 """How long SLURM may list a step whose processes are gone."""
 MARGIN_S = 5.0
 """By how much longer than a step its srun may take to end."""
+MEANINGS = _meanings.SLURM
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:

@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _other_engine
+from launchers import _meanings, _other_engine
 from launchers._trtllm_command import Server, with_defaults, words
 from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, LaunchContext
 
 NAME = "transformers_serve"
+MEANINGS = _meanings.TRANSFORMERS
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:

@@ -10,13 +10,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _deployment, _free_gpus, _machine, _trtllm_command
+from launchers import _deployment, _free_gpus, _machine, _meanings, _trtllm_command
 from launchers._deployment import Disaggregated, Side
 from launchers._fleet import free_ports
 from launchers._machine import LOOPBACK
 from launchers._session import session
 from launchers._trtllm_command import Server
 from serve_eval.schema import Endpoint, LaunchContext
+
+MEANINGS = _meanings.DISAGGREGATED
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:

@@ -122,7 +122,7 @@ def test_discovery_names_one_cluster_on_every_node() -> None:
         ({"container": {"image": "i", "engine": "docker"}, "trtllm": {"tp": 16}}, "16 ranks on 2 nodes, and a contain"),
         ({"gpus_per_node": 0}, "gpus_per_node: is 0"),
         ({"trtllm": {"env": {"HF_TOKEN": "x"}}}, "a plan holds no secret"),
-        ({"trtllm": {"tpp": 2}}, "unknown field `tpp`"),
+        ({"trtllm": {"tpp": 2}}, "trtllm.tpp: unknown option. Did you mean launcher.trtllm.tp"),
     ],
 )
 def test_what_contradicts_itself_is_refused(options: dict[str, Any], message: str) -> None:
