@@ -62,12 +62,12 @@ CAUSES = (
     (
         r"CANCELLED AT \S+ DUE TO TIME LIMIT",
         "the time limit of its job was reached",
-        "Give the same command in a new allocation: answers that were had are kept.",
+        "Give the same command in a new allocation.",
     ),
     (
         r"error: \*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED",
         "SLURM cancelled it",
-        "After scancel or a time limit, give the same command in a new allocation: answers that were had are kept.",
+        "After scancel or a time limit, give the same command in a new allocation.",
     ),
     (
         r"srun: (unrecognized option '--|error:.*)container-",

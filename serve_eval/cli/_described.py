@@ -60,9 +60,13 @@ def _kind(hint: Any) -> str:
         of = [PLURAL.sub(r"\1s", _kind(parts[-1]))] if parts and parts[-1] is not Any else []
         return " of ".join([SEVERAL[origin], *of])
     if parts:
-        several = sorted((part for part in parts if part is not type(None)), key=lambda p: typing.get_origin(p) is list)
+        several = sorted((part for part in parts if part is not type(None)), key=_is_list)
         return " or ".join(dict.fromkeys(map(_kind, several)))
     return WORDS.get(hint) or SEVERAL.get(hint) or str(getattr(hint, "__name__", hint))
+
+
+def _is_list(hint: Any) -> bool:
+    return typing.get_origin(hint) is list
 
 
 def _default(option: Option) -> str:
