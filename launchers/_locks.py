@@ -24,6 +24,8 @@ VARIABLE = "SERVE_EVAL_LOCK_DIR"
 SHARED = Path("/tmp")  # noqa: S108 - a folder of our own in it, whose owner is checked
 OF_GPU = "GPU-"
 """How the name of a GPU's lock begins: its UUID, or GPU-0."""
+FOLDER = "."
+"""The name of the lock of the folder itself."""
 NAME_CHARS = 200
 TRIES, PAUSE_S = 3, 0.02
 """Another user's look at a lock holds it for an instant."""
@@ -47,7 +49,7 @@ def locked(
     """
     place, own = folder(), dict[str, int]()
     try:
-        own["."] = _kept(place)
+        own[FOLDER] = _kept(place)
         for name in names:
             if name in (held or {}) or name in own:
                 continue
@@ -56,6 +58,8 @@ def locked(
     finally:
         for file in own.values():
             os.close(file)
+        for name in own:
+            _tidy(place, name)
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -131,6 +135,21 @@ def _taken(place: Path, name: str, title: str) -> int:
         else:
             return file
     raise _error(name, f"{title} is used by another launch of serve-eval (process {owner})")
+
+
+def _tidy(place: Path, name: str) -> None:
+    """Removes the file of a lock that nobody holds any more: each folder of logs has one. Those of GPUs are few."""
+    path = place / _file_of(name)
+    if name == FOLDER or name.startswith(OF_GPU):
+        return
+    with suppress(OSError):
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, path):
+                path.unlink()
+        finally:
+            os.close(file)
 
 
 def _opened(path: Path) -> int:

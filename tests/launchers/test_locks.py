@@ -183,3 +183,33 @@ def test_a_lock_that_was_taken_before_is_not_taken_again(tmp_path: Path, monkeyp
         assert {"GPU-a", "port-1"} <= set(both)
         with pytest.raises(NoRoomError, match="GPU a is used"), _locks.locked(["GPU-a"]):
             pass
+
+
+def test_files_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path))
+    with holder("port-2", SERVE_EVAL_LOCK_DIR=str(tmp_path)):
+        with _locks.locked(["GPU-a", "port-1", "folder-/a/b"]) as locks:
+            inherited = os.dup(locks["port-1"])
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["GPU-a.lock", "port-1.lock", "port-2.lock"]
+        with pytest.raises(LaunchError, match="port 1 is used"), _locks.locked(["port-1"]):
+            pass
+        os.close(inherited)
+        with _locks.locked(["port-1"]):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["GPU-a.lock"]
+
+
+def test_a_file_that_was_removed_meanwhile_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opened the file before it was removed does not take that for the lock."""
+    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path))
+    opened = _locks._opened
+
+    def slow(path: Path) -> int:
+        file = opened(path)
+        monkeypatch.setattr(_locks, "_opened", opened)
+        path.unlink()
+        return file
+
+    monkeypatch.setattr(_locks, "_opened", slow)
+    with _locks.locked(["port-1"]), pytest.raises(LaunchError, match="port 1 is used"), _locks.locked(["port-1"]):
+        pass
