@@ -30,12 +30,16 @@ def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_pa
     )
 
 
-@pytest.mark.parametrize(("after", "answers"), [(0, False), (12, True)])
-def test_a_server_that_ends_leaves_answers_or_none(after: int, answers: bool, data_root: Path, tmp_path: Path) -> None:
-    settings = [f"launcher.crash_after={after}"]
+@pytest.mark.parametrize(
+    ("launcher", "setting", "answers"),
+    [("trtllm", "launcher.command=/no/such/server", False), ("simulated", "launcher.crash_after=12", True)],
+)
+def test_a_server_that_ends_leaves_answers_or_none(
+    launcher: str, setting: str, answers: bool, data_root: Path, tmp_path: Path
+) -> None:
     done = serve_eval(
-        *("run", "--launcher", "simulated", "--model", "m", "--tasks", "gsm8k", "--dataset-root", data_root),
-        *("--no-reference", "--concurrency", "1", "-o", tmp_path / "out", "--set", *settings),
+        *("run", "--launcher", launcher, "--model", "m", "--tasks", "gsm8k", "--dataset-root", data_root),
+        *("--no-reference", "--concurrency", "1", "-o", tmp_path / "out", "--set", setting),
     )
     assert done.returncode == 4
     assert ("Answers so far are kept; go on with: serve-eval run --resume" in done.stderr) is answers, done.stderr

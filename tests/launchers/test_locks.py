@@ -157,8 +157,8 @@ def test_a_gpu_that_another_user_locked_is_seen(tmp_path: Path, monkeypatch: pyt
                 _locks.locked(["GPU-a"], shown={"GPU-a": "GPU 3"}),
             ):
                 pass
-        with _locks.locked(["GPU-a"]):
-            assert (shared / "serve-eval-0").stat().st_mode & 0o777 == 0o711
+        with _locks.locked(["GPU-a"]), holder("GPU-a", uid="12345", shared=str(shared)) as other:
+            assert "GPU a is used by another launch of serve-eval, of root" in error_of(other)
     finally:
         for path in sorted(shared.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()

@@ -123,7 +123,9 @@ def test_a_launch_that_just_ended_is_not_taken_for_a_neighbour(
 # ----------------------------------------------------------------------------------------- nvidia-smi in trouble
 
 
-@pytest.mark.parametrize("does", ["exit 9", "echo No devices were found", "sleep 60; echo 0, GPU-a, 0"])
+@pytest.mark.parametrize(
+    "does", ["echo 0, GPU-a, 0; exit 9", "echo No devices were found", "sleep 60; echo 0, GPU-a, 0"]
+)
 def test_nvidia_smi_in_trouble_breaks_no_launch(
     does: str, context: LaunchContext, smi: Smi, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +155,7 @@ def test_no_gpu_is_named_where_there_is_none(context: LaunchContext, smi: Smi, s
 
 
 def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str]) -> None:
-    smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 3", "3, GPU-d, 3", "4, GPU-e, 3")
+    smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 1024", "3, GPU-d, 3", "4, GPU-e, 3")
 
     async def story() -> None:
         with _locks.locked(["GPU-b"]):
