@@ -266,6 +266,7 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     assert os.getsid(entry.pid) == entry.pid
     opened = [str(file.readlink()) for file in Path(f"/proc/{entry.pid}/fd").iterdir()]
     assert opened.count("/dev/null") >= 2
+    assert [path for path in opened if path.startswith(f"{tmp_path}/locks/port-")], "its locks are where ours are"
     report = run(plan, tmp_path / "out", tell=said.append)
     assert said == [f"attached to the servers {entry.id}, held by process {entry.pid} since {entry.since}"]
     assert entry.endpoint is not None

@@ -74,6 +74,8 @@ def _one(package: str | None, kind: str, name: str) -> None:
 
 def _entry(package: str, name: str) -> list[str]:
     """A name with its summary, its options and its origin. Raises PlanError for what cannot be used."""
+    import msgspec
+
     from serve_eval import folders, origins
 
     function = folders.function(package, name)
@@ -82,6 +84,8 @@ def _entry(package: str, name: str) -> list[str]:
     lines = [f"{shown}: {folders.summary(package, name)}"]
     lines += [f"    from {origin.place}" for origin in origins.find(package, name)]
     for option, parameter in folders.options_of(function).items():
-        required = parameter.default is parameter.empty
-        lines.append(f"    {option}: {'required' if required else repr(parameter.default)}")
+        default = "required" if parameter.default is parameter.empty else repr(parameter.default)
+        if isinstance(parameter.default, msgspec.Struct):
+            default = f"options of its own: serve-eval list launchers {name} shows them"
+        lines.append(f"    {option}: {default}")
     return lines

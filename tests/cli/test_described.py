@@ -45,6 +45,14 @@ def test_nested_options_are_described_by_type_and_default(capfd: pytest.CaptureF
         assert text in told
 
 
+def test_the_list_of_all_says_where_nested_options_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    listing("launchers")
+    told = capfd.readouterr().out
+    line = "      context_servers: options of its own: serve-eval list launchers trtllm_disaggregated shows them\n"
+    assert line in told
+    assert "Side(" not in told
+
+
 def test_what_is_called_alike_may_mean_something_else() -> None:
     lines = described("launchers", "slurm")
     at = lines.index("  container.engine (pyxis or docker or podman; pyxis)")
