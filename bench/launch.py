@@ -49,7 +49,7 @@ def one_launch(folder: Path, data: Path) -> list[float]:
     marks = [time.time()]
     with subprocess.Popen(
         [*command, "-o", str(folder / "out")],
-        env={**env, **standin, "PATH": path, "TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder)},
+        env={**env, **standin, "PATH": path, "SERVE_EVAL_LOCK_DIR": str(folder), "XDG_CACHE_HOME": str(folder)},
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

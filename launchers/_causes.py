@@ -131,13 +131,13 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
     (
         r"CANCELLED AT \S+ DUE TO TIME LIMIT",
         "the time limit of its job was reached",
-        "Give the same command in a new allocation: answers that were had are kept.",
+        "Give the same command in a new allocation.",
         ENDS_ITSELF,
     ),
     (
         r"error: \*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED",
         "SLURM cancelled it",
-        "After scancel or a time limit, give the same command in a new allocation: answers that were had are kept.",
+        "After scancel or a time limit, give the same command in a new allocation.",
         ENDS_ITSELF,
     ),
     (

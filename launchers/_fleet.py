@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launchers import _environment, _gpus
+from launchers import _environment, _gpus, _locks, _neighbours
 from launchers._causes import Cause, cause
 from launchers._gpus import Gpu
 from launchers._machine import LOOPBACK
@@ -99,12 +99,13 @@ async def fleet(
     told: Callable[[str], None],
     stop_timeout_s: float,
     environ: Mapping[str, str] = os.environ,
+    held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[list[Running]]:
     """Starts the servers, each in a process group with a log of its own, and ends them all on every way out.
 
-    When one of them ends, the block is cancelled and LaunchError raised in its place. Raises LaunchError too when a
-    GPU, a port or `log_dir` is used by another launch, when the machine has too few GPUs, or when an executable is not
-    there, and anywhere but on Linux.
+    When one of them ends, the block is cancelled and LaunchError raised in its place. `held` are locks that the caller
+    has already. Raises LaunchError too when a GPU, a port or `log_dir` is used by another launch, when a GPU is used by
+    anybody, when the machine has too few, or when an executable is not there, and anywhere but on Linux.
     """
     if sys.platform != "linux":
         raise LaunchError("servers are launched on Linux only", hint="Start them elsewhere and give --base-url.")
@@ -114,15 +115,20 @@ async def fleet(
                 f"{server.argv[0]} is not there", hint="Put it on PATH, or set launcher.command to its full path."
             )
     local = [server for server in servers if server.here]
-    used = await asyncio.to_thread(_gpus.memory_used) if local else None
-    gpus = _gpus.check_there([gpu for server in local for gpu in server.place.gpus], used)
+    used: Mapping[Gpu, int | None] | None = await asyncio.to_thread(_gpus.memory_used) if local else None
+    named = [gpu for server in local for gpu in server.place.gpus]
+    gpus = _gpus.check_there(named, used) if _gpus.any_here(used) else []
     mark, before = uuid.uuid4().hex, kills()
     running: list[Running] = []
+    names = {gpu.lock: f"GPU {gpu.number}" for gpu in gpus}
     ports = [server.place.port for server in local if server.place.port]  # 0: it finds one itself
-    things = [*(f"GPU-{gpu}" for gpu in gpus), *(f"port-{port}" for port in ports), f"folder-{log_dir}"]
-    with _gpus.locked(things) as locks:
+    things = [*names, *(f"port-{port}" for port in ports), f"folder-{log_dir}"]
+    with _locks.locked(things, held=held, shown=names) as locks:
+        used = await asyncio.to_thread(_neighbours.check_free, gpus, used)
         for server in local:
             _check_free(server)
+        for line in _neighbours.warnings(named, gpus, used):
+            told(line)
         _write(servers, log_dir)
         try:
             async with AsyncExitStack() as stack:
@@ -134,13 +140,14 @@ async def fleet(
                             log_file=log_dir / f"{server.name}.log",
                             env={**env, _environment.MARK: mark},
                             grace_s=stop_timeout_s,
-                            keep=locks,
+                            keep=tuple(locks.values()),
                             at_end=server.at_end,
                             to_stop=server.to_stop,
                         )
                     )
                     running.append(Running(server, process, time.monotonic(), before))
-                    places = [f"GPU {','.join(server.place.gpus)}"] if server.place.gpus else []
+                    known = server.place.gpus and (gpus or not server.here)
+                    places = [f"GPU {','.join(server.place.gpus)}"] if known else []
                     places += [] if server.here else [server.place.reached_at]
                     told(f"{server.name}: started{' on ' * bool(places)}{' of '.join(places)}, log {process.log_file}")
                 try:
@@ -251,10 +258,10 @@ def _marked(mark: str) -> list[int]:
 
 
 async def _check_memory(
-    gpus: Sequence[str], before: Mapping[Gpu, int | None] | None, told: Callable[[str], None]
+    gpus: Sequence[Gpu], before: Mapping[Gpu, int | None] | None, told: Callable[[str], None]
 ) -> None:
     """Waits until the GPUs have as much memory free as before, and tells of those that have not."""
-    known = {gpu: mib for gpu, mib in (before or {}).items() if gpu.number in gpus and mib is not None}
+    known = {gpu: mib for gpu, mib in (before or {}).items() if gpu in gpus and mib is not None}
     deadline = time.monotonic() + MEMORY_S
     while known and (now := await asyncio.to_thread(_gpus.memory_used)) is not None:
         missing = {gpu: used for gpu, mib in known.items() if (used := now.get(gpu) or 0) > mib + SLACK_MIB}

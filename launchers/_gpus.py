@@ -1,46 +1,61 @@
-"""Which server gets which GPUs, and that nobody else has them."""
+"""Which server gets which GPUs, and what this machine has."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-import subprocess
-import tempfile
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from launchers._environment import for_helpers
+from launchers import _smi
+from launchers._locks import OF_GPU
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
 
-SMI_S = 30.0
-"""How long nvidia-smi may take: it is slow on a machine whose driver starts with it."""
-LOCK_CHARS = 200
+Named = Sequence[int | str] | Literal["auto"] | None
+"""What the option `gpus` comes to: names of GPUs, or the word for those that are free."""
+AUTO = "auto"
 UUID = "GPU-"
 """How the UUID of a whole GPU begins."""
+PART = "MIG-"
+"""How the name of a part of a GPU begins."""
+NAME = re.compile(r"[0-9]+|(?:GPU|MIG)-\S+")
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+OF_RUNTIME = ("all", "none", "void", "nodevfiles")
+"""Words of NVIDIA_VISIBLE_DEVICES, and the one that schedulers set for a job without GPUs."""
+SIGNS = ("proc/driver/nvidia/gpus/*", "dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/dxg", "dev/kfd")
+"""Where, below the root, a machine shows that it has a GPU, of whatever maker, though no nvidia-smi lists it."""
 
 
-def blocks(
-    widths: Sequence[tuple[str, int]], gpus: Sequence[int | str] | None, environ: Mapping[str, str]
-) -> list[tuple[str, ...]]:
-    """Disjoint blocks in the order of the servers, each given with its name and the number of GPUs that it needs.
+class Gpu(NamedTuple):
+    """A GPU of this machine by its two names, both of which CUDA_VISIBLE_DEVICES takes; no `uuid`: it is not known."""
 
-    They are cut from `gpus`, else from CUDA_VISIBLE_DEVICES, else counted from 0. Raises PlanError when these are too
-    few or one is named twice.
+    number: str
+    uuid: str = ""
+
+    @property
+    def lock(self) -> str:
+        """The name of its lock: numbers differ between the jobs and containers of one machine."""
+        return self.uuid or f"{OF_GPU}{self.number}"
+
+
+def blocks(widths: Sequence[tuple[str, int]], gpus: Named, environ: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """Return disjoint blocks in the order of the servers, each given with its name and the number of its GPUs.
+
+    They are cut from `gpus`, else from CUDA_VISIBLE_DEVICES, else counted from 0; those of `auto` stand for the ones
+    that a launch takes. Raises PlanError when these are too few, when one is named twice, and for what names none.
     """
     needed = sum(width for _, width in widths)
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if gpus is not None:
-        offered, source = [str(gpu).strip() for gpu in gpus], "gpus names"
-    elif visible is not None:
-        offered, source = [gpu.strip() for gpu in visible.split(",") if gpu.strip()], "CUDA_VISIBLE_DEVICES names"
+    if gpus is not None and gpus != AUTO:
+        offered, source = _names([str(gpu).strip() for gpu in gpus], "launcher.gpus"), "gpus names"
+    elif (shown := visible(environ) if needed else None) is not None:
+        offered, source = shown, f"{VARIABLE} names"
     else:
         offered, source = [str(i) for i in range(needed)], ""
     if twice := [gpu for gpu, count in Counter(offered).items() if count > 1]:
-        raise PlanError(f"launcher: {source} {', '.join(twice)} twice; servers cannot share a GPU")
+        raise PlanError(
+            f"launcher: {source} {', '.join(twice)} twice; servers cannot share a GPU", hint="Name each GPU once."
+        )
     if len(offered) < needed:
         each = ", ".join(f"{name} {width}" for name, width in widths if width)
         raise PlanError(
@@ -54,91 +69,90 @@ def blocks(
     return cut
 
 
-class Gpu(NamedTuple):
-    """A GPU of this machine by its two names, both of which CUDA_VISIBLE_DEVICES takes."""
+def visible(environ: Mapping[str, str]) -> list[str] | None:
+    """Return the names in CUDA_VISIBLE_DEVICES; None where it is not set. Raises PlanError for what CUDA does not take,
+    which hides that GPU and all after it."""
+    if (text := environ.get(VARIABLE)) is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if len(names) > 1 and not names[-1]:
+        names.pop()  # CUDA, too, takes a comma at the end
+    return _names(names, f"{VARIABLE}={text}")
 
-    number: str
-    uuid: str
+
+def _names(names: list[str], where: str) -> list[str]:
+    """Raises PlanError for the first that names no GPU."""
+    for name in names:
+        if NAME.fullmatch(name):
+            continue
+        if name.lower() in OF_RUNTIME:
+            why = f"{name} is a word of NVIDIA_VISIBLE_DEVICES or of a scheduler, which CUDA does not know"
+        elif name.startswith("-") or not name:
+            why = "it hides the GPUs" if len(names) == 1 else f"{name or 'nothing'} stands among the names of GPUs"
+        else:
+            why = f"{name} names no GPU"
+        if where.startswith(VARIABLE):
+            hint = (
+                f"Unset {VARIABLE}, or name GPUs there or in launcher.gpus: by number, or by UUID (GPU-..., MIG-...)."
+            )
+        else:
+            hint = "Name GPUs by number, or by UUID (GPU-..., MIG-...), or set launcher.gpus: auto."
+        raise PlanError(f"{where}: {why}", hint=hint)
+    return names
 
 
 def memory_used() -> dict[Gpu, int | None] | None:
-    """MiB in use by GPU (None: it does not tell); None where nvidia-smi cannot tell of any."""
-    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits"]
-    try:
-        out = subprocess.run(query, capture_output=True, text=True, check=True, timeout=SMI_S, env=for_helpers()).stdout  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return None
+    """Return the MiB in use by GPU (None: it does not tell); None where nvidia-smi cannot tell of any."""
+    lines = _smi.asked("--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits")
     used: dict[Gpu, int | None] = {}
-    for line in out.splitlines():
+    for line in lines or ():
         match [part.strip() for part in line.split(",")]:
             case [number, uuid, mib] if number.isdecimal():  # else it is a warning
                 used[Gpu(number, uuid)] = int(mib) if mib.isdecimal() else None  # "[N/A]" on some machines
     return used or None
 
 
-def check_there(gpus: Sequence[str], used: Iterable[Gpu] | None) -> list[str]:
-    """The GPUs by their numbers, so that one is known however it is named, by the beginning of its UUID too; what
-    nvidia-smi does not list, such as a part of a GPU, by its own name.
+def any_here(used: Mapping[Gpu, int | None] | None) -> bool:
+    """Whether this machine has a GPU, by what nvidia-smi tells or by what the kernel shows."""
+    return used is not None or any(any(Path("/").glob(sign)) for sign in SIGNS)
+
+
+def check_there(names: Sequence[str], used: Iterable[Gpu] | None) -> list[Gpu]:
+    """Return the GPUs of these names, however each is named, by the beginning of its UUID too; what nvidia-smi does not
+    list, such as a part of a GPU, by its own name.
 
     Raises LaunchError when the machine has not all of them or one is named twice; without nvidia-smi nothing is known.
     """
     if used is None:
-        return list(gpus)
+        return [Gpu(name) for name in names]
     known = list(used)
-    found = {name: [gpu.number for gpu in known if _is(gpu, name)] for name in gpus}
-    of_nvidia = [name for name in found if name.isdecimal() or name.startswith(UUID)]
-    if missing := [name for name in of_nvidia if not found[name]]:
+    found = {name: [gpu for gpu in known if _is(gpu, name)] for name in names}
+    if missing := [name for name in found if not found[name] and not name.startswith(PART)]:
         raise NoRoomError(
             f"this machine has {len(known)} GPUs, numbered {', '.join(gpu.number for gpu in known)}, and the plan "
             f"needs number {', '.join(missing)}",
             hint="Use fewer servers or less parallelism, or a machine with more GPUs.",
         )
-    numbers = [found[name][0] if found[name] else name for name in gpus]
-    if twice := [name for name, number in zip(gpus, numbers, strict=True) if numbers.count(number) > 1]:
+    _check_parts([name for name in names if name.startswith(PART)])
+    gpus = [found[name][0] if found[name] else Gpu(name) for name in names]
+    if twice := [name for name, gpu in zip(names, gpus, strict=True) if gpus.count(gpu) > 1]:
         raise LaunchError(
             f"{' and '.join(twice)} are names of the same GPU; servers cannot share one", hint="Name each GPU once."
         )
-    return numbers
+    return gpus
+
+
+def _check_parts(names: Sequence[str]) -> None:
+    """Raises NoRoomError for parts of GPUs that nvidia-smi does not list, where it lists GPUs at all."""
+    if not names or (lines := _smi.asked("-L")) is None:
+        return
+    listed = re.findall(rf"{PART}[^)\s]+", "\n".join(lines))
+    if missing := [name for name in names if not any(one.startswith(name) for one in listed)]:
+        raise NoRoomError(
+            f"this machine has no {', '.join(missing)}; its parts of GPUs: {', '.join(listed) or 'none'}",
+            hint="nvidia-smi -L lists GPUs and their parts with their UUIDs.",
+        )
 
 
 def _is(gpu: Gpu, name: str) -> bool:
     return name == gpu.number or (name.startswith(UUID) and gpu.uuid.startswith(name))
-
-
-@contextmanager
-def locked(names: Iterable[str]) -> Iterator[tuple[int, ...]]:
-    """Keeps other launches of this user from the same things for the block: `GPU-0`, `port-8000`, `folder-/a/b`.
-
-    Yields the descriptors that hold the locks: a process that inherits them holds them until it ends too. Raises
-    LaunchError when one is taken.
-    """
-    folder = Path(tempfile.gettempdir()) / f"serve-eval-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise LaunchError(f"{folder} belongs to somebody else", hint="Set TMPDIR to a folder of your own.")
-    held: list[int] = []
-    try:
-        for name in names:
-            file = os.open(folder / _lock_file(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            held.append(file)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                owner = os.pread(file, 32, 0).decode().strip() or "unknown"
-                kind = NoRoomError if name.startswith("GPU-") else LaunchError
-                raise kind(
-                    f"{name.replace('-', ' ', 1)} is used by another launch of serve-eval (process {owner})",
-                    hint="Wait until it has ended, or name other GPUs, another port or another folder.",
-                ) from error
-            os.truncate(file, 0)
-            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
-        yield tuple(held)
-    finally:
-        for file in held:
-            os.close(file)
-
-
-def _lock_file(name: str) -> str:
-    """A name of a file, which has no slash and may not be long."""
-    plain = "/" not in name and len(name) <= LOCK_CHARS
-    return f"{name if plain else hashlib.sha256(name.encode()).hexdigest()}.lock"

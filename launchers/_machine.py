@@ -18,7 +18,7 @@ LOOPBACK = "127.0.0.1"
 def placed(
     parts: Sequence[Part],
     *,
-    gpus: Sequence[int | str] | None,
+    gpus: _gpus.Named,
     host: str,
     port: int | None,
     ports: Sequence[int] | None = None,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from launchers import _environment, _gpus, _machine
+from launchers import _environment, _free_gpus, _gpus, _machine
 from launchers._fleet import free_ports
 from launchers._session import served
 from launchers._trtllm_command import Place, Server
@@ -18,25 +19,29 @@ MODEL_HINT = "Set launcher.model, or name the model by --model."
 
 @asynccontextmanager
 async def launched(
-    build: Callable[[Sequence[int] | None], Server],
+    build: Callable[[Mapping[str, Any], Sequence[int] | None], Server],
     context: LaunchContext,
     options: Mapping[str, Any],
     *,
     launcher: str,
     model: str,
 ) -> AsyncIterator[Endpoint]:
-    """Runs the server that `build` makes of the ports that it gets, for the length of the block. `options` are those of
-    the launcher, `model` is the name that is asked for. Raises PlanError before anything is looked for, LaunchError."""
-    build(None)
-    async with served(
-        [build(free_ports(options["host"], options["port"]))],
-        context,
-        launcher=launcher,
-        model=model,
-        ready_timeout_s=options["ready_timeout_s"],
-        answer_timeout_s=options["answer_timeout_s"],
-        stop_timeout_s=options["stop_timeout_s"],
-    ) as endpoint:
+    """Runs the server that `build` makes of options and ports, for the length of the block. `options` are those of the
+    launcher, `model` is the name that is asked for. Raises PlanError before anything is looked for, LaunchError."""
+    shown = build(options, None)
+    async with (
+        _free_gpus.reserved(options["gpus"], [shown]) as reserved,
+        served(
+            [build({**options, "gpus": reserved.gpus}, free_ports(options["host"], options["port"]))],
+            context,
+            launcher=launcher,
+            model=model,
+            ready_timeout_s=options["ready_timeout_s"],
+            answer_timeout_s=options["answer_timeout_s"],
+            stop_timeout_s=options["stop_timeout_s"],
+            held=reserved.locks,
+        ) as endpoint,
+    ):
         yield endpoint
 
 
@@ -48,11 +53,12 @@ def loaded(context: LaunchContext, model: str | None, what: str) -> str:
 
 
 def place(options: Mapping[str, Any], ports: Sequence[int] | None = None) -> Place:
-    """Where it listens, and on which GPUs it runs: on none of its own where none are named. `ports` are those that a
-    launch takes (None: such as a dry run shows). Raises PlanError."""
+    """Where it listens, and on which GPUs it runs: on none of its own where none are named, and on one for auto.
+    `ports` are those that a launch takes (None: such as a dry run shows). Raises PlanError."""
     port = _machine.shown(options["port"])
     named = options["gpus"] or []
-    [gpus] = _gpus.blocks([("the server", len(named))], named, {})
+    count, environ = (1, os.environ) if named == _gpus.AUTO else (len(named), {})
+    [gpus] = _gpus.blocks([("the server", count)], named, environ)
     return Place(host=options["host"], port=ports[0] if ports else port, gpus=gpus)
 
 

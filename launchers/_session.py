@@ -29,13 +29,15 @@ async def session(
     stop_timeout_s: float,
     cluster: bool = False,
     transfer: Mapping[str, Any] | None = None,
+    held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Endpoint]:
     """Starts the servers, waits for a completion through the last of them, the front door, and yields its endpoint.
 
-    `model` is the name that is asked for; `cluster`: the others register with the front door. The time limits, in
-    seconds, are for the loading, for the first completion, and between SIGTERM and SIGKILL. `transfer` is what is told
-    of the KV cache. The key that the servers share where their version has one is in none of what is told. Raises
-    PlanError for an option that this version does not know, LaunchError when a server does not start or ends.
+    `model` is the name that is asked for; `cluster`: the others register with the front door; `held` are locks that
+    the caller has already. The time limits, in seconds, are for the loading, for the first completion, and between
+    SIGTERM and SIGKILL. `transfer` is what is told of the KV cache. The key that the servers share where their version
+    has one is in none of what is told. Raises PlanError for an option that this version does not know, LaunchError when
+    a server does not start or ends.
     """
     for line in _mpi.told(servers):
         context.told(line)
@@ -53,6 +55,7 @@ async def session(
             answer_timeout_s=answer_timeout_s,
             stop_timeout_s=stop_timeout_s,
             cluster=cluster,
+            held=held,
         ) as endpoint:
             started()
             yield replace(endpoint, info={**endpoint.info, "kv_transfer": transfer}) if transfer else endpoint
@@ -69,10 +72,13 @@ async def served(
     answer_timeout_s: float,
     stop_timeout_s: float,
     cluster: bool = False,
+    held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Endpoint]:
     """`session` with the command lines as they are, of any server. Raises LaunchError."""
     front = servers[-1]
-    async with fleet(servers, log_dir=context.log_dir, told=context.told, stop_timeout_s=stop_timeout_s) as running:
+    async with fleet(
+        servers, log_dir=context.log_dir, told=context.told, stop_timeout_s=stop_timeout_s, held=held
+    ) as running:
         async with while_alive(watching(running)):
             await ready(
                 running,

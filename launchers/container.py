@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from launchers import _container, _deployment, _kv_transfer, _machine, _trtllm_command
+from launchers import _container, _deployment, _free_gpus, _kv_transfer, _machine, _meanings, _trtllm_command
 from launchers._container import ULIMITS, Container, Engine
 from launchers._deployment import Aggregated, Disaggregated
 from launchers._flavour import shown
@@ -20,6 +20,8 @@ from launchers._machine import LOOPBACK
 from launchers._session import session
 from launchers._trtllm_command import Server
 from serve_eval.schema import Endpoint, LaunchContext
+
+MEANINGS = _meanings.CONTAINER
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
@@ -50,7 +52,7 @@ async def launch(
     user: str | None = None,
     pass_env: list[str] = ["HF_TOKEN"],  # noqa: B006
     run_args: list[str] = [],  # noqa: B006
-    gpus: list[int | str] | None = None,
+    gpus: list[int | str] | Literal["auto"] | None = None,
     host: str = LOOPBACK,
     port: int | None = None,
     ready_timeout_s: float = 3600.0,
@@ -70,22 +72,26 @@ async def launch(
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
     deployment = _deployment.chosen(options)
-    others = len(_servers(context, options)) - 1  # what is wrong is told before anything is looked for
+    planned = _servers(context, options)  # what is wrong is told before anything is looked for
     ways = _ways(options)
-    if others:
+    if len(planned) > 1:
         ways = replace(ways, nvlink=await asyncio.to_thread(_kv_transfer.nvlink))
-    servers = _servers(context, options, free_ports(host, port, others), uuid.uuid4().hex[:12], ways)
-    async with session(
-        servers,
-        context,
-        launcher="container",
-        model=context.model or str(deployment.model),
-        ready_timeout_s=ready_timeout_s,
-        answer_timeout_s=answer_timeout_s,
-        stop_timeout_s=stop_timeout_s,
-        cluster=isinstance(deployment, Disaggregated) and bool(deployment.discovery),
-        transfer=_deployment.transfer(deployment, context, ways),
-    ) as endpoint:
+    ports = free_ports(host, port, len(planned) - 1)
+    async with (
+        _free_gpus.reserved(gpus, planned) as reserved,
+        session(
+            _servers(context, {**options, "gpus": reserved.gpus}, ports, uuid.uuid4().hex[:12], ways),
+            context,
+            launcher="container",
+            model=context.model or str(deployment.model),
+            ready_timeout_s=ready_timeout_s,
+            answer_timeout_s=answer_timeout_s,
+            stop_timeout_s=stop_timeout_s,
+            cluster=isinstance(deployment, Disaggregated) and bool(deployment.discovery),
+            transfer=_deployment.transfer(deployment, context, ways),
+            held=reserved.locks,
+        ) as endpoint,
+    ):
         yield endpoint
 
 

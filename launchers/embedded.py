@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from launchers import _meanings
 from launchers._embedded.damage import Damage
 from launchers._own_server import own_server
 from serve_eval.errors import LaunchError
@@ -17,6 +18,7 @@ from serve_eval.special_tokens import read
 NAME = "embedded"
 WEIGHTS = Path(__file__).with_name("_embedded") / "model"
 """The weights that ship, in the layout of the hub."""
+MEANINGS = _meanings.EMBEDDED
 
 
 def commands(

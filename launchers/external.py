@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from launchers import _metrics
+from launchers import _meanings, _metrics
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext
 
 POLL_S = 0.5
+MEANINGS = _meanings.EXTERNAL
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:

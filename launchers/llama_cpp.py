@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _other_engine
+from launchers import _meanings, _other_engine
 from launchers._trtllm_command import Server, with_defaults, words
 from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, LaunchContext
 
 NAME = "llama_cpp"
 COMMANDS = {"llama-server": "llama-server", "python": "python3 -m llama_cpp.server"}
+MEANINGS = _meanings.LLAMA_CPP
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
@@ -34,7 +35,7 @@ async def launch(
     threads: int | None = None,
     gpu_layers: int | None = None,
     prompt_logprobs: bool = False,
-    gpus: list[int | str] | None = None,
+    gpus: list[int | str] | Literal["auto"] | None = None,
     env: dict[str, str | None] = {},  # noqa: B006 - shown in lists of options, and never changed
     pass_env: list[str] = [],  # noqa: B006
     extra_args: list[str] = [],  # noqa: B006
@@ -56,7 +57,7 @@ async def launch(
     """
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
-    build = partial(_server, context, options)
+    build = partial(_server, context)
     async with _other_engine.launched(build, context, options, launcher=NAME, model=_name(context, model)) as endpoint:
         yield endpoint
 

@@ -8,12 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from launchers import _meanings
 from launchers._faults import Fault, out_of_range
 from launchers._own_server import own_server
 from launchers._prompt_logprobs import Form, Telling
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.prompt_hash import uniform
 from serve_eval.schema import Endpoint, LaunchContext
+
+MEANINGS = _meanings.SIMULATED
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:

@@ -20,8 +20,9 @@ from typing import Any, Literal
 
 from launchers import (
     _deployment,
-    _gpus,
     _kv_transfer,
+    _locks,
+    _meanings,
     _slurm,
     _slurm_container,
     _slurm_placement,
@@ -46,6 +47,7 @@ STEPS_S = 60.0
 """How long SLURM may list a step whose processes are gone."""
 MARGIN_S = 5.0
 """By how much longer than a step its srun may take to end."""
+MEANINGS = _meanings.SLURM
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
@@ -110,7 +112,7 @@ async def launch(
     context.told(f"job {allocation.job}, steps named *-{tag}")
     for line in plan.placement:
         context.told(line)
-    with _gpus.locked(f"node-{node} of job {allocation.job}" for node in plan.nodes):
+    with _locks.locked(f"node-{node} of job {allocation.job}" for node in plan.nodes):
         try:
             async with session(
                 plan.servers,

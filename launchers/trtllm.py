@@ -6,15 +6,17 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from launchers import _deployment, _machine, _trtllm_command
+from launchers import _deployment, _free_gpus, _machine, _meanings, _trtllm_command
 from launchers._deployment import Aggregated
 from launchers._flavour import shown
 from launchers._fleet import free_ports
 from launchers._session import session
 from launchers._trtllm_command import Server
 from serve_eval.schema import Endpoint, LaunchContext
+
+MEANINGS = _meanings.TRTLLM
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
@@ -39,7 +41,7 @@ async def launch(
     ep: int | None = None,
     backend: str | None = None,
     config: str | dict[str, Any] | None = None,
-    gpus: list[int | str] | None = None,
+    gpus: list[int | str] | Literal["auto"] | None = None,
     env: dict[str, str | None] = {},  # noqa: B006 - shown in lists of options, and never changed
     pass_env: list[str] = [],  # noqa: B006
     extra_args: list[str] = [],  # noqa: B006
@@ -53,25 +55,29 @@ async def launch(
     """Starts the server, waits until it answers a completion, and yields its endpoint.
 
     `model` is what is loaded (None: the plan's model), `config` a YAML file of LlmArgs or its content. `gpus` are taken
-    from CUDA_VISIBLE_DEVICES or counted from 0 where none are named. `env` is set, or removed where null; `pass_env`
-    names what is inherited besides. `command` is the executable, or what stands before `serve`. `port` None: a free
-    one. `ready_timeout_s` bounds the loading, `answer_timeout_s` the first completion, `stop_timeout_s` the time
-    between SIGTERM and SIGKILL, all in seconds.
+    from CUDA_VISIBLE_DEVICES or counted from 0 where none are named; auto takes free ones. `env` is set, or removed
+    where null; `pass_env` names what is inherited besides. `command` is the executable, or what stands before `serve`.
+    `port` None: a free one. `ready_timeout_s` bounds the loading, `answer_timeout_s` the first completion,
+    `stop_timeout_s` the time between SIGTERM and SIGKILL, all in seconds.
 
     Raises PlanError for options that contradict each other, LaunchError when the server does not start or ends.
     """
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
-    _servers(context, options)  # what is wrong is told before anything is looked for
-    async with session(
-        _servers(context, options, free_ports(host, port)),
-        context,
-        launcher="trtllm",
-        model=context.model or str(model),
-        ready_timeout_s=ready_timeout_s,
-        answer_timeout_s=answer_timeout_s,
-        stop_timeout_s=stop_timeout_s,
-    ) as endpoint:
+    shown = _servers(context, options)  # what is wrong is told before anything is looked for
+    async with (
+        _free_gpus.reserved(gpus, shown) as reserved,
+        session(
+            _servers(context, {**options, "gpus": reserved.gpus}, free_ports(host, port)),
+            context,
+            launcher="trtllm",
+            model=context.model or str(model),
+            ready_timeout_s=ready_timeout_s,
+            answer_timeout_s=answer_timeout_s,
+            stop_timeout_s=stop_timeout_s,
+            held=reserved.locks,
+        ) as endpoint,
+    ):
         yield endpoint
 
 

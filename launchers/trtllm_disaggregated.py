@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from launchers import _deployment, _kv_transfer, _machine, _trtllm_command
+from launchers import _deployment, _free_gpus, _kv_transfer, _machine, _meanings, _trtllm_command
 from launchers._deployment import Disaggregated, Side
 from launchers._flavour import shown
 from launchers._fleet import free_ports
@@ -22,6 +22,8 @@ from launchers._machine import LOOPBACK
 from launchers._session import session
 from launchers._trtllm_command import Server
 from serve_eval.schema import Endpoint, LaunchContext
+
+MEANINGS = _meanings.DISAGGREGATED
 
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
@@ -48,7 +50,7 @@ async def launch(
     auth_key: bool | None = None,
     orchestrator: dict[str, Any] = {},  # noqa: B006
     perf_metrics: bool = False,
-    gpus: list[int | str] | None = None,
+    gpus: list[int | str] | Literal["auto"] | None = None,
     env: dict[str, str | None] = {},  # noqa: B006
     pass_env: list[str] = [],  # noqa: B006
     command: str | list[str] = "trtllm-serve",
@@ -75,21 +77,25 @@ async def launch(
     """
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
-    _servers(context, options)  # what is wrong is told before anything is looked for
+    planned = _servers(context, options)  # what is wrong is told before anything is looked for
     count = context_servers.num_instances + generation_servers.num_instances
     ways = replace(_ways(options), nvlink=await asyncio.to_thread(_kv_transfer.nvlink))
-    servers = _servers(context, options, free_ports(host, port, count), ways=ways, tag=uuid.uuid4().hex[:12])
-    async with session(
-        servers,
-        context,
-        launcher="trtllm_disaggregated",
-        model=context.model or str(model),
-        ready_timeout_s=ready_timeout_s,
-        answer_timeout_s=answer_timeout_s,
-        stop_timeout_s=stop_timeout_s,
-        cluster=bool(discovery),
-        transfer=_deployment.transfer(_deployment.picked(Disaggregated, options), context, ways),
-    ) as endpoint:
+    ports, tag = free_ports(host, port, count), uuid.uuid4().hex[:12]
+    async with (
+        _free_gpus.reserved(gpus, planned) as reserved,
+        session(
+            _servers(context, {**options, "gpus": reserved.gpus}, ports, ways=ways, tag=tag),
+            context,
+            launcher="trtllm_disaggregated",
+            model=context.model or str(model),
+            ready_timeout_s=ready_timeout_s,
+            answer_timeout_s=answer_timeout_s,
+            stop_timeout_s=stop_timeout_s,
+            cluster=bool(discovery),
+            transfer=_deployment.transfer(_deployment.picked(Disaggregated, options), context, ways),
+            held=reserved.locks,
+        ) as endpoint,
+    ):
         yield endpoint
 
 

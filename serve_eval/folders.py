@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import origins
+from serve_eval import nested_options, origins
 from serve_eval.errors import PlanError
 
 ENTRY_POINTS = {
@@ -196,8 +196,10 @@ def check_options(
     problems: list[str] = []
     checked: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in known and name not in (also or {}):
-            problems.append(f"{where}.{name}: unknown option.{nearest(name, (*known, *(also or {})))}")
+        strange = [name] if name not in hints or name not in {**known, **(also or {})} else []
+        strange = strange or list(nested_options.unknown(hints[name], value, name))
+        if strange:
+            problems += [_unknown(path, options, function, (*known, *(also or {})), where) for path in strange]
             continue
         choices = _choices(hints[name])
         if type(value) in (int, float) and str(value) in choices and _is_word(hints[name], str):
@@ -211,7 +213,10 @@ def check_options(
                 told = f"Expected one of its words, got {value!r}"
             quotes = " (YAML reads yes and no as true and false: put a text in quotes)"
             unquoted = quotes if "`str`" in told and "got `bool`" in told else ""
-            problems.append(f"{where}.{name}: {told}{unquoted}{known_ones}")
+            told, _, below = told.partition(" - at `$")
+            place = f"{name}{below.rstrip('`')}"
+            unlisted = "" if below or "Did you mean" in known_ones or not _takes_list(hints[name]) else _as_list(value)
+            problems.append(f"{where}.{place}: {told}{unquoted}{known_ones}{unlisted}")
         else:
             if isinstance(checked[name], float) and not math.isfinite(checked[name]):
                 problems.append(f"{where}.{name}: must be a finite number")
@@ -220,6 +225,35 @@ def check_options(
     if problems:
         raise PlanError(problems)
     return checked
+
+
+def _unknown(
+    path: str, options: Mapping[str, object], function: Callable[..., Any], top: Iterable[str], where: str
+) -> str:
+    """What is said of an option that there is not, and what was perhaps meant."""
+    tree = {option.path: option.hint for option in nested_options.options(function)}
+    value: Any = options
+    for name in path.split("."):
+        value = value[name]
+    before = path.rpartition(".")[0]
+    beside = [one.rpartition(".")[2] for one in tree if one.rpartition(".")[0] == before] if before else top
+    meant = nested_options.perhaps(path, value, tree, where) or nearest(path.rpartition(".")[2], beside)
+    return f"{where}.{path}: unknown option.{meant}"
+
+
+def _takes_list(hint: Any) -> bool:
+    return any(typing.get_origin(part) is list for part in (hint, *typing.get_args(hint)))
+
+
+def _as_list(value: object) -> str:
+    """How a list of what was given is written."""
+    if isinstance(value, str):
+        words = [word.strip() for word in value.split(",")]
+    elif isinstance(value, (int, float)):
+        words = [str(value)]
+    else:
+        return ""
+    return f" A list is written [{', '.join(words)}]."
 
 
 def _is_word(hint: Any, kind: type = object) -> bool:

@@ -43,7 +43,7 @@ WAITING = ("ready_timeout_s", "answer_timeout_s", "stop_timeout_s")
 TEXT_BYTES = 1024 * 1024
 """A file that is longer is not read for the id."""
 ID_CHARS = 8
-PASSED = ("SERVE_EVAL_TRACEBACK", "SERVE_EVAL_PASS_ENV")
+PASSED = ("SERVE_EVAL_TRACEBACK", "SERVE_EVAL_PASS_ENV", "SERVE_EVAL_LOCK_DIR")
 """Variables of ours that a holder gets: all others would be flags of another command."""
 POLL_S = 0.1
 TELL_S = 10.0

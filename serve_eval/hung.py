@@ -119,5 +119,5 @@ class Hung:
         logs = "".join(f" The log of {one.name} is {one.log}." for one in hung if one.log is not None)
         return EndpointError(
             "\n".join(message),
-            hint=f"Answers that were had are kept: go on when it runs again. --stall-timeout is how long it has.{logs}",
+            hint=f"Go on when it runs again. --stall-timeout is how long it has.{logs}",
         )

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -404,15 +404,17 @@ def _apply(
     import yaml
 
     target, _, raw = text.partition("=")
-    name, _, option = target.rpartition(".")  # names may have dots, options have none
+    name, _, option = target.rpartition(".")  # names may have dots, options of tasks have none
+    if target.startswith("launcher."):
+        name, _, option = target.partition(".")
     try:
         value = yaml.safe_load(raw)
     except yaml.YAMLError:
         value = raw
-    if not option or "=" not in text:
+    if not all(option.split(".")) or "=" not in text:
         problems.add(("set",), f"expected NAME.OPTION=VALUE, not {text!r}")
     elif name == "launcher":
-        launcher = Spec(name=launcher.name, options={**launcher.options, option: value})
+        launcher = Spec(name=launcher.name, options=_with_set(launcher.options, option.split("."), value, problems))
     elif name == "verdict":
         verdict = Spec(name=verdict.name, options={**verdict.options, option: value})
     elif name in {task.name for task in tasks}:
@@ -424,6 +426,20 @@ def _apply(
         known = [*(task.name for task in tasks), "launcher", "verdict"]
         problems.add(("set",), f"{name!r} is not a task of this run.{folders.nearest(name, known)}")
     return tasks, launcher, verdict
+
+
+def _with_set(
+    options: Mapping[str, object], path: Sequence[str], value: object, problems: _Problems, before: str = "launcher"
+) -> dict[str, object]:
+    """The options with one of them set, which may stand below others."""
+    name, *below = path
+    if not below:
+        return {**options, name: value}
+    found = options.get(name)
+    if found is not None and not isinstance(found, Mapping):
+        problems.add(("set",), f"{before}.{name} is {found!r} in this plan, below which nothing can be set")
+        return dict(options)
+    return {**options, name: _with_set(found or {}, below, value, problems, f"{before}.{name}")}
 
 
 def _check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: _Problems) -> None:
@@ -438,15 +454,15 @@ def _check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: _Pr
                 protocol.build_task(spec)
                 continue
             make = folders.load(folder, spec.name)
-            folders.check_options(make, spec.options, "")
+            folders.check_options(make, spec.options, "launcher" if folder == LAUNCHERS else "")
             if folder == VERDICTS and (check := getattr(sys.modules[make.__module__], "check", None)):
                 check(**spec.options)
         except PlanError as error:
             for problem in error.problems:
-                option = re.match(r"\.(\w+): (.*)", problem, re.DOTALL)
+                option = re.match(r"(?:launcher)?\.([\w.-]+): (.*)", problem, re.DOTALL)
                 said = option[2] if option else problem
                 hint = f". {error.hint}" if error.hint else ""
-                problems.add((*path, option[1]) if option else path, f"{said}{hint}")
+                problems.add((*path, *option[1].split(".")) if option else path, f"{said}{hint}")
 
 
 def _check_values(

@@ -70,11 +70,16 @@ class FileCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """`oddities` are lines "file: model: text"; `counts` are by source file, relative to the imported directory."""
+    """`oddities` are lines "file: model: text", and `lost` are those of them that tell of figures that were not taken;
+    `counts` are by source file, relative to the imported directory. Of the files `written`, `new` were not there, and
+    `updated` hold other figures than before."""
 
     oddities: tuple[str, ...]
+    lost: tuple[str, ...]
     counts: Mapping[str, FileCount]
     written: tuple[Path, ...]
+    new: tuple[Path, ...]
+    updated: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +130,16 @@ def import_directory(
         texts[f"{task}.yaml"] = _head(task, repository, commits.get(task), read_on) + work.text_of(task)
     if not texts:
         raise ReferenceFileError(f"{source}: holds no *.yaml file", hint=f"Name a copy of {FOLDER}.")
-    written = _write(texts, target)
+    before = _write(texts, target)
     oddities = (*work.oddities, *_oddities_of_rows(work.rows), *_oddities_across(work.rows))
-    return ImportReport(oddities=oddities, counts=dict(sorted(work.counts.items())), written=written)
+    return ImportReport(
+        oddities=oddities,
+        lost=tuple(work.lost),
+        counts=dict(sorted(work.counts.items())),
+        written=tuple(target / name for name in texts),
+        new=tuple(target / name for name in texts if name not in before),
+        updated=tuple(target / name for name, old in before.items() if _figures(old) != _figures(texts[name])),
+    )
 
 
 class _Import:
@@ -136,6 +148,7 @@ class _Import:
     def __init__(self, source: Path, repository: str) -> None:
         self.source, self.repository = source, repository
         self.oddities: list[str] = []
+        self.lost: list[str] = []
         self.counts: dict[str, FileCount] = {}
         self.rows: list[_Row] = []
         self.newest = {file.stem: file for file in sorted(source.glob("*.yaml"))}
@@ -145,7 +158,7 @@ class _Import:
             if match and match["task"] != reference.ACCEPTANCE_LENGTH:
                 self.older[match["task"]].append((file, match["commit"]))
             else:
-                self.oddities.append(f"{self._name(file)}: -: skipped, not the <task>_<commit>.yaml of a task")
+                self._lose(f"{self._name(file)}: -: skipped, not the <task>_<commit>.yaml of a task")
 
     def text_of(self, task: str) -> str:
         """The content of our file, checked by our own reader."""
@@ -169,10 +182,11 @@ class _Import:
         for row in rows:
             first = kept.setdefault(row.key, row)
             if first is not row:
-                same = (
-                    "the same value" if row.value == first.value else f"ANOTHER VALUE ({first.value}, then {row.value})"
-                )
-                self.oddities.append(row.odd(f"shadowed duplicate with {same}, dropped"))
+                if row.value == first.value:
+                    self.oddities.append(row.odd("shadowed duplicate with the same value, dropped"))
+                else:
+                    values = f"{first.value}, then {row.value}"
+                    self._lose(row.odd(f"shadowed duplicate with ANOTHER VALUE ({values}), dropped"))
         name = self._name(file)
         self.counts[name] = FileCount(models=len({row.model for row in rows}), entries=len(rows), written=len(kept))
         if not rows:
@@ -209,6 +223,10 @@ class _Import:
                 self.oddities.append(f"{name}: {test}: {text}")
         self.counts[name] = FileCount(models=len(lengths), entries=len(lengths), written=len(lengths))
         return {test: {"ref_al": length.ref_al, "min_al": length.min_al} for test, length in lengths.items()}
+
+    def _lose(self, line: str) -> None:
+        self.oddities.append(line)
+        self.lost.append(line)
 
     def _name(self, file: Path) -> str:
         return file.relative_to(self.source).as_posix()
@@ -299,18 +317,23 @@ def _head(task: str, repository: str, commit: str | None, read_on: str) -> str:
     )
 
 
-def _write(texts: Mapping[str, str], target: Path) -> tuple[Path, ...]:
-    files = {target / name: text for name, text in texts.items()}
+def _figures(text: str) -> list[str]:
+    """What a file says but for its head, which tells of the import."""
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def _write(texts: Mapping[str, str], target: Path) -> dict[str, str]:
+    """The text that each file had before, by name, where it was there."""
     try:
-        foreign = [file for file in files if file.exists() and not file.read_text("utf-8").startswith(_MARK)]
-        if foreign:
-            names = ", ".join(map(str, foreign))
+        before = {name: (target / name).read_text("utf-8") for name in texts if (target / name).exists()}
+        if foreign := [name for name, text in before.items() if not text.startswith(_MARK)]:
+            names = ", ".join(str(target / name) for name in foreign)
             raise ReferenceFileError(
                 f"{names}: not written by an import, left alone", hint="Import into another folder."
             )
         target.mkdir(parents=True, exist_ok=True)
-        for file, text in files.items():
-            file.write_text(text, "utf-8", newline="\n")
+        for name, text in texts.items():
+            (target / name).write_text(text, "utf-8", newline="\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ReferenceFileError(f"{target}: cannot be written: {error}", hint="Import into another folder.") from error
-    return tuple(files)
+    return before

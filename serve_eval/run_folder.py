@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -167,6 +167,16 @@ def loads(path: Path) -> tuple[Load, ...]:
 def has_answers(path: Path) -> bool:
     """Tell whether a run folder holds a record of any sample."""
     return any(file.stat().st_size for file in (path / "samples").glob("*.jsonl"))
+
+
+def answered(path: Path) -> bool:
+    """Tell whether a folder holds an answer, in the folder of a run or of several runs below it."""
+    for file in path.glob("**/samples/*.jsonl"):
+        with suppress(OSError), file.open("rb") as lines:
+            # Within a JSON string its quotes are escaped.
+            if any(b'"response":{' in line for line in lines):
+                return True
+    return False
 
 
 def looked_at(path: Path) -> dict[str, str]:

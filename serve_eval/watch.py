@@ -100,4 +100,4 @@ class Watch:
 def _hint(status: int) -> str:
     if status in (429, 503):
         return "It refuses the load: go on with --concurrency auto, with fewer in flight, or with --rate-limit."
-    return "Answers that were had are kept: go on when the cause is mended."
+    return "Go on when the cause is mended."

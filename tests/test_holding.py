@@ -207,6 +207,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty registry and the stand-in as trtllm-serve; what is held at the end of the test is ended."""
     (tmp_path / "tmp").mkdir()
     own = {"XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path / "tmp"), "HF_TOKEN": SECRET}
+    own["SERVE_EVAL_LOCK_DIR"] = str(tmp_path / "locks")
     for name, value in environment(STANDIN_POLL_S="0.2", **own).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -265,6 +266,7 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     assert os.getsid(entry.pid) == entry.pid
     opened = [str(file.readlink()) for file in Path(f"/proc/{entry.pid}/fd").iterdir()]
     assert opened.count("/dev/null") >= 2
+    assert [path for path in opened if path.startswith(f"{tmp_path}/locks/port-")], "its locks are where ours are"
     report = run(plan, tmp_path / "out", tell=said.append)
     assert said == [f"attached to the servers {entry.id}, held by process {entry.pid} since {entry.since}"]
     assert entry.endpoint is not None
@@ -474,7 +476,7 @@ def test_the_command_ends_with_its_server(registry: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("STANDIN_LOAD_S", "60")
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        assert "started on GPU 0" in process.stderr.readline()
+        assert "trtllm: started" in next(line for line in process.stderr if not line.startswith("warning"))
         process.terminate()
         assert process.wait(20) == 130
     monkeypatch.setenv("STANDIN_LOAD_S", "0")

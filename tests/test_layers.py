@@ -15,6 +15,7 @@ LAYERS: list[tuple[str, ...]] = [
         "schema",
         "stats",
         "folders",
+        "nested_options",
         "origins",
         "yaml_file",
         "address",

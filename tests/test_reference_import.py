@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,7 +182,8 @@ def test_importing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     source, target = _source(tmp_path, files), tmp_path / "target"
     first = _import(source, target)
     before = {file: file.read_bytes() for file in first.written}
-    assert _import(source, target) == first
+    assert _import(source, target) == replace(first, new=())
+    assert first.new == first.written
     assert {file: file.read_bytes() for file in target.iterdir()} == before
 
 

@@ -242,6 +242,7 @@ def _invariants(
     """Checks one endpoint against itself."""
 
     from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._kept import kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import PlanError
@@ -257,7 +258,7 @@ def _invariants(
     try:
         found = run_async(check(plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, told=say))
     except Interrupted:
-        say(f"Answers so far are kept; the same command with -o {out_dir} goes on")
+        say(kept(out_dir, f"the same command with -o {out_dir}"))
         return INTERRUPTED
     if as_json:
         emit((out_dir / RESULT_FILE).read_text(encoding="utf-8"))
@@ -284,6 +285,7 @@ def _execute(
 ) -> int:
 
     from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._kept import kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.comparison import PLAN_FILE, RESULT_FILE
@@ -310,7 +312,7 @@ def _execute(
     except (Interrupted, ServeEvalError) as ending:
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
         if stopped and (out_dir / PLAN_FILE).exists():
-            say(f"Answers so far are kept; the same command with -o {out_dir} goes on")
+            say(kept(out_dir, f"the same command with -o {out_dir}"))
         elif isinstance(ending, Interrupted):
             say("Interrupted; nothing is kept")
         if isinstance(ending, ServeEvalError):

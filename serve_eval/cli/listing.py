@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
@@ -12,6 +14,7 @@ NOT_BUILT = ("voxpopuli", "videomme", "mixed_modality_*")
 
 def listing(
     kind: str = typer.Argument("all", help="tasks, scorers, launchers, verdicts or all."),
+    name: Annotated[str | None, typer.Argument(help="One of them, with what each of its options means.")] = None,
     include_path: IncludePath = None,
 ) -> None:
     """List tasks, scorers, launchers and verdict rules with their options, and where those come from that are not ours.
@@ -28,6 +31,9 @@ def listing(
     if kind not in (*packages, "all"):
         raise PlanError(f"unknown kind {kind!r}.{folders.nearest(kind, [*packages, 'all'])}")
     origins.include(folders_of(include_path))
+    if name is not None:
+        _one(packages.get(kind), kind, name)
+        return
     broken = False
     for title, package in packages.items():
         if kind in (title, "all"):
@@ -47,8 +53,29 @@ def listing(
         raise typer.Exit(2)
 
 
+def _one(package: str | None, kind: str, name: str) -> None:
+    """Raises PlanError for a name that there is not."""
+    from serve_eval import folders
+    from serve_eval.cli._described import described
+    from serve_eval.cli._streams import emit
+    from serve_eval.errors import PlanError
+    from serve_eval.report.text import clean
+
+    if package is None:
+        raise PlanError(f"{kind} {name}: say of which kind it is", hint="Such as serve-eval list launchers trtllm.")
+    file = name.partition(":")[0]
+    if file not in (known := folders.names(package)):
+        raise PlanError(f"unknown {folders.kind_of(package)} {name!r}.{folders.nearest(name, known)}")
+    lines = described(package, file)
+    if package == "launchers":
+        lines += ["", "Set them by --set launcher.OPTION=VALUE, or under launcher in a plan."]
+    emit("".join(f"{clean(line)}\n" for line in lines))
+
+
 def _entry(package: str, name: str) -> list[str]:
     """A name with its summary, its options and its origin. Raises PlanError for what cannot be used."""
+    import msgspec
+
     from serve_eval import folders, origins
 
     function = folders.function(package, name)
@@ -57,6 +84,8 @@ def _entry(package: str, name: str) -> list[str]:
     lines = [f"{shown}: {folders.summary(package, name)}"]
     lines += [f"    from {origin.place}" for origin in origins.find(package, name)]
     for option, parameter in folders.options_of(function).items():
-        required = parameter.default is parameter.empty
-        lines.append(f"    {option}: {'required' if required else repr(parameter.default)}")
+        default = "required" if parameter.default is parameter.empty else repr(parameter.default)
+        if isinstance(parameter.default, msgspec.Struct):
+            default = f"options of its own: serve-eval list launchers {name} shows them"
+        lines.append(f"    {option}: {default}")
     return lines

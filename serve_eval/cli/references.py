@@ -114,8 +114,9 @@ def import_files(
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="DIR is the copy the shipped files were made of.")
     ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List everything odd about the files.")] = False,
 ) -> None:
-    """Import TensorRT-LLM's own reference files, and tell everything odd about them."""
+    """Import TensorRT-LLM's own reference files. What of them is lost is told, and with --verbose whatever is odd."""
     import datetime
 
     from serve_eval import reference_import as importer
@@ -125,11 +126,15 @@ def import_files(
     if commit is not None:
         commits = {file.stem: commit for file in source.glob("*.yaml")}
     report = importer.import_directory(source, to, commits=commits, read_on=read_on)
-    for oddity in report.oddities:
+    shown = report.oddities if verbose else report.lost
+    for oddity in shown:
         _say(oddity)
     old = sum(count.written for file, count in report.counts.items() if file.startswith("older/"))
     entries = sum(count.written for count in report.counts.values())
-    _say(f"{to}: {len(report.written)} files, {entries} entries ({old} of them old), {len(report.oddities)} oddities")
+    files = f"{len(report.new)} new, {len(report.updated)} updated of {len(report.written)} files"
+    hidden = len(report.oddities) - len(shown)
+    odd = f"; --verbose lists {hidden} oddities" if hidden else ""
+    _say(f"imported {entries} entries ({old} of them old) from {source} into {to}: {files}{odd}")
 
 
 # ------------------------------------------------------------------------------------------------------ printing

@@ -460,6 +460,7 @@ def execute(
     import shlex
 
     from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._kept import kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import ServeEvalError
@@ -486,7 +487,7 @@ def execute(
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
         if stopped and (out_dir / PLAN_FILE).exists():
             again = f"serve-eval run --resume {shlex.quote(str(out_dir))}{permissions([plan])}"
-            say(f"Answers so far are kept; go on with: {again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}")
+            say(kept(out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"))
         elif isinstance(ending, Interrupted):
             say("Interrupted; nothing is kept")
         if isinstance(ending, ServeEvalError):

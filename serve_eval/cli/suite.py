@@ -129,6 +129,7 @@ def execute(
 
     from serve_eval.attaching import attached
     from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._kept import kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.report.exit_code import INTERRUPTED
@@ -151,8 +152,7 @@ def execute(
             evaluate_suite(known, out_dir, progress=shown, told=say, strict=strict, launching=launching, rerun=rerun)
         )
     except Interrupted:
-        kept = (out_dir / SUITE_FILE).exists()
-        say(f"Answers so far are kept; go on with: {again()}" if kept else "Interrupted; nothing is kept")
+        say(kept(out_dir, again()) if (out_dir / SUITE_FILE).exists() else "Interrupted; nothing is kept")
         return INTERRUPTED
     if any(run.error is not None for run in report.runs):
         say(f"Runs that ended early can be tried again: {again()}")

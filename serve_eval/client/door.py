@@ -85,8 +85,7 @@ class Door:
                 lasted = f": every connection was refused for {self._timeout_s:g} s" if self._timeout_s else ""
                 raise EndpointError(
                     f"no server listens at {host}:{port} any more{lasted}",
-                    hint="Did the server end? Its log says why. Answers that were had are kept. --outage-timeout is "
-                    "how long a restart may take.",
+                    hint="Did the server end? Its log says why. --outage-timeout is how long a restart may take.",
                 )
             await asyncio.sleep(min(PROBE_S, max(0.0, began + left_s - clock())))
             if await _listens(host, port):

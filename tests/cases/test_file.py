@@ -131,8 +131,8 @@ BAD = {
     ),
     "words without quotes in options": (
         "c:\n  - {case: a, input: {prompt: x}, expected: y, scorer: {yes_no: {yes: [yes], no: [no]}}}\n",
-        "2: c: case a: scorer.yes_no.no: Expected `str`, got `bool` - at `$[0]` (YAML reads yes and no as true and "
-        "false: put a text in quotes); scorer.yes_no.yes: Expected `str`, got `bool` - at `$[0]` (YAML reads yes and "
+        "2: c: case a: scorer.yes_no.no[0]: Expected `str`, got `bool` (YAML reads yes and no as true and "
+        "false: put a text in quotes); scorer.yes_no.yes[0]: Expected `str`, got `bool` (YAML reads yes and "
         "no as true and false: put a text in quotes)",
     ),
     "what a prompt would write otherwise": (

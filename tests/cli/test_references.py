@@ -97,18 +97,37 @@ def test_check_lists_every_problem_of_a_file_and_of_a_folder(tmp_path: Path) -> 
         ]
 
 
-def test_import_prints_every_oddity_and_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_tells_what_is_lost_and_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = _own(tmp_path, text="m:\n  - accuracy: 0.0\n  - {accuracy: 5.5, extra: x}\n")
+    lost = "gsm8k.yaml: m: default: shadowed duplicate with ANOTHER VALUE (0.0, then 5.5), dropped"
+    counts = f"imported 1 entries (0 of them old) from {folder} into references: 1 new, 0 updated of 1 files"
     result = _run("import", folder, "--commit", "feedbeef")
     assert result.exit_code == 0, result.exception
-    assert result.stdout.splitlines() == [
-        "gsm8k.yaml: m: default: key 'extra' dropped, the suite ignores it",
-        "gsm8k.yaml: m: default: shadowed duplicate with ANOTHER VALUE (0.0, then 5.5), dropped",
-        "gsm8k.yaml: m: default: accuracy 0 never gates",
-        "references: 1 files, 1 entries (0 of them old), 3 oddities",
-    ]
+    assert result.stdout.splitlines() == [lost, f"{counts}; --verbose lists 2 oddities"]
     assert "commit feedbeef" in (tmp_path / "references" / "gsm8k.yaml").read_text()
+    (tmp_path / "references/gsm8k.yaml").unlink()
+    assert _run("import", folder, "--verbose").stdout.splitlines() == [
+        "gsm8k.yaml: m: default: key 'extra' dropped, the suite ignores it",
+        lost,
+        "gsm8k.yaml: m: default: accuracy 0 never gates",
+        counts,
+    ]
+
+
+def test_import_counts_the_files_whose_figures_changed(tmp_path: Path) -> None:
+    folder = _own(tmp_path, text="m: [{accuracy: 5.5}]\n")
+    _own(tmp_path, "mmlu", "m: [{accuracy: 6.5}]\n")
+    said = []
+    for value, commit in (("5.5", "a"), ("5.5", "b"), ("7.5", "b")):
+        _own(tmp_path, text=f"m: [{{accuracy: {value}}}]\n")
+        said.append(_run("import", folder, "--to", tmp_path / "to", "--commit", commit).stdout)
+    assert [text.partition(": ")[2] for text in said] == [
+        "2 new, 0 updated of 2 files\n",
+        "0 new, 0 updated of 2 files\n",
+        "0 new, 1 updated of 2 files\n",
+    ]
+    assert "commit b" in (tmp_path / "to/mmlu.yaml").read_text()
 
 
 def test_import_never_claims_the_snapshots_commits_for_another_folder(tmp_path: Path) -> None:

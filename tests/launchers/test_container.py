@@ -53,7 +53,7 @@ def line(**options: Any) -> list[str]:
         ({"trtllm": {"env": {"HF_TOKEN": "hf_x"}}}, "env.HF_TOKEN: a plan holds no secret"),
         ({"trtllm": {"model": "./model"}}, "full paths only"),
         ({"trtllm": {"model": "/models/a,b"}}, "its name has a comma"),
-        ({"trtllm": {"gpus": [0]}}, "unknown field `gpus`"),
+        ({"trtllm": {"gpus": [0]}}, "trtllm.gpus: unknown option. Did you mean launcher.gpus"),
         ({"engine": "lxc"}, "engine"),
         ({"image": ""}, "the name of an image is required"),
     ],

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launchers import _gpus, trtllm_disaggregated
+from launchers import _locks, trtllm_disaggregated
 from serve_eval.errors import LaunchError
 from serve_eval.schema import LaunchContext
 from tests.standin.process import environment
@@ -63,7 +62,7 @@ def ports(logs: Path) -> list[int]:
     return [content["port"], *(int(url.rpartition(":")[2]) for url in urls)]
 
 
-def check_nothing_left(mark: str, run: Path, temporary: Path) -> None:
+def check_nothing_left(mark: str, run: Path, temporary: Path, locks: Path) -> None:
     deadline = time.monotonic() + LEFT_S
     while left := marked(mark):
         assert time.monotonic() < deadline, left
@@ -72,10 +71,9 @@ def check_nothing_left(mark: str, run: Path, temporary: Path) -> None:
         for port in ports(run / "logs"):
             with socket.socket() as probe:
                 assert probe.connect_ex(("127.0.0.1", port)), f"somebody listens at {port}"
-    folder = temporary / f"serve-eval-{os.getuid()}"
-    assert [path.name for path in temporary.iterdir() if path != folder] == []
-    names = [file.stem for file in folder.glob("*")] if folder.exists() else []
-    with _gpus.locked(names):
+    assert [path.name for path in temporary.iterdir()] == []
+    names = [file.stem for file in locks.glob("*")] if locks.exists() else []
+    with _locks.locked(names):
         pass
 
 
@@ -103,7 +101,7 @@ def test_nothing_is_left(
         )
     )
     env = environment(faults=faults, STANDIN_POLL_S="0.1") | variables | {MARK: mark, "TMPDIR": str(temporary)}
-    env |= {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    env |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), _locks.VARIABLE: str(tmp_path / "locks")}
     env.pop("CUDA_VISIBLE_DEVICES", None)
     said = tmp_path / "said"
     with said.open("w") as stderr:
@@ -126,9 +124,8 @@ def test_nothing_is_left(
         run.send_signal(how)
     code = run.wait(timeout=LEFT_S)
     assert code == (-signal.SIGKILL if how is signal.SIGKILL else 130), said.read_text()
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    check_nothing_left(mark, tmp_path / "run", temporary)
+    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path / "locks"))
+    check_nothing_left(mark, tmp_path / "run", temporary, tmp_path / "locks")
 
 
 def _answered(run: Path) -> bool:
@@ -169,10 +166,10 @@ def test_twenty_starts_and_stops_leak_nothing(
         asyncio.run(once())
         assert not [line for line in marked(mark) if not line.startswith(f"{os.getpid()} ")]
     assert state() == before
-    check_nothing_left(mark, context.log_dir.parent, Path(tempfile.gettempdir()))
+    check_nothing_left(mark, context.log_dir.parent, temporary, tmp_path / "locks")
     with (
         pytest.raises(LaunchError, match="is used by another launch"),
-        _gpus.locked(["GPU-0"]),
-        _gpus.locked(["GPU-0"]),
+        _locks.locked(["GPU-0"]),
+        _locks.locked(["GPU-0"]),
     ):
         pass

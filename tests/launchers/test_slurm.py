@@ -23,7 +23,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers import _environment, _gpus, _slurm, _slurm_container, _slurm_steps, slurm
+from launchers import _environment, _locks, _slurm, _slurm_container, _slurm_steps, slurm
 from launchers._causes import cause
 from launchers._container import TIED
 from launchers._deployment import Part
@@ -122,7 +122,7 @@ def test_discovery_names_one_cluster_on_every_node() -> None:
         ({"container": {"image": "i", "engine": "docker"}, "trtllm": {"tp": 16}}, "16 ranks on 2 nodes, and a contain"),
         ({"gpus_per_node": 0}, "gpus_per_node: is 0"),
         ({"trtllm": {"env": {"HF_TOKEN": "x"}}}, "a plan holds no secret"),
-        ({"trtllm": {"tpp": 2}}, "unknown field `tpp`"),
+        ({"trtllm": {"tpp": 2}}, "trtllm.tpp: unknown option. Did you mean launcher.trtllm.tp"),
     ],
 )
 def test_what_contradicts_itself_is_refused(options: dict[str, Any], message: str) -> None:
@@ -336,7 +336,7 @@ def test_two_launches_do_not_share_the_nodes_of_a_job(
             raise AssertionError
 
     with (
-        _gpus.locked(["node-gpu1 of job 7"]),
+        _locks.locked(["node-gpu1 of job 7"]),
         pytest.raises(LaunchError, match="node gpu1 of job 7 is used by another launch"),
     ):
         asyncio.run(start())

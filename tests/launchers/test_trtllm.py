@@ -16,13 +16,16 @@ from typing import Any
 import httpx
 import pytest
 
-from launchers import _fleet, _gpus, _mpi, trtllm
+from launchers import _fleet, _gpus, _locks, _mpi, trtllm
 from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation import evaluate
 from serve_eval.plan import resolve
 from serve_eval.schema import Endpoint, LaunchContext, Plan
 from tests.launchers.processes import gone, process_number
+from tests.launchers.smi import Smi, smi
+
+__all__ = ["smi"]
 
 ROOT = Path(__file__).resolve().parents[2]
 Standin = Callable[..., None]
@@ -364,9 +367,10 @@ def test_an_executable_that_is_not_there_is_an_error(context: LaunchContext) -> 
     "how", [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT))]
 )
 def test_nothing_is_left_however_the_run_ends(
-    how: signal.Signals, context: LaunchContext, standin: Standin, tmp_path: Path, data_root: Path
+    how: signal.Signals, context: LaunchContext, standin: Standin, tmp_path: Path, data_root: Path, smi: Smi
 ) -> None:
     standin(faults={"rank": True})
+    smi.tells("0, GPU-a1, 0")
     plan, context = tmp_path / "plan.yaml", replace(context, log_dir=tmp_path / "run/logs")
     plan.write_text(
         f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimits: {{rate_limit: 1}}\n"
@@ -382,6 +386,8 @@ def test_nothing_is_left_however_the_run_ends(
         try:
             assert run.stderr is not None
             assert any("first completion" in line for line in run.stderr)
+            with pytest.raises(LaunchError), _locks.locked(["GPU-a1"]):
+                pass
         finally:
             run.send_signal(how)
         code = run.wait(timeout=20)
@@ -396,7 +402,7 @@ def test_nothing_is_left_however_the_run_ends(
     deadline = time.monotonic() + 5  # the supervisor holds the lock of the GPU until nothing is left
     while time.monotonic() < deadline:
         try:
-            with _gpus.locked(["GPU-0"]):
+            with _locks.locked(["GPU-a1"]):
                 return
         except LaunchError:
             time.sleep(0.05)
@@ -421,7 +427,7 @@ def test_gpus_are_checked_before_and_after(
         start(context, nothing, gpus=["GPU-b"])
     with pytest.raises(LaunchError, match="0 and GPU-a are names of the same GPU"):
         start(context, nothing, tp=2, gpus=[0, "GPU-a"])
-    with _gpus.locked(["GPU-0"]), pytest.raises(LaunchError, match="GPU 0 is used by another launch"):
+    with _locks.locked(["GPU-a1"]), pytest.raises(LaunchError, match="GPU 0 is used by another launch"):
         start(context, nothing, gpus=["GPU-a1"])
 
     async def leak(endpoint: Endpoint) -> None:

@@ -166,7 +166,10 @@ UCX_BOTH = {"cache_transceiver_config": {"backend": "UCX"}}
             "type of the KV cache differs: context servers nvfp4, generation servers fp8",
         ),
         ({"context_servers": {"num_instances": 0}}, "must be 1 or more"),
-        ({"context_servers": {"instances": 2}}, "unknown field `instances`"),
+        (
+            {"context_servers": {"instances": 2}},
+            "context_servers.instances: unknown option. Did you mean launcher.context_servers.num_inst",
+        ),
         ({"context_servers": {"tp": 2, "config": {"tensor_parallel_size": 1}}}, "tp is 2 and tensor_parallel_size"),
     ],
 )

@@ -1,0 +1,99 @@
+"""Who else uses the GPUs of this machine."""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launchers import _gpus, _smi
+from launchers._gpus import Gpu
+from serve_eval.errors import NoRoomError
+
+FREE_MIB = 1024
+"""So much of a GPU may be in use, by a desktop for example, and it still counts as free."""
+NOBODY_TOLD = "nvidia-smi shows no process of it here, so that it is one of another container, or one that ended"
+
+
+class Process(NamedTuple):
+    """A process that uses a GPU. `mib` None: nvidia-smi does not say how much; `user` "": not known here."""
+
+    pid: str
+    name: str
+    mib: int | None
+    user: str
+
+    def __str__(self) -> str:
+        used = "" if self.mib is None else f", {self.mib} MiB"
+        return f"process {self.pid} ({self.name} of {self.user or 'an unknown user'}{used})"
+
+
+def processes() -> dict[str, list[Process]]:
+    """Return the processes that compute, by the UUID of their GPU; none where nvidia-smi does not tell."""
+    found: dict[str, list[Process]] = {}
+    query = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name"
+    for line in _smi.asked(query, "--format=csv,noheader,nounits") or ():
+        match [part.strip() for part in line.split(",", 3)]:  # a name may hold a comma
+            case [uuid, pid, mib, name] if pid.isdecimal():
+                used = int(mib) if mib.isdecimal() else None
+                found.setdefault(uuid, []).append(Process(pid, name, used, _user(pid, name)))
+    return found
+
+
+def in_use(gpus: Iterable[Gpu], used: Mapping[Gpu, int | None] | None) -> dict[Gpu, str]:
+    """Return those of the GPUs of which more than FREE_MIB are in use, each with a sentence that says by whom.
+
+    Where nvidia-smi tells no memory of a GPU, that of its processes counts.
+    """
+    known = {gpu: used[gpu] for gpu in gpus if used is not None and gpu in used}
+    if all(mib is not None and mib <= FREE_MIB for mib in known.values()):
+        return {}
+    theirs, found = processes(), {}
+    for gpu, mib in known.items():
+        of_it = theirs.get(gpu.uuid, [])
+        taken = sum(one.mib or 0 for one in of_it) if mib is None else mib
+        if taken > FREE_MIB:
+            found[gpu] = f"GPU {gpu.number} has {taken} MiB in use: {', '.join(map(str, of_it)) or NOBODY_TOLD}"
+    return found
+
+
+def warnings(named: Sequence[str], gpus: Sequence[Gpu], used: Mapping[Gpu, int | None] | None) -> list[str]:
+    """Return what is to be said of the GPUs `named`, of which this machine has `gpus`, before servers start on them."""
+    if named and not gpus:
+        return ["warning: this machine shows no GPU (no nvidia-smi, no /dev/nvidia*): the servers may not start"]
+    if gpus and used is None:
+        return ["warning: nvidia-smi does not tell of the GPUs: whether anybody uses them is not checked"]
+    return []
+
+
+def check_free(gpus: Sequence[Gpu], used: Mapping[Gpu, int | None] | None) -> Mapping[Gpu, int | None] | None:
+    """Return the memory in use, asked again where it was too much: a launch that had the GPU may just have ended.
+
+    Raises NoRoomError when one of the GPUs is in use, with who uses it.
+    """
+    if not in_use(gpus, used):
+        return used
+    used = _gpus.memory_used()
+    if busy := in_use(gpus, used):
+        raise NoRoomError(
+            "\n".join(busy.values()),
+            hint="Wait until it is free, name other GPUs, or set launcher.gpus: auto, which takes free ones.",
+        )
+    return used
+
+
+def _user(pid: str, name: str) -> str:
+    """Whose process it is; "" where it cannot be seen, or where a process of this container only has its number."""
+    place = Path("/proc") / pid
+    try:
+        first = (place / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+        if Path(first).name != Path(name).name:
+            return ""
+        uid = place.stat().st_uid
+    except OSError:
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

@@ -1,0 +1,86 @@
+"""One alternative of a folder with all of its options: for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from serve_eval import folders, origins
+from serve_eval.nested_options import Option, options, struct_of
+
+WIDTH = 80
+WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+PLURAL = re.compile(r"\b(number|text)\b")
+SEVERAL = {list: "list", dict: "mapping"}
+
+
+def described(package: str, name: str) -> list[str]:
+    """Return its lines: what it is, where it comes from, and each option with type, default and meaning.
+
+    Raises PlanError for what cannot be used.
+    """
+    function = folders.function(package, name)
+    meanings: Mapping[str, str] = getattr(sys.modules[function.__module__], "MEANINGS", {})
+    lines = _wrapped(f"{name}: {folders.summary(package, name)}", "", "    ")
+    lines += [f"    from {origin.place}" for origin in origins.find(package, name)]
+    for option in options(function):
+        nested = struct_of(option.hint) is not None
+        told = "options of its own, which follow" if nested else f"{_kind(option.hint)}; {_default(option)}"
+        lines += _wrapped(f"{option.path} ({told})", "  ", "      ")
+        if found := meaning(option.path, meanings):
+            lines += _wrapped(found, "      ", "      ")
+    return lines
+
+
+def meaning(path: str, meanings: Mapping[str, str]) -> str:
+    """Return what an option means; "" where nobody says so. What stands below others is known by its name as well."""
+    below = path
+    while below not in meanings and "." in below:
+        below = below.partition(".")[2]
+    return meanings.get(below, "")
+
+
+def _wrapped(text: str, first: str, others: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
+    )
+
+
+def _kind(hint: Any) -> str:
+    """A type in words."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " or ".join(map(str, parts))
+    if origin in SEVERAL:
+        of = [PLURAL.sub(r"\1s", _kind(parts[-1]))] if parts and parts[-1] is not Any else []
+        return " of ".join([SEVERAL[origin], *of])
+    if parts:
+        several = sorted((part for part in parts if part is not type(None)), key=_is_list)
+        return " or ".join(dict.fromkeys(map(_kind, several)))
+    return WORDS.get(hint) or SEVERAL.get(hint) or str(getattr(hint, "__name__", hint))
+
+
+def _is_list(hint: Any) -> bool:
+    return typing.get_origin(hint) is list
+
+
+def _default(option: Option) -> str:
+    value = option.default
+    if value is inspect.Parameter.empty:
+        return "required"
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {one}" for name, one in value.items()) + "}" if value else "empty"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(str, value))}]" if value else "empty"
+    return str(value) or "empty"

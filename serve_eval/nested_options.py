@@ -1,0 +1,112 @@
+"""Options that stand below others: those of a struct, by their dotted paths, as in `context_servers.tp`.
+
+A launcher takes some of its options as a struct with fields of its own. What a plan or --set says of them is looked at
+here: what there is, and what was perhaps meant by a name that there is not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+LIKE = 0.6
+"""How much a path has to be like one that is known. The last name counts more than what stands before it."""
+OF_NAME = 0.6
+AS_LIKE = 0.05
+"""Paths that are so much less like it than the most similar one are named with it."""
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option: its type, and its default (inspect.Parameter.empty: it is required)."""
+
+    path: str
+    hint: Any
+    default: Any
+
+
+def options(function: Callable[..., Any]) -> list[Option]:
+    """Return the options of a function, each followed by those that stand below it."""
+    hints, found = typing.get_type_hints(function), []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            found += _with_below(name, hints[name], parameter.default)
+    return found
+
+
+def struct_of(hint: Any) -> type[msgspec.Struct] | None:
+    """Return the struct that a type is, alone or beside None."""
+    structs = (part for part in (hint, *_parts(hint)) if isinstance(part, type) and issubclass(part, msgspec.Struct))
+    return next(structs, None)
+
+
+def unknown(hint: Any, value: object, path: str) -> Iterator[str]:
+    """Return the paths in a value that its struct has not."""
+    if (struct := struct_of(hint)) is None or not isinstance(value, Mapping):
+        return
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    for name, below in value.items():
+        if name in fields:
+            yield from unknown(fields[name], below, f"{path}.{name}")
+        else:
+            yield f"{path}.{name}"
+
+
+def perhaps(path: str, value: object, known: Mapping[str, Any], where: str) -> str:
+    """Return " Did you mean X?" for an unknown path with what it was given; "" where nothing is like it, or where
+    nothing nested is meant."""
+    found: list[str] = []
+    for leaf in _leaves(path, value):
+        scores = {one: _like(leaf, one) for one in known}
+        best = max(scores.values(), default=0.0)
+        if best >= LIKE:
+            found += sorted((one for one, score in scores.items() if score > best - AS_LIKE), key=lambda o: -scores[o])
+    found = list(dict.fromkeys(found))[:SHOWN]
+    if not any("." in one for one in (path, *found)) or not found:
+        return ""
+    return f" Did you mean {' or '.join(f'{where}.{one}'.lstrip('.') for one in found)}?"
+
+
+def _with_below(path: str, hint: Any, default: Any) -> list[Option]:
+    found = [Option(path, hint, default)]
+    if struct := struct_of(hint):
+        for field in msgspec.structs.fields(struct):
+            given = field.default
+            if field.default_factory is not msgspec.NODEFAULT:
+                given = field.default_factory()
+            found += _with_below(
+                f"{path}.{field.encode_name}",
+                field.type,
+                inspect.Parameter.empty if given is msgspec.NODEFAULT else given,
+            )
+    return found
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    """The types that stand beside each other in a union."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+
+
+def _leaves(path: str, value: object) -> list[str]:
+    if isinstance(value, Mapping) and value:
+        return [leaf for name, below in value.items() for leaf in _leaves(f"{path}.{name}", below)]
+    return [path]
+
+
+def _like(given: str, known: str) -> float:
+    (before, _, name), (known_before, _, known_name) = given.rpartition("."), known.rpartition(".")
+    if (same := _ratio(name, known_name)) < LIKE:
+        return 0.0
+    return OF_NAME * same + (1 - OF_NAME) * _ratio(before, known_before)
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one.lower(), other.lower()).ratio()

@@ -1,0 +1,47 @@
+"""That answers are kept is said only where there are any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve_eval.cli._kept import kept
+from tests.cli.command import serve_eval
+
+RECORDS = {
+    "none": "",
+    "a failure": '{"id":"1","failure":{"kind":"timeout","message":"\\"response\\":{","retryable":true}}\n',
+    "withdrawn": '{"id":"1","withdrawn":"twice"}\n',
+    "an answer": '{"id":"1","failure":{"kind":"timeout"}}\n{"id":"2","response":{"text":"5"}}\n',
+}
+
+
+@pytest.mark.parametrize("below", ["samples", "runs/a/samples", "a/samples"])
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_path: Path) -> None:
+    (tmp_path / below).mkdir(parents=True)
+    (tmp_path / below / "gsm8k.jsonl").write_text(RECORDS[record])
+    told = kept(tmp_path, "this again")
+    assert told == (
+        "Answers so far are kept; go on with: this again"
+        if record == "an answer"
+        else "No answer came yet; try: this again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("launcher", "setting", "answers"),
+    [("trtllm", "launcher.command=/no/such/server", False), ("simulated", "launcher.crash_after=12", True)],
+)
+def test_a_server_that_ends_leaves_answers_or_none(
+    launcher: str, setting: str, answers: bool, data_root: Path, tmp_path: Path
+) -> None:
+    done = serve_eval(
+        *("run", "--launcher", launcher, "--model", "m", "--tasks", "gsm8k", "--dataset-root", data_root),
+        *("--no-reference", "--concurrency", "1", "-o", tmp_path / "out", "--set", setting),
+    )
+    assert done.returncode == 4
+    assert ("Answers so far are kept; go on with: serve-eval run --resume" in done.stderr) is answers, done.stderr
+    assert ("No answer came yet; try: serve-eval run --resume" in done.stderr) is not answers
+    assert done.stderr.count("kept") == answers

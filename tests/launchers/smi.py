@@ -1,0 +1,53 @@
+"""A fake nvidia-smi on PATH, which tells of the GPUs that a test wants."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launchers import _gpus
+
+MEMORY_USED = _gpus.memory_used
+"""The one that asks nvidia-smi: tests of launchers replace it."""
+
+
+class Smi:
+    """What nvidia-smi says: a line per GPU (`0, GPU-a, 17`), and a line per process (`GPU-a, PID, MIB, NAME`)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.program = folder / "nvidia-smi"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.does(
+            f"echo asked >> {folder}/asked\n"
+            'case "$1" in\n'
+            f"  --query-gpu=index,uuid,memory.used) cat {folder}/gpus ;;\n"
+            f"  --query-compute-apps=*) cat {folder}/processes ;;\n"
+            f"  -L) cat {folder}/listed ;;\n"
+            "  *) exit 9 ;;\n"
+            "esac"
+        )
+        self.tells()
+
+    def does(self, script: str) -> None:
+        self.program.write_text(f"#!/bin/sh\n{script}\n")
+        self.program.chmod(0o755)
+
+    def tells(self, *gpus: str, processes: tuple[str, ...] = (), listed: str = "") -> None:
+        for name, lines in (("gpus", gpus), ("processes", processes), ("listed", (listed,))):
+            (self.folder / name).write_text("".join(f"{line}\n" for line in lines))
+
+    def asked(self) -> bool:
+        return (self.folder / "asked").exists()
+
+
+@pytest.fixture
+def smi(own_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
+    """A machine of which that nvidia-smi tells; without a GPU until it is told of one."""
+    fake = Smi(tmp_path / "smi")
+    monkeypatch.setenv("PATH", f"{fake.folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(_gpus, "memory_used", MEMORY_USED)
+    monkeypatch.setattr(_gpus, "SIGNS", ())
+    return fake

@@ -1,0 +1,215 @@
+"""Locks: held by real processes, in a folder that does not depend on TMPDIR."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from launchers import _locks
+from serve_eval.errors import LaunchError, NoRoomError
+
+ROOT = Path(__file__).resolve().parents[2]
+HOLDS = """
+import os, sys
+uid, shared, *names = sys.argv[1:]
+sys.path.insert(0, os.getcwd())
+from pathlib import Path
+from launchers import _locks
+if shared:
+    _locks.SHARED = Path(shared)
+if uid:
+    os.setuid(int(uid))
+with _locks.locked(names):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def holder(*names: str, uid: str = "", shared: str = "", **environ: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the locks for the block, or has ended with an error."""
+    env = {name: value for name, value in os.environ.items() if name != _locks.VARIABLE} | environ
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, uid, shared, *names],
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.stdin.close()
+            process.wait(20)
+
+
+def error_of(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    assert process.wait(20) == 1
+    return process.stderr.read().splitlines()[-1]
+
+
+@pytest.mark.parametrize("kind", ["GPU", "port", "node"])
+def test_two_tmpdirs_share_their_locks(kind: str, tmp_path: Path) -> None:
+    name = f"{kind}-of a test {uuid.uuid4().hex}"
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    try:
+        with holder(name, TMPDIR=str(folders[0])) as first, holder(name, TMPDIR=str(folders[1])) as second:
+            assert first.poll() is None
+            assert f"is used by another launch of serve-eval (process {first.pid})" in error_of(second)
+        with holder(name, TMPDIR=str(folders[1])) as third:
+            assert third.poll() is None
+        assert [list(folder.iterdir()) for folder in folders] == [[], []]
+    finally:
+        (_locks.SHARED / f"serve-eval-{os.getuid()}" / f"{name}.lock").unlink(missing_ok=True)
+
+
+def test_a_folder_may_be_named(tmp_path: Path) -> None:
+    with holder("port-1", SERVE_EVAL_LOCK_DIR=str(tmp_path / "a/locks")) as first:
+        assert (tmp_path / "a/locks/port-1.lock").read_text() == f"{first.pid}\n"
+        with holder("port-1", SERVE_EVAL_LOCK_DIR=str(tmp_path / "b")) as second:
+            assert second.poll() is None
+
+
+def _link(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    place.symlink_to(tmp_path / "elsewhere")
+
+
+def _of_somebody_else(place: Path, tmp_path: Path) -> None:
+    if os.getuid():
+        pytest.skip("only root can give a folder away")
+    place.mkdir()
+    os.chown(place, 12345, 12345)
+
+
+def _file(place: Path, tmp_path: Path) -> None:
+    place.write_text("")
+
+
+@pytest.mark.parametrize("in_the_way", [_link, _of_somebody_else, _file])
+def test_what_is_in_the_way_makes_the_state_folder_the_place(
+    in_the_way: Callable[[Path, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shared := tmp_path / "shared").mkdir()
+    monkeypatch.setattr(_locks, "SHARED", shared)
+    in_the_way(shared / f"serve-eval-{os.getuid()}", tmp_path)
+    found = _locks.folder({"XDG_STATE_HOME": str(tmp_path / "state")})
+    assert found.is_relative_to(tmp_path / "state/serve-eval/locks")
+    assert found.is_dir()
+    blocked = tmp_path / "no folder"
+    blocked.write_text("")
+    with pytest.raises(LaunchError, match=r"no folder for locks: .*serve-eval-") as caught:
+        _locks.folder({"XDG_STATE_HOME": str(blocked)})
+    assert "SERVE_EVAL_LOCK_DIR" in caught.value.hint
+
+
+def test_a_folder_of_an_earlier_version_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_locks, "SHARED", tmp_path)
+    (old := tmp_path / f"serve-eval-{os.getuid()}").mkdir(mode=0o700)
+    assert _locks.folder({}) == old
+    assert old.stat().st_mode & 0o777 == 0o711
+
+
+def test_what_cleans_up_tmp_leaves_a_folder_alone_while_a_lock_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path))
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with _locks.locked(["port-1"]), _locks.locked(["port-2"]), pytest.raises(BlockingIOError):
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_a_gpu_that_another_user_locked_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Path("/tmp") / f"serve-eval-test-{uuid.uuid4().hex}"  # which other users can reach
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setattr(_locks, "SHARED", shared)
+    monkeypatch.delenv(_locks.VARIABLE, raising=False)
+    try:
+        with holder("GPU-a", "port-1", uid="12345", shared=str(shared)) as other:
+            if other.poll() is not None:
+                pytest.skip("another user cannot read this checkout")
+            with _locks.locked(["GPU-b", "port-1"]):
+                pass
+            with (
+                pytest.raises(NoRoomError, match=r"^GPU 3 is used by another launch of serve-eval, of user 12345$"),
+                _locks.locked(["GPU-a"], shown={"GPU-a": "GPU 3"}),
+            ):
+                pass
+        with _locks.locked(["GPU-a"]), holder("GPU-a", uid="12345", shared=str(shared)) as other:
+            assert "GPU a is used by another launch of serve-eval, of root" in error_of(other)
+    finally:
+        for path in sorted(shared.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        shared.rmdir()
+
+
+def test_what_another_user_put_there_cannot_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their lock may be a pipe that nobody writes, a link, or missing."""
+    monkeypatch.setattr(_locks, "SHARED", tmp_path)
+    theirs = tmp_path / f"serve-eval-{os.getuid()}"
+    theirs.mkdir()
+    os.mkfifo(theirs / "GPU-0.lock")
+    (theirs / "GPU-1.lock").symlink_to("/dev/zero")
+    for name in ("GPU-0", "GPU-1", "GPU-2"):
+        assert _locks._other_user(name, tmp_path / "serve-eval-4242") is None
+
+
+def test_a_lock_that_was_taken_before_is_not_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path))
+    with _locks.locked(["GPU-a"]) as held, _locks.locked(["GPU-a", "port-1"], held=held) as both:
+        assert both["GPU-a"] == held["GPU-a"]
+        assert {"GPU-a", "port-1"} <= set(both)
+        with pytest.raises(NoRoomError, match="GPU a is used"), _locks.locked(["GPU-a"]):
+            pass
+
+
+def test_files_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path))
+    with holder("port-2", SERVE_EVAL_LOCK_DIR=str(tmp_path)):
+        with _locks.locked(["GPU-a", "port-1", "folder-/a/b"]) as locks:
+            inherited = os.dup(locks["port-1"])
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["GPU-a.lock", "port-1.lock", "port-2.lock"]
+        with pytest.raises(LaunchError, match="port 1 is used"), _locks.locked(["port-1"]):
+            pass
+        os.close(inherited)
+        with _locks.locked(["port-1"]):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["GPU-a.lock"]
+
+
+def test_a_file_that_was_removed_meanwhile_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opened the file before it was removed does not take that for the lock."""
+    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path))
+    opened = _locks._opened
+
+    def slow(path: Path) -> int:
+        file = opened(path)
+        monkeypatch.setattr(_locks, "_opened", opened)
+        path.unlink()
+        return file
+
+    monkeypatch.setattr(_locks, "_opened", slow)
+    with _locks.locked(["port-1"]), pytest.raises(LaunchError, match="port 1 is used"), _locks.locked(["port-1"]):
+        pass

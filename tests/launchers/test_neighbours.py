@@ -1,0 +1,315 @@
+"""GPUs that somebody uses: refused with who, or left out by `gpus: auto`. nvidia-smi is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launchers import _fleet, _free_gpus, _gpus, _locks, _smi, container, llama_cpp, trtllm, trtllm_disaggregated
+from launchers._trtllm_command import Place, Server
+from serve_eval.errors import LaunchError, NoRoomError, PlanError
+from serve_eval.schema import LaunchContext
+from tests.launchers.processes import gone
+from tests.launchers.smi import Smi, smi
+from tests.launchers.test_other_engines import FAKE
+
+__all__ = ["smi"]
+CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
+
+
+@pytest.fixture
+def neighbour() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+@asynccontextmanager
+async def launched(context: LaunchContext, gpus: Any = None, count: int = 1) -> AsyncIterator[None]:
+    """A process that serves nothing, on so many GPUs, taken and started in the way of the launchers."""
+    [shown] = _gpus.blocks([("one", count)], gpus, os.environ)
+    async with _free_gpus.reserved(gpus, [_server(shown)]) as taken:
+        [found] = _gpus.blocks([("one", count)], taken.gpus, os.environ)
+        async with _fleet.fleet(
+            [_server(found)], log_dir=context.log_dir, told=context.told, stop_timeout_s=2.0, held=taken.locks
+        ):
+            yield
+
+
+def _server(gpus: tuple[str, ...]) -> Server:
+    [port] = _fleet.free_ports("127.0.0.1", None)
+    place = Place(host="127.0.0.1", port=port, gpus=gpus)
+    return Server(name="one", argv=("sleep", "60"), probe=(), place=place)
+
+
+def launch(context: LaunchContext, gpus: Any = None, count: int = 1) -> None:
+    async def story() -> None:
+        async with launched(context, gpus, count):
+            pass
+
+    asyncio.run(story())
+
+
+def refused(context: LaunchContext, gpus: Any = None, count: int = 1, error: type[Exception] = NoRoomError) -> str:
+    with pytest.raises(error) as caught:
+        launch(context, gpus, count)
+    assert not context.log_dir.exists(), "something was started"
+    return f"{caught.value}\n{getattr(caught.value, 'hint', '')}"
+
+
+# ------------------------------------------------------------------------------------------------- GPUs in use
+
+
+def test_a_gpu_in_use_is_refused_with_who_uses_it(
+    context: LaunchContext, smi: Smi, neighbour: subprocess.Popen[bytes]
+) -> None:
+    me = pwd.getpwuid(os.getuid()).pw_name
+    unseen = 2**22 + 1
+    smi.tells(
+        "0, GPU-a, 1024",
+        "1, GPU-b, 70000",
+        processes=(
+            f"GPU-b, {neighbour.pid}, 69000, sleep",
+            f"GPU-b, {unseen}, [N/A], /opt/a,b/python3",
+            "GPU-a, 1, 5, x",
+        ),
+    )
+    told = refused(context, gpus=[1])
+    assert told.startswith(
+        f"GPU 1 has 70000 MiB in use: process {neighbour.pid} (sleep of {me}, 69000 MiB), "
+        f"process {unseen} (/opt/a,b/python3 of an unknown user)\n"
+    )
+    assert "launcher.gpus: auto" in told
+    launch(context, gpus=[0])
+
+
+def test_a_process_of_another_container_is_unknown(
+    context: LaunchContext, smi: Smi, neighbour: subprocess.Popen[bytes]
+) -> None:
+    """Its number may be that of a process here."""
+    smi.tells("0, GPU-a, 1025", processes=(f"GPU-a, {neighbour.pid}, 900, python3",))
+    assert f"process {neighbour.pid} (python3 of an unknown user, 900 MiB)" in refused(context)
+    smi.tells("0, GPU-a, 1025")
+    assert "nvidia-smi shows no process of it here" in refused(context)
+
+
+def test_where_no_memory_is_told_that_of_the_processes_counts(context: LaunchContext, smi: Smi) -> None:
+    smi.tells("0, GPU-a, [N/A]", processes=("GPU-a, 1, 1000, x", "GPU-a, 2, 25, y"))
+    assert "GPU 0 has 1025 MiB in use" in refused(context)
+    smi.tells("0, GPU-a, [N/A]", processes=("GPU-a, 1, [Insufficient Permissions], x",))
+    launch(context)
+
+
+def test_a_launch_that_just_ended_is_not_taken_for_a_neighbour(
+    context: LaunchContext, smi: Smi, said: list[str]
+) -> None:
+    smi.does(f'[ "${{1#--query-gpu}}" = "$1" ] || {{ cat {smi.folder}/gpus; echo 0, GPU-a, 3 > {smi.folder}/gpus; }}')
+    smi.tells("0, GPU-a, 70000")
+    launch(context)
+    assert said[0].startswith("one: started on GPU 0, log ")
+
+
+# ----------------------------------------------------------------------------------------- nvidia-smi in trouble
+
+
+@pytest.mark.parametrize(
+    "does", ["echo 0, GPU-a, 0; exit 9", "echo No devices were found", "sleep 60; echo 0, GPU-a, 0"]
+)
+def test_nvidia_smi_in_trouble_breaks_no_launch(
+    does: str, context: LaunchContext, smi: Smi, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi.does(f"echo $$ > {smi.folder}/pid; {does}")
+    monkeypatch.setattr(_smi, "SMI_S", 0.3)
+    monkeypatch.setattr(_gpus, "SIGNS", ("proc/self",))
+    launch(context)
+    assert said[0] == "warning: nvidia-smi does not tell of the GPUs: whether anybody uses them is not checked"
+    assert said[1].startswith("one: started on GPU 0, log ")
+    deadline = time.monotonic() + 5
+    while not gone(int((smi.folder / "pid").read_text())):
+        assert time.monotonic() < deadline, "nvidia-smi was left"
+        time.sleep(0.02)
+
+
+def test_no_gpu_is_named_where_there_is_none(context: LaunchContext, smi: Smi, said: list[str]) -> None:
+    smi.program.unlink()
+    launch(context)
+    assert said[0].startswith("warning: this machine shows no GPU ")
+    assert said[1].startswith("one: started, log ")
+    with _locks.locked(["GPU-0"]):
+        launch(context, gpus=[0])
+    assert not [line for line in said if "GPU 0" in line]
+
+
+# --------------------------------------------------------------------------------------------------------- auto
+
+
+def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str]) -> None:
+    smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 1024", "3, GPU-d, 3", "4, GPU-e, 3")
+
+    async def story() -> None:
+        with _locks.locked(["GPU-b"]):
+            async with launched(context, "auto", 2):
+                with pytest.raises(NoRoomError) as caught:
+                    async with launched(context, "auto", 2):
+                        pass
+        assert str(caught.value).splitlines() == [
+            "launcher.gpus: auto: 2 GPUs are needed, and 1 of 5 free",
+            "GPU 0 has 70000 MiB in use: nvidia-smi shows no process of it here, so that it is one of another "
+            "container, or one that ended",
+            *(f"GPU {n} is used by another launch of serve-eval (process {os.getpid()})" for n in (1, 2, 3)),
+        ]
+
+    asyncio.run(story())
+    assert said[0].startswith("one: started on GPU 2,3, log ")
+    with _locks.locked(["GPU-c", "GPU-d", "GPU-e"]):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["trtllm", "trtllm_disaggregated", "llama_cpp"])
+def test_every_launcher_takes_free_ones(
+    how: str, context: LaunchContext, standin: Callable[..., None], smi: Smi, said: list[str]
+) -> None:
+    standin()
+    smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 70000", "3, GPU-d, 3")
+    options: dict[str, Any] = {"gpus": "auto", "ready_timeout_s": 20.0}
+
+    async def story() -> None:
+        if how == "llama_cpp":
+            async with llama_cpp.launch(context, command=[sys.executable, str(FAKE)], model="m.gguf", **options):
+                pass
+        elif how == "trtllm":
+            async with trtllm.launch(context, **options):
+                pass
+        else:
+            async with trtllm_disaggregated.launch(context, **options):
+                pass
+
+    asyncio.run(story())
+    places = [line.partition("started on GPU ")[2].partition(",")[0] for line in said if "started on" in line]
+    assert places == (["1", "3"] if how == "trtllm_disaggregated" else ["1"])
+    with _locks.locked(["GPU-b", "GPU-d"]):
+        pass
+
+
+def test_auto_takes_of_those_that_are_visible(
+    context: LaunchContext, smi: Smi, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi.tells("0, GPU-a, 3", "1, GPU-b, 70000", "2, GPU-c, 3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-c")
+    launch(context, gpus="auto")
+    assert said[0].startswith("one: started on GPU GPU-c, log ")
+    shutil.rmtree(context.log_dir)
+    assert "2 GPUs are needed, and 1 of 2 free\nGPU 1 has 70000 MiB" in refused(context, "auto", 2)
+
+
+def test_auto_needs_to_know(context: LaunchContext, smi: Smi) -> None:
+    assert "nvidia-smi tells of no GPU on this machine" in refused(context, gpus="auto")
+
+
+def test_auto_holds_what_it_took_until_the_end(context: LaunchContext, smi: Smi, said: list[str]) -> None:
+    """Two launches at once get different GPUs, and leave none locked."""
+    smi.tells("0, GPU-a, 3", "1, GPU-b, 3")
+
+    async def one(name: str) -> None:
+        async with launched(LaunchContext(model="m", log_dir=context.log_dir / name, told=said.append), "auto"):
+            pass
+
+    async def both() -> None:
+        await asyncio.gather(one("a"), one("b"))
+
+    asyncio.run(both())
+    started = sorted(line.partition(",")[0] for line in said if "started" in line)
+    assert started == ["one: started on GPU 0", "one: started on GPU 1"]
+    with _locks.locked(["GPU-a", "GPU-b"]):
+        pass
+
+
+def test_a_dry_run_shows_gpus_in_the_place_of_auto(own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "CUDA_VISIBLE_DEVICES=0,1" in trtllm.commands(CONTEXT, gpus="auto", tp=2)[0]
+    assert "CUDA_VISIBLE_DEVICES=0" in llama_cpp.commands(CONTEXT, gpus="auto", model="m.gguf")[0]
+    assert '"device=0"' in container.commands(CONTEXT, gpus="auto", image="x")[0]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    assert "CUDA_VISIBLE_DEVICES=4" in trtllm.commands(CONTEXT, gpus="auto")[0]
+
+
+# -------------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it hides the GPUs"),
+        (" ", "it hides the GPUs"),
+        ("-1", "it hides the GPUs"),
+        ("0,-1", "-1 stands among the names"),
+        ("0,,1", "nothing stands among the names"),
+        ("all", "all is a word of NVIDIA_VISIBLE_DEVICES"),
+        ("void", "void is a word"),
+        ("None", "None is a word"),
+        ("NoDevFiles", "NoDevFiles is a word of NVIDIA_VISIBLE_DEVICES or of a scheduler"),
+        ("cuda:0", "cuda:0 names no GPU"),
+        ("0;1", "0;1 names no GPU"),
+        ("gpu-a", "gpu-a names no GPU"),
+        ("GPU-", "GPU- names no GPU"),
+    ],
+)
+def test_what_names_no_gpu_is_refused(text: str, why: str, own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+    for gpus in (None, "auto"):
+        with pytest.raises(PlanError) as caught:
+            trtllm.commands(CONTEXT, gpus=gpus)
+        assert f"CUDA_VISIBLE_DEVICES={text}: {why}" in str(caught.value)
+        assert "Unset CUDA_VISIBLE_DEVICES" in caught.value.hint
+    trtllm.commands(CONTEXT, gpus=[3])
+    if "," in text:
+        return
+    with pytest.raises(PlanError) as caught:
+        trtllm.commands(CONTEXT, gpus=[text])
+    assert f"launcher.gpus: {why}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("0, 1", "0,1"), (" 2 ,3,", "2,3"), ("GPU-a,MIG-b/0/0", "GPU-a,MIG-b/0/0")]
+)
+def test_what_cuda_takes_is_taken(text: str, named: str, own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+    assert f"CUDA_VISIBLE_DEVICES={named}" in trtllm.commands(CONTEXT, tp=2)[0]
+
+
+def test_doubles_are_refused(own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,0")
+    with pytest.raises(PlanError, match="CUDA_VISIBLE_DEVICES names 0 twice"):
+        trtllm.commands(CONTEXT)
+
+
+def test_gpus_that_are_not_there_are_refused(context: LaunchContext, smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi.tells("0, GPU-a, 3", listed="GPU 0: H200 (UUID: GPU-a)\n  MIG 1g.18gb Device  0: (UUID: MIG-c1)")
+    for gpus in ([1], ["GPU-b"], ["00"]):
+        assert f"this machine has 1 GPUs, numbered 0, and the plan needs number {gpus[0]}" in refused(
+            context, gpus=gpus
+        )
+    assert "this machine has no MIG-d; its parts of GPUs: MIG-c1" in refused(context, gpus=["MIG-d"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    for gpus in (None, "auto"):
+        assert "needs number 7" in refused(context, gpus=gpus)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-a")
+    assert "0 and GPU-a are names of the same GPU" in refused(context, None, 2, LaunchError)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-c")
+    launch(context)
+
+
+def test_a_launcher_that_names_no_gpus_looks_at_none(smi: Smi, own_machine: None) -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in " ".join(llama_cpp.commands(CONTEXT, model="m.gguf")[0])
+    assert not smi.asked()
