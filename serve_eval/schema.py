@@ -1190,7 +1190,8 @@ class Step:
 class Load:
     """What the engine did in one session. `loop_lag_s` is how long our own event loop was late at most: the error of
     the times that were measured. `steps` are the changes of an automatic concurrency. `cancelled` counts the requests
-    in flight that an early stop, or the end of the session, gave up."""
+    in flight that an early stop, or the end of the session, gave up, `met_start` those that waited while the endpoint
+    said that it was starting."""
 
     limits: Limits
     order_seed: int
@@ -1202,6 +1203,7 @@ class Load:
     loop_lag_s: float
     steps: tuple[Step, ...] = ()
     cancelled: int = 0
+    met_start: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -571,7 +571,7 @@ def _with_model(plan: Plan) -> Plan:
     if plan.model is not None:
         return plan
     try:
-        return run_async(with_model(plan, os.environ))
+        return run_async(with_model(plan, os.environ, told=say))
     except Interrupted:
         say("Interrupted; nothing is kept")
         raise typer.Exit(INTERRUPTED) from None

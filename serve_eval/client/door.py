@@ -24,7 +24,7 @@ class Door:
 
     def __init__(self, timeout_s: float, told: Callable[[str], None] = lambda line: None) -> None:
         self._timeout_s, self.told = timeout_s, told
-        self.closed, self._watched = False, False
+        self.closed, self.watched = False, False
         self.spent_s = 0.0
         """Seconds of outages since the last answer. Whoever gets an answer sets it to 0."""
         self._doubt = asyncio.Event()
@@ -37,7 +37,7 @@ class Door:
         Returns True when somebody listens there again, False at once when somebody does all the time. Raises
         EndpointError when nobody does for too long.
         """
-        if not self._watched:
+        if not self.watched:
             return False
         if self._verdict is None:
             self._verdict = asyncio.get_running_loop().create_future()
@@ -47,7 +47,7 @@ class Door:
 
     async def watch(self) -> None:
         """Run until cancelled. Raises EndpointError when no server listens for the time that an outage has."""
-        self._watched = True
+        self.watched = True
         try:
             while True:
                 await self._doubt.wait()
@@ -62,7 +62,7 @@ class Door:
                 verdict.exception()  # it is told, also when nobody waits
             raise
         finally:
-            self._watched = self.closed = False
+            self.watched = self.closed = False
             if (verdict := self._heard()) is not None:
                 verdict.set_result(False)
 

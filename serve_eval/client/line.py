@@ -14,6 +14,7 @@ from typing import cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from serve_eval.client.reply import BadHttp, Disconnected, Reply
+from serve_eval.client.starting import STARTING, STATE_HEADER
 
 FIRST_CHECK = 8
 """Answers on a connection before its first check."""
@@ -23,6 +24,7 @@ MAX_HEAD = 65536
 _REQUEST_ID = b"x-request-id"
 _WANTED = frozenset(
     {b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after", _REQUEST_ID}
+    | {STATE_HEADER}
 )
 _GOODBYE = b"HTTP/1.1 408", b"HTTP/1.0 408"
 """Sent unasked by some proxies before they close an idle connection; it answers nothing."""
@@ -193,6 +195,7 @@ class Line(asyncio.Protocol):
                 head.get(b"content-encoding", "").strip().lower().removeprefix("identity"),
                 head.get(_REQUEST_ID),
             )
+            reply.starting = status == 503 and head.get(STATE_HEADER, "").strip().lower() == STARTING
 
     def on_body(self, piece: bytes) -> None:
         reply = self._reply

@@ -160,6 +160,7 @@ class Session:
             problem="" if reply.error is None else masking.message(str(reply.error)),
             cut_by_us=isinstance(reply.error, TooLarge),
             mask=masking.text,
+            starting=reply.starting,
         )
 
 
