@@ -83,7 +83,7 @@ async def discover_model(client: Client) -> str:
         )
     raise EndpointError(
         f"{address} lists no model",
-        hint="An older disaggregated orchestrator lists none: give the name with --model. Or is the path of the URL wrong?",
+        hint="An older disaggregated orchestrator lists none: name it with --model. Or is the path of the URL wrong?",
     )
 
 
@@ -101,7 +101,9 @@ def _unlisted(client: Client, failure: Failure) -> str:
         case 401 | 403:
             return key_advice(client)
         case 404 | 405:
-            return "An older disaggregated orchestrator lists none: name it with --model. Or is the path of the URL wrong?"
+            return (
+                "An older disaggregated orchestrator lists none: name it with --model. Or is the path of the URL wrong?"
+            )
         case 429:
             return "It limits requests: try again later, or name the model with --model."
         case 503:

@@ -44,8 +44,8 @@ class Choice(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """`status` is 0 when no answer began. `problem` says why what came is not whole ("": it is); `cut_by_us`: because
-    it was longer than we would read. `starting`: the server says that it loads its model. `seconds` is from before the connection was made to the end. `mask` takes secrets
-    out of what the pieces of a stream spell together."""
+    it was longer than we would read. `seconds` is from before the connection was made to the end. `mask` takes secrets
+    out of what the pieces of a stream spell together. `starting`: the server says that it loads its model."""
 
     sent: Sent
     seconds: float

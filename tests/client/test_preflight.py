@@ -82,7 +82,7 @@ def _http(status: str, body: bytes = b'{"error": {"message": "so it is"}}') -> b
         ("405 Method Not Allowed", "An older disaggregated orchestrator lists none: name it with --model."),
         ("429 Too Many Requests", "It limits requests: try again later, or name the model with --model."),
         ("500 Internal Server Error", "Name the model with --model; the server's log may say more."),
-        ("503 Service Unavailable", "A server that still loads its model may answer so"),
+        ("503 Service Unavailable", "A server that still loads its model, or an orchestrator without"),
         ("307 Temporary Redirect", "Name the model with --model"),
     ],
 )

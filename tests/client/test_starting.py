@@ -113,7 +113,7 @@ def test_what_does_not_start_in_time_is_a_failure_without_an_attempt() -> None:
 @pytest.mark.parametrize("timeout_s", [0.0, 0.1])
 def test_a_run_ends_when_it_takes_too_long(timeout_s: float) -> None:
     server = _Server()
-    with pytest.raises(EndpointError, match="is still starting after 0.1 s" if timeout_s else "is starting") as caught:
+    with pytest.raises(EndpointError, match=r"still starting after 0\.1 s" if timeout_s else "is starting") as caught:
         _with(server, lambda client: client.send(ASKED), watched=True, outage_timeout_s=timeout_s)
     assert "--outage-timeout" in caught.value.hint
 
@@ -162,7 +162,7 @@ def test_the_first_requests_say_what_is_the_matter(finds: bool) -> None:
             return discover_model(client)
         return check(client, chat=False, sampling=ASKED.sampling, extra={})
 
-    with pytest.raises(EndpointError, match="the endpoint is still starting after 0.1 s") as caught:
+    with pytest.raises(EndpointError, match=r"the endpoint is still starting after 0\.1 s") as caught:
         _with(_Server(), body, outage_timeout_s=0.1)
     assert caught.value.hint == module.HINT
 

@@ -50,6 +50,7 @@ def _faults(command: str, role: str | None, port: object, config: str | None) ->
 def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> None:
     from tests.standin.config import check_llm_args, worker
     from tests.standin.serving import bind, log, serve
+    from tests.standin.starting import Loading
 
     config = worker(params["model"], params, given, flavour)
     trouble = _faults("serve", config.role, config.port, params["extra_llm_api_options"])
@@ -61,16 +62,22 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     check_llm_args(config.args)
     if trouble.no_model:
         raise OSError(f"{config.model} is not a local folder and is not a valid model identifier")
-    load_s = float(os.environ.get("STANDIN_LOAD_S", "0"))
-    log(f"Loading {config.model}")
-    for part in range(1, 11 if load_s else 1):
-        time.sleep(load_s / 10)
-        log(f"Loading {config.model}: {10 * part}%")
-    if trouble.crash_at_start is not None:
-        sys.stderr.write(f"{trouble.last_words}\n")
-        sys.exit(trouble.crash_at_start)
-    if flavour == "main" and trouble.no_transceiver:
-        log("cache_transceiver is disabled")
+
+    def load() -> None:
+        load_s = float(os.environ.get("STANDIN_LOAD_S", "0"))
+        log(f"Loading {config.model}")
+        for part in range(1, 11 if load_s else 1):
+            time.sleep(load_s / 10)
+            log(f"Loading {config.model}: {10 * part}%")
+        if trouble.crash_at_start is not None:
+            sys.stderr.write(f"{trouble.last_words}\n")
+            sys.exit(trouble.crash_at_start)
+        if flavour == "main" and trouble.no_transceiver:
+            log("cache_transceiver is disabled")
+
+    loading = Loading(load) if flavour == "main" else None
+    if loading is None:
+        load()
     # Imported while the port is bound, as everything slow is.
     from tests.standin.model import Model
     from tests.standin.worker import create
@@ -82,6 +89,8 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     drawn = f"{number}:{os.environ.get('CUDA_VISIBLE_DEVICES')}" if varied else number
     brain = Model(Path(answers) if answers else None, seed=seed, run=drawn, skilled=skilled, varied=varied)
     app = create(config, brain, trouble, flavour)
+    if loading is not None:
+        loading.before(app)
     meanwhile = None
     if config.cluster and config.role:
         from tests.standin.discovery import registered
@@ -97,6 +106,7 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
             early=flavour == "v12",
             hangs=trouble.ignore_sigterm,
             report=config.report_addr,
+            loading=loading,
         )
     )
 
