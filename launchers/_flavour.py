@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from launchers import _environment, _known_flags
+from launchers import _environment, _known_flags, _routers
 from launchers._causes import cause
 from launchers._process import supervised
 from launchers._trtllm_command import Server
@@ -55,6 +55,7 @@ def adapted(servers: Sequence[Server], known: Mapping[Probe, frozenset[str]]) ->
         for flag in (word.partition("=")[0] for word in server.options):
             if FLAG.fullmatch(flag) and flag not in flags:
                 problems[f"launcher: {' '.join(server.probe)} of this version has no option {flag}"] = None
+        problems |= dict.fromkeys(_routers.problems(server, flags))
         silent = "--no-telemetry" in flags and not {"--telemetry", "--no-telemetry"} & set(server.options)
         found.append(replace(server, argv=(*server.argv, "--no-telemetry")) if silent else server)
     if problems:

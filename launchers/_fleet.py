@@ -18,12 +18,13 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launchers import _environment, _gpus
+from launchers import _environment, _gpus, _hosts
 from launchers._causes import cause
 from launchers._gpus import Gpu
 from launchers._machine import LOOPBACK
 from launchers._process import LOG_LINES, ServerProcess, server_process, while_alive
 from launchers._trtllm_command import Server
+from serve_eval.address import authority
 from serve_eval.errors import LaunchError
 
 MEMORY_S = 20.0
@@ -153,10 +154,8 @@ def _unused(host: str, count: int) -> list[int]:
         for port in [*chosen, *[0] * count]:
             if len(held) == count:
                 break
-            one = stack.enter_context(socket.socket())
             try:
-                # Without SO_REUSEADDR, as servers of the 1.2 line bind theirs.
-                one.bind((host, port))
+                one = stack.enter_context(_hosts.bound(host, port))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
                     continue
@@ -174,11 +173,12 @@ def _first_given() -> int:
 
 
 def _check_free(server: Server) -> None:
+    host, port = server.place.host, server.place.port
     try:
-        socket.create_server((server.place.host, server.place.port)).close()
+        socket.create_server((host, port), family=_hosts.family(host)).close()
     except OSError as error:
         raise LaunchError(
-            f"{server.name}: {server.place.host}:{server.place.port} cannot be used: {error.strerror or error}",
+            f"{server.name}: {authority(host, port)} cannot be used: {error.strerror or error}",
             hint="Another server listens there, or did a minute ago: leave `port` out, and a free one is taken.",
         ) from error
 

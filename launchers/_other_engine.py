@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from launchers import _environment, _gpus, _machine
+from launchers import _environment, _gpus, _hosts, _machine
 from launchers._fleet import free_ports
 from launchers._session import served
 from launchers._trtllm_command import Place, Server
@@ -53,7 +53,7 @@ def place(options: Mapping[str, Any], ports: Sequence[int] | None = None) -> Pla
     port = _machine.shown(options["port"])
     named = options["gpus"] or []
     [gpus] = _gpus.blocks([("the server", len(named))], named, {})
-    return Place(host=options["host"], port=ports[0] if ports else port, gpus=gpus)
+    return Place(host=_hosts.check(options["host"]), port=ports[0] if ports else port, gpus=gpus)
 
 
 def server(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from serve_eval.address import authority
 from serve_eval.errors import PlanError
 
 PARALLEL = {
@@ -85,11 +86,13 @@ class Server:
     @property
     def url(self) -> str:
         """The address that a client uses."""
-        return f"http://{self.place.reached_at}:{self.place.port}"
+        return f"http://{authority(self.place.reached_at, self.place.port)}"
 
 
 def loopback(host: str) -> str:
     """The host under which what binds to `host` is reached from this machine."""
+    if host == "::":
+        return "::1"
     return "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - compared, not bound
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from launchers import _starting
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext
 
@@ -19,7 +20,8 @@ def commands(context: LaunchContext, **options: object) -> list[list[str]]:
 
 @asynccontextmanager
 async def launch(context: LaunchContext, *, base_url: str, ready_timeout_s: float = 0.0) -> AsyncIterator[Endpoint]:
-    """Yields the endpoint at `base_url`. With `ready_timeout_s` (seconds), waits until it answers anything over HTTP.
+    """Yields the endpoint at `base_url`. With `ready_timeout_s` (seconds), waits until it answers over HTTP, and no
+    longer that it is starting.
 
     Raises LaunchError when the time is over, or at once when the address is none.
     """
@@ -31,19 +33,21 @@ async def launch(context: LaunchContext, *, base_url: str, ready_timeout_s: floa
 async def _answering(url: str, timeout_s: float) -> None:
     import httpx
 
-    last: Exception | None = None
+    last: object = None
     try:
         # The poll sends nothing and trusts nothing; certificates are the client's business, which knows the ca_bundle.
         async with asyncio.timeout(timeout_s), httpx.AsyncClient(verify=False, trust_env=False) as client:  # noqa: S501
             while True:
                 try:
-                    await client.get(url)
+                    reply = await client.get(url)
                 except httpx.TransportError as error:
                     if isinstance(error, httpx.UnsupportedProtocol):
                         raise
                     last = error
                 else:
-                    return
+                    if not _starting.says_so(reply):
+                        return
+                    last = "it says that it is starting"
                 await asyncio.sleep(POLL_S)
     except TimeoutError as error:
         why = f": {last}" if last and str(last) else ""

@@ -41,6 +41,8 @@ def test_every_form_that_users_paste_is_resolved(given: str, resolved: str) -> N
         "unix:///socket",
         "http://host:port",
         "http://host:99999",
+        "::1:8000",
+        "http://::1:8000/v1",
         "http://user:pass@host/v1",
         "http://host/v1?api_key=sk-secret",
     ],

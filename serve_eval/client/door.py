@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+from serve_eval.address import authority
 from serve_eval.errors import EndpointError
 
 PROBE_S = 0.5
@@ -76,15 +77,15 @@ class Door:
         if await _listens(host, port):
             return False
         clock = asyncio.get_running_loop().time
-        began, left_s = clock(), self._timeout_s - self.spent_s
+        began, place, left_s = clock(), authority(host, port), self._timeout_s - self.spent_s
         if left_s > 0:
-            self.told(f"no server listens at {host}:{port}: requests wait, for {left_s:.0f} s at most")
+            self.told(f"no server listens at {place}: requests wait, for {left_s:.0f} s at most")
         self.closed = True
         while True:
             if clock() >= began + left_s:
                 lasted = f": every connection was refused for {self._timeout_s:g} s" if self._timeout_s else ""
                 raise EndpointError(
-                    f"no server listens at {host}:{port} any more{lasted}",
+                    f"no server listens at {place} any more{lasted}",
                     hint="Did the server end? Its log says why. Answers that were had are kept. --outage-timeout is "
                     "how long a restart may take.",
                 )
@@ -94,7 +95,7 @@ class Door:
         self.closed = False
         lasted_s = clock() - began
         self.spent_s += lasted_s
-        self.told(f"somebody listens at {host}:{port} again, after {lasted_s:.1f} s: requests go on")
+        self.told(f"somebody listens at {place} again, after {lasted_s:.1f} s: requests go on")
         return True
 
 

@@ -90,9 +90,11 @@ def test_a_signal_ends_main_while_it_loads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 404), ("main", 200)])
 def test_the_models_of_an_orchestrator(flavour: Flavour, status: int) -> None:
     async def main() -> tuple[list[str] | Failure, str]:
-        async with deployed(1, 1, flavour=flavour, greeted=False) as found:
-            async with Client(Endpoint(base_url=found.url), Limits()) as client:
-                return await client.models(), await discover_model(client)
+        async with (
+            deployed(1, 1, flavour=flavour, greeted=False) as found,
+            Client(Endpoint(base_url=found.url), Limits()) as client,
+        ):
+            return await client.models(), await discover_model(client)
 
     if status == 200:
         assert asyncio.run(main()) == (["M"], "M")
@@ -137,7 +139,7 @@ def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(flavour: Flavour, status:
     code, body, result = asyncio.run(main())
     assert code == status
     assert list(body) == ["detail"]
-    assert ("Generation failed, as told" == body["detail"]) == (status == 400)
+    assert (body["detail"] == "Generation failed, as told") == (status == 400)
     assert ("http://" in body["detail"]) == (status == 500)
     assert isinstance(result, Failure)
     assert (result.retryable, len(result.attempts), result.status) == (False, 1, status)

@@ -96,7 +96,7 @@ async def models(s: Session) -> Found:
         s.known.context_tokens = s.known.context_tokens or wire.context_tokens(found.content, s.model)
         return _named(s.known.listed, s.model or "")
     if found.status in NOT_THERE:
-        front = ": a disaggregated orchestrator of the 1.2 line has none" if s.known.orchestrator else ""
+        front = ": an older disaggregated orchestrator has none" if s.known.orchestrator else ""
         return unsupported(f"there is no /models{front}", found.sent)
     if found.status == 200 and isinstance(found.parsed.get("data"), list):
         return unsupported("the list is empty", found.sent)
