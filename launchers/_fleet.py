@@ -24,7 +24,6 @@ from launchers._gpus import Gpu
 from launchers._machine import LOOPBACK
 from launchers._process import LOG_LINES, ServerProcess, server_process, while_alive
 from launchers._trtllm_command import Server
-from serve_eval.address import authority
 from serve_eval.errors import LaunchError
 
 MEMORY_S = 20.0
@@ -178,7 +177,7 @@ def _check_free(server: Server) -> None:
         socket.create_server((host, port), family=_hosts.family(host)).close()
     except OSError as error:
         raise LaunchError(
-            f"{server.name}: {authority(host, port)} cannot be used: {error.strerror or error}",
+            f"{server.name}: {_hosts.authority(host, port)} cannot be used: {error.strerror or error}",
             hint="Another server listens there, or did a minute ago: leave `port` out, and a free one is taken.",
         ) from error
 

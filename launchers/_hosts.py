@@ -7,6 +7,11 @@ import socket
 from serve_eval.errors import PlanError
 
 
+def authority(host: str, port: int) -> str:
+    """Return a host and a port as they stand in a URL, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def check(host: str) -> str:
     """Return the host. Raises PlanError for one that no server can bind as it stands."""
     if "[" in host or "]" in host:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from launchers._trtllm_command import Server
 from serve_eval.errors import PlanError
-from serve_eval.folders import nearest
 
 TYPES = (
     "round_robin",
@@ -17,8 +17,8 @@ TYPES = (
     "centralized_kv_cache_aware",
     "remote_http",
 )
-"""Of all versions together: the 1.2 line has the first three, later ones `conversation`, and some of main all. An
-orchestrator that does not know one ends at once and names those that it has."""
+"""Of all versions together: all that were read have the first three, those of 2026 `conversation` too, and one of main
+all. An orchestrator that does not know one ends at once and names those that it has."""
 SINCE_MAIN = frozenset({"--schedule_style", "--telemetry", "--no-telemetry"})
 """Options of `trtllm-serve disaggregated` that the 1.2 line does not have."""
 
@@ -29,8 +29,13 @@ def section(side: str, router: str | Mapping[str, Any]) -> dict[str, Any]:
     if "type" not in found:
         raise PlanError(f"launcher.{side}.router: a type is required, such as round_robin or load_balancing")
     if str(found["type"]).lower() not in TYPES:
-        raise PlanError(f"launcher.{side}.router: unknown type {found['type']!r}.{nearest(found['type'], TYPES)}")
+        raise PlanError(f"launcher.{side}.router: unknown type {found['type']!r}.{_nearest(str(found['type']))}")
     return found
+
+
+def _nearest(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), TYPES, n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(TYPES)}."
 
 
 def problems(server: Server, flags: Collection[str]) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serve_eval.address import authority
+from launchers import _hosts
 from serve_eval.errors import PlanError
 
 PARALLEL = {
@@ -86,7 +86,7 @@ class Server:
     @property
     def url(self) -> str:
         """The address that a client uses."""
-        return f"http://{authority(self.place.reached_at, self.place.port)}"
+        return f"http://{_hosts.authority(self.place.reached_at, self.place.port)}"
 
 
 def loopback(host: str) -> str:

@@ -171,6 +171,10 @@ def answered(answer: Answer) -> Answer:
     return answer
 
 
+class StillStarting(EndpointError):
+    """The endpoint says that it loads its model: nothing of it can be checked, and nothing has failed."""
+
+
 def unauthorized(session: Session, answer: Answer) -> EndpointError | None:
     """What to do about a key that is missing or wrong."""
     if answer.status not in (401, 403):

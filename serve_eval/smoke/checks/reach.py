@@ -9,7 +9,7 @@ from serve_eval.folders import nearest
 from serve_eval.smoke.answer import Answer, short
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.row import Found, failed, passed, unsupported
-from serve_eval.smoke.session import Session, unauthorized
+from serve_eval.smoke.session import Session, StillStarting, unauthorized
 
 NOT_THERE = frozenset({404, 405})
 
@@ -46,7 +46,7 @@ async def _is_here(s: Session) -> bool:
     if refused := unauthorized(s, models):
         raise refused
     if models.starting:
-        raise EndpointError(f"{s.base_url} is starting: it loads its model", hint="Try again when it has started.")
+        raise StillStarting(f"{s.base_url} is starting: it loads its model", hint="Try again when it has started.")
     if models.status == 503:
         raise EndpointError(f"{s.base_url} is not ready: {models.told}", hint="A server may still load its model.")
     s.known.listed = wire.model_ids(models.content) if models.status == 200 else []
