@@ -73,7 +73,7 @@ class Limits:
 
     `connect_timeout_s` bounds the TCP and TLS set-up of one attempt, `stall_timeout_s` the time without data,
     `sample_timeout_s` a whole sample with all its attempts and pauses; `max_response_bytes` is read of an answer.
-    `outage_timeout_s` is how long requests wait while no server listens at the endpoint (0: the run ends at once).
+    `outage_timeout_s` is how long requests wait while no server listens, or it is starting (0: the run ends at once).
     `scorer_timeout_s` bounds the scoring of one answer, where that is done in a process of its own.
     """
 

@@ -229,7 +229,7 @@ def run(
         float | None,
         _flag(
             "--outage-timeout",
-            "Seconds for which requests wait while no server listens at the endpoint (default 60; 0: the run ends).",
+            "Seconds for which requests wait while no server listens, or it is starting (default 60; 0: the run ends).",
             _SENT,
         ),
     ] = None,

@@ -36,7 +36,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class _Server:
     """Every route is a 503 with `headers` while `starting`. `asked` counts requests for answers, `looked` others."""
 
-    def __init__(self, *, headers: dict[str, str] = HEADERS) -> None:
+    def __init__(self, *, headers: dict[str, str] = HEADERS, status: int = 503) -> None:
+        self.status = status
         self.starting, self.asked, self.looked, self.headers = True, 0, 0, headers
 
     def app(self) -> web.Application:
@@ -49,7 +50,7 @@ class _Server:
         self.asked, self.looked = self.asked + asks, self.looked + (not asks)
         if self.starting:
             error = {"message": "The model is loaded", "type": "ServiceUnavailableError", "code": "starting"}
-            return web.json_response({"error": error}, status=503, headers=self.headers)
+            return web.json_response({"error": error}, status=self.status, headers=self.headers)
         return web.json_response(ANSWER if asks else {"data": [{"id": "m"}]})
 
 
@@ -93,12 +94,15 @@ def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched:
     assert len(told) == 2
 
 
-@pytest.mark.parametrize("headers", [{}, {"x-trtllm-server-state": "ready"}])
-def test_a_503_that_does_not_say_so_is_an_attempt(headers: dict[str, str]) -> None:
-    server = _Server(headers=headers)
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [(503, {}), (503, {"x-trtllm-server-state": "ready"}), (500, {**HEADERS, "Retry-After": "0"})],
+)
+def test_what_does_not_say_so_is_an_attempt(status: int, headers: dict[str, str]) -> None:
+    server = _Server(headers=headers, status=status)
     result = _with(server, lambda client: client.send(ASKED), max_attempts=3)
     assert isinstance(result, Failure)
-    assert [a.status for a in result.attempts] == [503] * 3
+    assert [a.status for a in result.attempts] == [status] * 3
 
 
 def test_what_does_not_start_in_time_is_a_failure_without_an_attempt() -> None:
@@ -184,11 +188,15 @@ def test_a_server_that_ends_while_it_starts_is_not_waited_for() -> None:
 def test_whoever_waits_is_let_go_when_the_client_closes() -> None:
     server = _Server()
 
-    async def body(client: Client) -> asyncio.Task[Response | Failure]:
-        asked = asyncio.create_task(client.send(ASKED))
-        await until(lambda: client.start.met == 1)
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
-        return asked
+    async def main() -> None:
+        async with serve_app(server.app()) as url:
+            async with Client(Endpoint(base_url=url, model="m"), Limits(outage_timeout_s=LONG_S)) as client:
+                asked = asyncio.create_task(client.send(ASKED))
+                await until(lambda: client.start.met == 1)
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+            assert asked.cancelled()
+            assert client.start._looking is not None
+            assert client.start._looking.cancelled()
 
-    assert _with(server, body).cancelled()
+    asyncio.run(main())
