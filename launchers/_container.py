@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from launchers import _environment, _mpi
+from launchers import _environment, _hosts, _mpi
 from launchers._deployment import Aggregated, Deployment, Options
 from launchers._trtllm_command import Server
 from serve_eval.errors import PlanError
@@ -169,7 +169,7 @@ def _published(server: Server, container: Container) -> tuple[tuple[str, ...], t
         return (), server.argv
     place, words = server.place, list(server.argv)
     words[words.index("--host") + 1] = "0.0.0.0"  # noqa: S104 - of the container's own network
-    return ("-p", f"{place.host}:{place.port}:{place.port}"), tuple(words)
+    return ("-p", f"{_hosts.authority(place.host, place.port)}:{place.port}"), tuple(words)
 
 
 def _mounted(server: Server, container: Container) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from launchers import _auth_key, _version
+from launchers import _auth_key, _hosts, _routers, _version
 from serve_eval.errors import PlanError
 
 TRANSCEIVER = "cache_transceiver_config"
@@ -136,23 +136,21 @@ def orchestrator(
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The content of the orchestrator's file. `more` are keys of the user's own. Raises PlanError for one that is not
-    known, and for a router without a type."""
+    known, for a router without a known type, and for an IPv6 address."""
     for key in more:
         if key in OWN:
             raise PlanError(f"launcher.orchestrator.{key}: is written by the launcher")
         if key not in KNOWN:
             raise PlanError(f"launcher.orchestrator.{key}: unknown key", hint=f"Known: {', '.join(KNOWN)}.")
     # A hidden second try would make the same request twice and hide what failed.
-    content: dict[str, Any] = {"hostname": host, "port": port, "max_retries": 0, **more}
+    content: dict[str, Any] = {"hostname": _hosts.check_ipv4(host), "port": port, "max_retries": 0, **more}
     for side, urls in addresses.items():
         content[side] = {"num_instances": len(urls)}
         if discovery is None:
             content[side]["urls"] = urls
         router = routers[side]
-        if isinstance(router, Mapping) and "type" not in router:
-            raise PlanError(f"launcher.{side}.router: a type is required, such as round_robin or load_balancing")
         if router is not None:
-            content[side]["router"] = dict(router) if isinstance(router, Mapping) else {"type": router}
+            content[side]["router"] = _routers.section(side, router)
     if discovery is not None:
         content[CLUSTER] = dict(discovery)
     return content

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from launchers import _auth_key, _environment, _known_flags, _version
+from launchers import _auth_key, _environment, _known_flags, _routers, _version
 from launchers._causes import cause
 from launchers._process import supervised
 from launchers._trtllm_command import Server
@@ -62,6 +62,7 @@ def adapted(servers: Sequence[Server], known: Mapping[Probe, frozenset[str]], ke
         for flag in (word.partition("=")[0] for word in server.options):
             if FLAG.fullmatch(flag) and flag not in flags:
                 problems[f"launcher: {' '.join(server.probe)} of this version has no option {flag}"] = None
+        problems |= dict.fromkeys(_routers.problems(server, flags))
     if refusals := [reason for server in found for reason in _version.refusals(server, known[server.probe])]:
         raise PlanError(refusals)
     if problems:

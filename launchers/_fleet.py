@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launchers import _environment, _gpus, _locks, _neighbours
+from launchers import _environment, _gpus, _hosts, _locks, _neighbours
 from launchers._causes import Cause, cause
 from launchers._gpus import Gpu
 from launchers._machine import LOOPBACK
@@ -184,10 +184,8 @@ def _unused(host: str, count: int) -> list[int]:
         for port in [*chosen, *[0] * count]:
             if len(held) == count:
                 break
-            one = stack.enter_context(socket.socket())
             try:
-                # Without SO_REUSEADDR, as servers of the 1.2 line bind theirs.
-                one.bind((host, port))
+                one = stack.enter_context(_hosts.bound(host, port))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
                     continue
@@ -205,11 +203,12 @@ def _first_given() -> int:
 
 
 def _check_free(server: Server) -> None:
+    host, port = server.place.host, server.place.port
     try:
-        socket.create_server((server.place.host, server.place.port)).close()
+        socket.create_server((host, port), family=_hosts.family(host)).close()
     except OSError as error:
         raise LaunchError(
-            f"{server.name}: {server.place.host}:{server.place.port} cannot be used: {error.strerror or error}",
+            f"{server.name}: {_hosts.authority(host, port)} cannot be used: {error.strerror or error}",
             hint="Another server listens there, or did a minute ago: leave `port` out, and a free one is taken.",
         ) from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from launchers import _gpus
+from launchers import _gpus, _hosts
 from launchers._deployment import Part
 from launchers._trtllm_command import Place
 from serve_eval.errors import PlanError
@@ -29,6 +29,7 @@ def placed(
     are too few, and for a port that is none.
     """
     first = shown(port)
+    _hosts.check(host)
     front, *others = ports or range(first, first + len(parts))
     blocks = _gpus.blocks([(part.name, part.width) for part in parts], gpus, os.environ)
     places = [Place(host=LOOPBACK, port=number, gpus=block) for number, block in zip(others, blocks[:-1], strict=True)]

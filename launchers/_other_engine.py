@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from launchers import _environment, _free_gpus, _gpus, _machine
+from launchers import _environment, _free_gpus, _gpus, _hosts, _machine
 from launchers._fleet import free_ports
 from launchers._session import served
 from launchers._trtllm_command import Place, Server
@@ -59,7 +59,7 @@ def place(options: Mapping[str, Any], ports: Sequence[int] | None = None) -> Pla
     named = options["gpus"] or []
     count, environ = (1, os.environ) if named == _gpus.AUTO else (len(named), {})
     [gpus] = _gpus.blocks([("the server", count)], named, environ)
-    return Place(host=options["host"], port=ports[0] if ports else port, gpus=gpus)
+    return Place(host=_hosts.check(options["host"]), port=ports[0] if ports else port, gpus=gpus)
 
 
 def server(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from launchers import _starting
 from launchers._causes import cause
 from launchers._fleet import Running, first_end
 from launchers._process import WATCH_S
@@ -42,10 +43,11 @@ async def ready(
 
     began, said = time.monotonic(), time.monotonic()
     waiting = {one.server.name: one for one in running if not cluster or one.server.name == front.name}
+    starting: set[str] = set()
     async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
         while waiting:
             for name, one in list(waiting.items()):
-                if await _healthy(client, one.server, cluster=cluster):
+                if await _healthy(client, one.server, cluster, starting):
                     told(f"{name}: ready after {time.monotonic() - one.began:.0f} s")
                     del waiting[name]
             _check_alive(running)
@@ -56,17 +58,24 @@ async def ready(
             if now - said > TELL_S:
                 said = now
                 for one in running if cluster else waiting.values():
-                    told(f"{one.server.name}: not ready after {now - one.began:.0f} s; its log: {one.last_line()}")
+                    says = ", it says that it is starting" if one.server.name in starting else ""
+                    told(
+                        f"{one.server.name}: not ready after {now - one.began:.0f} s{says}; its log: {one.last_line()}"
+                    )
             if waiting:
                 await asyncio.sleep(min(POLL_S, FIRST_POLL_S + (now - began) / 100))
-        await _answering(client, running, front, model, answer_timeout_s, told)
+        await _answering(client, running, front, model, answer_timeout_s, told, start_timeout_s=timeout_s)
 
 
-async def _healthy(client: Any, server: Server, *, cluster: bool) -> bool:
+async def _healthy(client: Any, server: Server, cluster: bool, starting: set[str]) -> bool:
+    """Whether a server is ready. `starting` gets the names of those that say that they load their model."""
     import httpx
 
+    starting.discard(server.name)
     with suppress(httpx.TransportError, ValueError):
         reply = await client.get(server.url + ("/cluster_info" if cluster else server.health))
+        if _starting.says_so(reply):
+            starting.add(server.name)
         return reply.status_code == 200 and (not cluster or bool(reply.json().get("is_ready")))
     return False
 
@@ -78,14 +87,20 @@ async def _answering(
     model: str,
     timeout_s: float,
     told: Callable[[str], None],
+    *,
+    start_timeout_s: float,
 ) -> None:
-    """One real completion: health says nothing of the engine, nor of the way between two of them."""
+    """One real completion: health says nothing of the engine, nor of the way between two of them.
+
+    While the front door says that it is starting, `start_timeout_s` is spent and not `timeout_s`.
+    """
     import httpx
 
     began, last, refusals, permanent = time.monotonic(), "no answer", Refusals(), False
     said = began
     body = {"model": model, "prompt": "Hello", "max_tokens": 4, "temperature": 0.0}
-    while not permanent and (left := began + timeout_s - time.monotonic()) > 0:
+    end, most = began + timeout_s, began + timeout_s + start_timeout_s
+    while not permanent and (left := end - (sent := time.monotonic())) > 0:
         asked = asyncio.create_task(client.post(front.url + "/v1/completions", json=body, timeout=left))
         try:
             while not (await asyncio.wait([asked], timeout=WATCH_S))[0]:
@@ -97,6 +112,8 @@ async def _answering(
                 return
             last = f"HTTP {reply.status_code} {reply.text[:500]}"
             permanent = refusals.permanent(reply.status_code, reply.text)
+            if _starting.says_so(reply):
+                last, end = "it says that it is starting", min(most, end + time.monotonic() - sent + POLL_S)
         except httpx.TimeoutException:
             last = "no answer at all"
         except (httpx.TransportError, ValueError) as error:

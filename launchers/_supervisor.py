@@ -4,7 +4,8 @@
 is a pipe that only the launcher holds: at its end, or on SIGTERM, the server's process group gets SIGTERM, and what is
 left after GRACE_S seconds SIGKILL. As a subreaper (Linux) it inherits every process whose parent ended, MPI ranks among
 them, so that none can hide by leaving the process group; a parent-death signal would reach direct children only. A
-second SIGTERM means at once. The N words of TO_STOP are a command that is run in place of sending SIGTERM, those of
+second SIGTERM means at once, and so does the end of stdin behind a first one: whoever asked for the end did not wait
+for it. The N words of TO_STOP are a command that is run in place of sending SIGTERM, those of
 AT_END one that is run last: for what is no process below us, such as a container or a step of SLURM. Ends as the server
 did: with its exit code, or 128 + the number of its signal.
 """
@@ -36,6 +37,7 @@ class Supervisor:
     def __init__(self, grace_s: float, to_stop: list[str], at_end: list[str]) -> None:
         self.grace_s, self.to_stop, self.at_end, self.asked, self.pid = grace_s, to_stop, at_end, 0, 0
         self.code: int | None = None
+        self.held = True
 
     def ask(self, *_: object) -> None:
         self.asked += 1
@@ -67,12 +69,10 @@ class Supervisor:
             print(f"{command[0]} cannot be started: {error}", flush=True)  # noqa: T201 - into the server's log
             return 127
         self.pid = server.pid
-        watched = [sys.stdin]
         while self.code is None and not self.asked:
             with contextlib.suppress(InterruptedError):
-                readable, _, _ = select.select(watched, [], [], TICK_S)
-                if readable and not os.read(0, 4096):
-                    self.asked, watched = 1, []
+                if self.let_go(TICK_S):
+                    self.asked += 1
             self.reap()
         self.end()
         server.returncode = self.code if self.code is not None else -signal.SIGKILL
@@ -86,6 +86,7 @@ class Supervisor:
             while descendants(os.getpid()) and time.monotonic() < deadline and self.asked < 2:
                 running = self.code is None
                 self.pause()
+                self.asked += self.let_go(0.0)
                 if running and self.code is not None:
                     deadline = min(deadline, time.monotonic() + STRAY_S)
         deadline = time.monotonic() + KILL_S
@@ -107,6 +108,13 @@ class Supervisor:
                 subprocess.Popen(self.to_stop, stdin=subprocess.DEVNULL)  # noqa: S603 - below us: reaped, and ended with all
                 return
         self.signal_group(signal.SIGTERM)
+
+    def let_go(self, timeout_s: float) -> bool:
+        """Return whether the launcher's end of our stdin was closed now, once. Waits that long for it."""
+        readable = select.select([sys.stdin] if self.held else [], [], [], timeout_s)[0]
+        ended = bool(readable) and not os.read(0, 4096)
+        self.held = self.held and not ended
+        return ended
 
     def pause(self) -> None:
         time.sleep(0.02)

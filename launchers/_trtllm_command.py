@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launchers import _reported
+from launchers import _hosts, _reported
 from serve_eval.errors import PlanError
 
 PARALLEL = {
@@ -96,11 +96,13 @@ class Server:
     def url(self) -> str:
         """The address that a client uses; with port 0 where the server has not told it yet."""
         port = self.place.port or (_reported.port(self.report) if self.report else None) or 0
-        return f"http://{self.place.reached_at}:{port}"
+        return f"http://{_hosts.authority(self.place.reached_at, port)}"
 
 
 def loopback(host: str) -> str:
     """The host under which what binds to `host` is reached from this machine."""
+    if host == "::":
+        return "::1"
     return "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - compared, not bound
 
 

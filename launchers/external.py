@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from launchers import _meanings, _metrics
+from launchers import _meanings, _metrics, _starting
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext
 
@@ -30,7 +30,8 @@ async def launch(
     perf_metrics_dir: str | None = None,
     request_trace_dir: str | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """Yields the endpoint at `base_url`. With `ready_timeout_s` (seconds), waits until it answers anything over HTTP.
+    """Yields the endpoint at `base_url`. With `ready_timeout_s` (seconds), waits until it answers over HTTP, and no
+    longer that it is starting.
 
     `perf_metrics`: an orchestrator of trtllm-serve is asked to tell in its answers how each request went, which needs
     return_perf_metrics in its file. `perf_metrics_dir` and `request_trace_dir`, which ask for the same, are where its
@@ -49,19 +50,21 @@ async def launch(
 async def _answering(url: str, timeout_s: float) -> None:
     import httpx
 
-    last: Exception | None = None
+    last: object = None
     try:
         # The poll sends nothing and trusts nothing; certificates are the client's business, which knows the ca_bundle.
         async with asyncio.timeout(timeout_s), httpx.AsyncClient(verify=False, trust_env=False) as client:  # noqa: S501
             while True:
                 try:
-                    await client.get(url)
+                    reply = await client.get(url)
                 except httpx.TransportError as error:
                     if isinstance(error, httpx.UnsupportedProtocol):
                         raise
                     last = error
                 else:
-                    return
+                    if not _starting.says_so(reply):
+                        return
+                    last = "it says that it is starting"
                 await asyncio.sleep(POLL_S)
     except TimeoutError as error:
         why = f": {last}" if last and str(last) else ""

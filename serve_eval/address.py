@@ -23,6 +23,8 @@ def normalise_base_url(text: str) -> str:
         url = f"http://{url}"
     try:
         parts = urlsplit(url)
+        if parts.netloc.count(":") > 1 and "[" not in parts.netloc and "@" not in parts.netloc:
+            raise PlanError("base_url: an IPv6 address stands in brackets, as in http://[::1]:8000/v1")
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise PlanError(f"base_url: not a URL: {error}") from error
@@ -39,6 +41,11 @@ def normalise_base_url(text: str) -> str:
             path = path.removesuffix(route)
             break
     return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))
+
+
+def authority(host: str, port: int) -> str:
+    """A host and a port as they stand in a URL, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def on_the_wire(path: str) -> str:

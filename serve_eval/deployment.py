@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serve_eval.address import normalise_base_url
+from serve_eval.address import authority, normalise_base_url
 from serve_eval.errors import ServeEvalError
 from serve_eval.schema import Endpoint, Failure, Limits, Task
 
@@ -101,7 +101,7 @@ def _registered(cluster: Mapping[str, Any] | None) -> list[Deployment]:
         listed = workers.get(kind) if isinstance(workers, Mapping) else None
         for i, one in enumerate(listed if isinstance(listed, list) else ()):
             if isinstance(one, Mapping) and "host" in one and "port" in one:
-                url = f"http://{one['host']}:{one['port']}"
+                url = f"http://{authority(str(one['host']), one['port'])}"
                 found.append({"name": str(one.get("worker_id", f"{role}_{i}")), "role": role, "url": url})
     return found
 

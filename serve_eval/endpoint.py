@@ -44,8 +44,13 @@ def last_endpoint(plan: Plan, folder: Path) -> Endpoint:
     return msgspec.convert(sessions[-1]["endpoint"], Endpoint) if sessions else address_of(plan)
 
 
-async def with_model(plan: Plan, environ: Mapping[str, str]) -> Plan:
-    """The plan with its model: as given, or the only one that a running endpoint lists. Raises EndpointError else."""
+async def with_model(
+    plan: Plan, environ: Mapping[str, str], *, told: Callable[[str], None] = lambda line: None
+) -> Plan:
+    """The plan with its model: as given, or the only one that a running endpoint lists. Raises EndpointError else.
+
+    `told` gets a line when it is waited for.
+    """
     if plan.model is not None:
         return plan
     if plan.launcher.name != "external":
@@ -54,6 +59,7 @@ async def with_model(plan: Plan, environ: Mapping[str, str]) -> Plan:
     options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
     context = LaunchContext(model=None, log_dir=Path())
     async with start(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
+        client.door.told = told
         return replace(plan, model=await discover_model(client))
 
 

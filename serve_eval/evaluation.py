@@ -96,7 +96,7 @@ async def evaluate(
     started_at, began = datetime.now(UTC), time.monotonic()
     origins.include(plan.include_path)
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
-    plan = await with_model(plan, environ)
+    plan = await with_model(plan, environ, told=told)
     if prepared is None:
         plan = await first_token.settled(plan, out_dir, environ)
         prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
@@ -128,6 +128,7 @@ async def evaluate(
                 (launching or partial(launch, told=told))(plan, prepared, folder) as endpoint,
                 connect(plan, endpoint, environ) as client,
             ):
+                client.door.told = told
                 if rerun == "version":  # which one the server is of, is known only now
                     stack.close()
                     set_aside(folder, plan, prepared, rerun, server=_version_of(await client.describe()))
@@ -333,7 +334,6 @@ async def _ask(
         for name in (run_folder.REPORT_FILE, run_folder.PAGE_FILE):
             (folder / name).unlink(missing_ok=True)
 
-    client.door.told = told
     proofs = Proofs(folder / STEPS_FILE)
     session = Session(client, order_seed=seeds.samples, at_first=outdate, hung=hung, proofs=proofs, told=told)
     answered = sum(w.tally.scored for w in work)

@@ -190,6 +190,7 @@ class Session:
             loop_lag_s=round(self.lag_s, 3),
             steps=self.pace.steps,
             cancelled=self.client.cancelled,
+            met_start=self.client.start.met,
         )
 
 

@@ -73,7 +73,7 @@ class Limits:
 
     `connect_timeout_s` bounds the TCP and TLS set-up of one attempt, `stall_timeout_s` the time without data,
     `sample_timeout_s` a whole sample with all its attempts and pauses; `max_response_bytes` is read of an answer.
-    `outage_timeout_s` is how long requests wait while no server listens at the endpoint (0: the run ends at once).
+    `outage_timeout_s` is how long requests wait while no server listens, or it is starting (0: the run ends at once).
     `scorer_timeout_s` bounds the scoring of one answer, where that is done in a process of its own.
     """
 
@@ -1200,7 +1200,8 @@ class Step:
 class Load:
     """What the engine did in one session. `loop_lag_s` is how long our own event loop was late at most: the error of
     the times that were measured. `steps` are the changes of an automatic concurrency. `cancelled` counts the requests
-    in flight that an early stop, or the end of the session, gave up."""
+    in flight that an early stop, or the end of the session, gave up, `met_start` those that waited while the endpoint
+    said that it was starting."""
 
     limits: Limits
     order_seed: int
@@ -1212,6 +1213,7 @@ class Load:
     loop_lag_s: float
     steps: tuple[Step, ...] = ()
     cancelled: int = 0
+    met_start: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ given up."""
 REFUSED_AFTER = 50
 """The same for the first samples of a run when each is refused with a status of PROMPTS."""
 PROMPTS = (400, 413, 422)
-"""Statuses that say something of a prompt, such as that it is too long, and little of the endpoint."""
+"""Statuses that say something of a prompt, such as that it is too long, and little of the endpoint; a 500 that quotes
+one of them says the same."""
 RATE_AFTER = 50
 """Samples from which on the error rate counts."""
 CHANCE = 3.0
@@ -68,7 +69,8 @@ class Watch:
 
     def _check_row(self, number: int, failure: Failure) -> None:
         kinds, kind = self._kinds, self._kinds[number]
-        needed = REFUSED_AFTER if kind[1] in PROMPTS else DEAD_AFTER
+        wrapped = kind[1] == 500 and not failure.retryable  # an orchestrator of the 1.2 line quotes a worker's 400
+        needed = REFUSED_AFTER if kind[1] in PROMPTS or wrapped else DEAD_AFTER
         first = last = number
         while last - first < needed and kinds.get(first - 1) == kind:
             first -= 1

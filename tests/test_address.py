@@ -32,6 +32,11 @@ def test_every_form_that_users_paste_is_resolved(given: str, resolved: str) -> N
     assert normalise_base_url(resolved) == resolved
 
 
+def test_an_ipv6_address_without_brackets_is_told_so() -> None:
+    with pytest.raises(PlanError, match=r"brackets, as in http://\[::1\]:8000/v1"):
+        normalise_base_url("::1:8000")
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -41,6 +46,8 @@ def test_every_form_that_users_paste_is_resolved(given: str, resolved: str) -> N
         "unix:///socket",
         "http://host:port",
         "http://host:99999",
+        "::1:8000",
+        "http://::1:8000/v1",
         "http://user:pass@host/v1",
         "http://host/v1?api_key=sk-secret",
     ],

@@ -42,6 +42,11 @@ def test_sixteen_equal_failures_at_the_start_end_a_run(status: int) -> None:
         _one_by_one(watch, [_failure(status=status)])
 
 
+def test_a_500_that_quotes_a_refusal_counts_as_one() -> None:
+    wrapped = Failure(kind=FailureKind.HTTP_ERROR, message="400, message='Bad Request'", status=500, retryable=False)
+    assert _failures_that_end_a_run(Watch(answered=0, max_error_rate=1.0), wrapped) == REFUSED_AFTER
+
+
 @pytest.mark.parametrize("status", PROMPTS)
 def test_what_is_refused_of_single_prompts_ends_a_run_when_the_first_fifty_all_are(status: int) -> None:
     watch = Watch(answered=0, max_error_rate=1.0)

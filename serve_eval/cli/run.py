@@ -229,7 +229,7 @@ def run(
         float | None,
         _flag(
             "--outage-timeout",
-            "Seconds for which requests wait while no server listens at the endpoint (default 60; 0: the run ends).",
+            "Seconds for which requests wait while no server listens, or it is starting (default 60; 0: the run ends).",
             _SENT,
         ),
     ] = None,
@@ -572,7 +572,7 @@ def _with_model(plan: Plan) -> Plan:
     if plan.model is not None:
         return plan
     try:
-        return run_async(with_model(plan, os.environ))
+        return run_async(with_model(plan, os.environ, told=say))
     except Interrupted:
         say("Interrupted; nothing is kept")
         raise typer.Exit(INTERRUPTED) from None

@@ -15,7 +15,7 @@ from typing import Literal, Self
 from urllib.parse import urlsplit
 
 import serve_eval
-from serve_eval.client import logprobs, retry, server_timing, wire
+from serve_eval.client import logprobs, retry, server_timing, starting, wire
 from serve_eval.client.answer import microseconds, response
 from serve_eval.client.door import Door
 from serve_eval.client.echoes import Echoes
@@ -28,7 +28,7 @@ from serve_eval.client.scheme import other_scheme
 from serve_eval.client.steps import Listener, Steps
 from serve_eval.client.tunnel import ProxyRefused
 from serve_eval.client.wire import Said
-from serve_eval.errors import PlanError
+from serve_eval.errors import EndpointError, PlanError
 from serve_eval.masking import Masking
 from serve_eval.schema import (
     Attempt,
@@ -64,10 +64,11 @@ class _Missed(Exception):
         lost_stream: bool = False,
         refused: bool = False,
         stale: bool = False,
+        starting: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind, self.status, self.retryable, self.retry_after = kind, status, retryable, retry_after
-        self.lost_stream, self.stale, self.refused = lost_stream, stale, refused
+        self.lost_stream, self.stale, self.refused, self.starting = lost_stream, stale, refused, starting
 
 
 class Client:
@@ -122,6 +123,7 @@ class Client:
         self._id_start, self._sent = str(uuid.uuid4())[:-12], 0
         head = self._pool.head("GET", self._path + "/models", self._headers) + f"{REQUEST_ID}: ".encode()
         self.steps = self._pool.steps = Steps(head, self._new_id, self._id_start, limits.max_response_bytes)
+        self.start = starting.Start(limits.outage_timeout_s, self.door, self._still_starting)
 
     async def __aenter__(self) -> Self:
         limits = self.limits
@@ -133,6 +135,7 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.patience.close()
+        await self.start.close()
         await self._pool.close()
 
     async def send(self, request: Request, *, once: bool = False) -> Response | Failure:
@@ -143,7 +146,7 @@ class Client:
         connection that was used before, or one out of step, on a new one: none of them counts as an attempt that may
         be made no more. While no server listens requests wait at the door. An attempt that was refused since nobody did
         counts neither, and so do `max_attempts` that were lost when the server ended; their time is given back to the
-        sample.
+        sample. While the endpoint says that it is starting, requests wait, and none of that is an attempt.
         """
         attempts: list[Attempt] = []
         uncounted, lost, fresh = 0, 0, False
@@ -159,6 +162,12 @@ class Client:
                     return await self._attempt(request, attempts, wait, stream=stream, fresh=fresh)
                 except _Missed as error:
                     missed = error
+                if missed.starting and not once:
+                    attempts.pop()  # nothing was attempted
+                    if await self._wait_for_the_start(wait):
+                        continue
+                    missed = self._with_note(missed, self.start.in_vain)
+                    break
                 fresh = missed.stale
                 if missed.lost_stream and stream:
                     stream = False
@@ -246,6 +255,22 @@ class Client:
         in_vain_s = lost.end_s - lost.start_s if outage and lost is not None else 0.0
         wait.until = left + time.monotonic() - began + in_vain_s
         return outage
+
+    async def _wait_for_the_start(self, wait: Wait) -> bool:
+        """Return whether the endpoint has started, once it says so no more or took too long, which ends a run. The
+        sample's time stands still meanwhile."""
+        began, left = time.monotonic(), wait.until
+        wait.until = math.inf
+        started = await self.start.over()
+        wait.until = left + time.monotonic() - began
+        if not started and self.door.watched:
+            raise EndpointError(f"{self.endpoint.base_url}: {self.start.in_vain}", hint=starting.HINT)
+        return started
+
+    async def _still_starting(self) -> bool:
+        """Ask for the models, as any route will do. What is no answer ends the wait: the next request tells why."""
+        reply = await self.exchange("GET", self._path + "/models", timeout_s=starting.LOOK_S)
+        return isinstance(reply, Reply) and reply.starting
 
     def _may_retry(self) -> bool:
         """Takes a retry out of the run's budget, if there is one left."""
@@ -394,9 +419,10 @@ class Client:
             message = wire.describe(reply.content, self.masking.message)
             raise _Missed(
                 FailureKind.HTTP_ERROR,
-                f"HTTP {status}: {message}",
+                f"HTTP {status}: {starting.SAID}" if reply.starting else f"HTTP {status}: {message}",
                 retryable=retry.worth_retrying(status, message),
                 retry_after=reply.retry_after,
+                starting=reply.starting,
             )
         try:
             if request.prompt_logprobs:
@@ -426,15 +452,18 @@ class Client:
     async def models(self) -> list[str] | Failure:
         """The ids that /v1/models lists; empty for a 200 that lists none. A Failure has any other status, 404 where
         there is no such route (a disaggregated orchestrator)."""
-        reply = await self.exchange("GET", self._path + "/models")
+        path = self._path + "/models"
+        reply = await self.exchange("GET", path)
+        if isinstance(reply, Reply) and reply.starting and await self.start.over():
+            reply = await self.exchange("GET", path)
         if isinstance(reply, Failure):
             return reply
         if reply.error is not None:
             missed = self._error(reply.error)
             return Failure(kind=missed.kind, message=str(missed), status=reply.status)
         if reply.status != 200:
-            message = f"HTTP {reply.status}: {wire.describe(reply.content, self.masking.message)}"
-            return Failure(kind=FailureKind.HTTP_ERROR, message=message, status=reply.status)
+            told = self.start.in_vain if reply.starting else wire.describe(reply.content, self.masking.message)
+            return Failure(kind=FailureKind.HTTP_ERROR, message=f"HTTP {reply.status}: {told}", status=reply.status)
         return wire.model_ids(reply.content)
 
     @property

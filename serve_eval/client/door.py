@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+from serve_eval.address import authority
 from serve_eval.errors import EndpointError
 
 PROBE_S = 0.5
@@ -24,7 +25,7 @@ class Door:
 
     def __init__(self, timeout_s: float, told: Callable[[str], None] = lambda line: None) -> None:
         self._timeout_s, self.told = timeout_s, told
-        self.closed, self._watched = False, False
+        self.closed, self.watched = False, False
         self.spent_s = 0.0
         """Seconds of outages since the last answer. Whoever gets an answer sets it to 0."""
         self._doubt = asyncio.Event()
@@ -37,7 +38,7 @@ class Door:
         Returns True when somebody listens there again, False at once when somebody does all the time. Raises
         EndpointError when nobody does for too long.
         """
-        if not self._watched:
+        if not self.watched:
             return False
         if self._verdict is None:
             self._verdict = asyncio.get_running_loop().create_future()
@@ -47,7 +48,7 @@ class Door:
 
     async def watch(self) -> None:
         """Run until cancelled. Raises EndpointError when no server listens for the time that an outage has."""
-        self._watched = True
+        self.watched = True
         try:
             while True:
                 await self._doubt.wait()
@@ -62,7 +63,7 @@ class Door:
                 verdict.exception()  # it is told, also when nobody waits
             raise
         finally:
-            self._watched = self.closed = False
+            self.watched = self.closed = False
             if (verdict := self._heard()) is not None:
                 verdict.set_result(False)
 
@@ -76,15 +77,15 @@ class Door:
         if await _listens(host, port):
             return False
         clock = asyncio.get_running_loop().time
-        began, left_s = clock(), self._timeout_s - self.spent_s
+        began, place, left_s = clock(), authority(host, port), self._timeout_s - self.spent_s
         if left_s > 0:
-            self.told(f"no server listens at {host}:{port}: requests wait, for {left_s:.0f} s at most")
+            self.told(f"no server listens at {place}: requests wait, for {left_s:.0f} s at most")
         self.closed = True
         while True:
             if clock() >= began + left_s:
                 lasted = f": every connection was refused for {self._timeout_s:g} s" if self._timeout_s else ""
                 raise EndpointError(
-                    f"no server listens at {host}:{port} any more{lasted}",
+                    f"no server listens at {place} any more{lasted}",
                     hint="Did the server end? Its log says why. --outage-timeout is how long a restart may take.",
                 )
             await asyncio.sleep(min(PROBE_S, max(0.0, began + left_s - clock())))
@@ -93,7 +94,7 @@ class Door:
         self.closed = False
         lasted_s = clock() - began
         self.spent_s += lasted_s
-        self.told(f"somebody listens at {host}:{port} again, after {lasted_s:.1f} s: requests go on")
+        self.told(f"somebody listens at {place} again, after {lasted_s:.1f} s: requests go on")
         return True
 
 

@@ -15,6 +15,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from serve_eval.client.reply import BadHttp, Disconnected, Reply
 from serve_eval.client.server_timing import STAMPS, TIMING
+from serve_eval.client.starting import STARTING, STATE_HEADER
 
 FIRST_CHECK = 8
 """Answers on a connection before its first check."""
@@ -25,7 +26,7 @@ _REQUEST_ID = b"x-request-id"
 _TIMING, _STAMPS = TIMING.lower().encode(), STAMPS.lower().encode()
 _WANTED = frozenset(
     {b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after", _REQUEST_ID}
-    | {_TIMING, _STAMPS}
+    | {_TIMING, _STAMPS, STATE_HEADER}
 )
 _GOODBYE = b"HTTP/1.1 408", b"HTTP/1.0 408"
 """Sent unasked by some proxies before they close an idle connection; it answers nothing."""
@@ -197,6 +198,7 @@ class Line(asyncio.Protocol):
                 head.get(_REQUEST_ID),
             )
             reply.told = head.get(_TIMING), head.get(_STAMPS)
+            reply.starting = status == 503 and head.get(STATE_HEADER, "").strip().lower() == STARTING
 
     def on_body(self, piece: bytes) -> None:
         reply = self._reply

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import aiohappyeyeballs
 
-from serve_eval.address import on_the_wire
+from serve_eval.address import authority, on_the_wire
 from serve_eval.client.line import Line
 from serve_eval.client.reply import Reply
 from serve_eval.client.steps import IDLE_S, Steps
@@ -60,7 +60,7 @@ class CannotConnect(Exception):
 
     def __init__(self, address: Address, why: Exception, *, may_pass: bool = True) -> None:
         said = getattr(why, "strerror", None) or str(why) or type(why).__name__
-        super().__init__(f"cannot connect to {address.host}:{address.port}: {said}")
+        super().__init__(f"cannot connect to {authority(address.host, address.port)}: {said}")
         self.address = address
         self.may_pass = may_pass and not isinstance(why, UnicodeError | ssl.SSLCertVerificationError)
         self.refused = self.may_pass and isinstance(why, OSError) and not isinstance(why, ssl.SSLError)

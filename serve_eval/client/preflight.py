@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import NoReturn
 
+from serve_eval.client import starting
 from serve_eval.client.client import UNREACHABLE_HINT, Client
 from serve_eval.client.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError
@@ -30,11 +31,12 @@ async def check(client: Client, *, chat: bool, sampling: SamplingParams, extra: 
 async def trial(client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) -> Failure | None:
     """Sends one short request; returns what went wrong. Raises EndpointError when its length was ignored."""
     request = short(chat=chat, sampling=sampling, extra=extra)
+    limits = client.limits
     try:
-        async with asyncio.timeout(client.limits.stall_timeout_s + client.limits.connect_timeout_s):
+        async with asyncio.timeout(limits.stall_timeout_s + max(limits.connect_timeout_s, limits.outage_timeout_s)):
             result = await client.send(request)
     except TimeoutError:
-        return Failure(kind=FailureKind.TIMEOUT, message=f"nothing for {client.limits.stall_timeout_s:g} s")
+        return Failure(kind=FailureKind.TIMEOUT, message=f"nothing for {limits.stall_timeout_s:g} s")
     if isinstance(result, Failure):
         return result
     if (given := result.usage.completion_tokens) > sampling.max_tokens + LENGTH_SLACK:
@@ -81,7 +83,7 @@ async def discover_model(client: Client) -> str:
         )
     raise EndpointError(
         f"{address} lists no model",
-        hint="A disaggregated orchestrator lists none: give the name with --model. Or is the path of the URL wrong?",
+        hint="An older disaggregated orchestrator lists none: name it with --model. Or is the path of the URL wrong?",
     )
 
 
@@ -93,15 +95,22 @@ async def _misunderstood(client: Client, failure: Failure) -> str:
 
 def _unlisted(client: Client, failure: Failure) -> str:
     """Return a hint for an endpoint that does not say which model it serves."""
+    if starting.SAID in failure.message or client.start.in_vain in failure.message:
+        return starting.HINT
     match failure.status:
         case 401 | 403:
             return key_advice(client)
         case 404 | 405:
-            return "A disaggregated orchestrator lists none: name it with --model. Or is the path of the URL wrong?"
+            return (
+                "An older disaggregated orchestrator lists none: name it with --model. Or is the path of the URL wrong?"
+            )
         case 429:
             return "It limits requests: try again later, or name the model with --model."
         case 503:
-            return "A server that still loads its model may answer so: try again later, or name the model with --model."
+            return (
+                "A server that still loads its model, or an orchestrator without a context server, answers so: try "
+                "again later, or name the model with --model."
+            )
         case None:
             return _hint(failure, client, (), chat=False)
         case _:
@@ -148,6 +157,8 @@ def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool)
         return "The server accepts connections but does not answer; see its log."
     if failure.status in (401, 403):
         return key_advice(client)
+    if starting.SAID in failure.message:
+        return starting.HINT
     if served and model not in served:
         return f"The endpoint does not list the model {model!r}.{nearest(model or '', served)}"
     if failure.status == 404:

@@ -42,8 +42,8 @@ class Reply:
     (monotonic clock; infinity: none is expected any more): the head, and of an event stream chunks with a choice, else
     what is not blank. Comments, empty events and spaces keep a connection open and are no sign of an answer.
     `whole`: the message ended, so that its connection can be used again. `request_id` is the header X-Request-ID that
-    came back. `mask` takes secrets out of `content`. `told` are the header fields of `server_timing`,
-    whose event is looked for in a stream with `metrics`.
+    came back. `mask` takes secrets out of `content`. `starting`: the server says that it still loads its model. `told`
+    are the header fields of `server_timing`, whose event is looked for in a stream with `metrics`.
     """
 
     __slots__ = (
@@ -66,6 +66,7 @@ class Reply:
         "received",
         "request_id",
         "retry_after",
+        "starting",
         "status",
         "stream",
         "told",
@@ -93,7 +94,7 @@ class Reply:
         self.content_type = ""
         self.retry_after: str | None = None
         self.request_id: str | None = None
-        self.until_close = self.whole = False
+        self.until_close = self.whole = self.starting = False
         self.stream: StreamedAnswer | None = None
         self._body: bytes | bytearray = b""
         self._unpack: _Unpacked | None = None

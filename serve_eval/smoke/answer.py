@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 class Answer:
     """`status` is 0 when no answer began. `problem` says why what came is not whole ("": it is); `cut_by_us`: because
     it was longer than we would read. `seconds` is from before the connection was made to the end. `mask` takes secrets
-    out of what the pieces of a stream spell together."""
+    out of what the pieces of a stream spell together. `starting`: the server says that it loads its model."""
 
     sent: Sent
     seconds: float
@@ -55,6 +55,7 @@ class Answer:
     problem: str = ""
     cut_by_us: bool = False
     mask: Mask = str
+    starting: bool = False
 
     @cached_property
     def parsed(self) -> Mapping[str, Any]:

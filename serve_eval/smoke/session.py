@@ -160,6 +160,7 @@ class Session:
             problem="" if reply.error is None else masking.message(str(reply.error)),
             cut_by_us=isinstance(reply.error, TooLarge),
             mask=masking.text,
+            starting=reply.starting,
         )
 
 
@@ -168,6 +169,10 @@ def answered(answer: Answer) -> Answer:
     if not answer.answered:
         raise NotAnswered(answer)
     return answer
+
+
+class StillStarting(EndpointError):
+    """The endpoint says that it loads its model: nothing of it can be checked, and nothing has failed."""
 
 
 def unauthorized(session: Session, answer: Answer) -> EndpointError | None:

@@ -26,7 +26,7 @@ from serve_eval.smoke.checks import (
     sdk,
 )
 from serve_eval.smoke.row import Found, Outcome, Row, Sent, failed
-from serve_eval.smoke.session import Session
+from serve_eval.smoke.session import Session, StillStarting
 
 Level = Literal["quick", "full"]
 
@@ -107,8 +107,8 @@ async def smoke(
 ) -> Smoke:
     """Runs the checks one after the other; each row is `told` as soon as it is had. UNSUPPORTED in `needed` is FAIL.
 
-    Stops where nothing is left to be checked: the endpoint is not reached, answers neither kind of request, or does not
-    answer a short request after a check that failed.
+    Stops where nothing is left to be checked: the endpoint is starting, is not reached, answers neither kind of
+    request, or does not answer a short request after a check that failed.
     """
     began, rows, stopped = time.monotonic(), [], ""
     for check in checks:
@@ -118,6 +118,9 @@ async def smoke(
             found = await check.run(session)
         except NotAnswered as error:
             found = error.answer.instead()
+        except StillStarting as error:
+            stopped = f"{error}. {error.hint}".rstrip(". ")
+            break
         except EndpointError as error:
             asked = session.known.models
             found = failed(f"{error}. {error.hint}".rstrip(". "), asked.sent if asked is not None else None)

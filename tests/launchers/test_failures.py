@@ -203,9 +203,9 @@ def test_streams_that_are_dropped(flavour: str, standin: Standin, plan_of: PlanO
 
 
 @slow
-@pytest.mark.parametrize("flavour", ["v12", "main"])
-def test_a_refusal_that_an_orchestrator_wraps_is_not_tried_again(
-    flavour: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
+@pytest.mark.parametrize(("flavour", "status"), [("v12", 500), ("main", 400)])
+def test_a_refusal_of_a_worker_is_not_tried_again(
+    flavour: str, status: int, standin: Standin, plan_of: PlanOf, tmp_path: Path
 ) -> None:
     standin(flavour, {"error_after": 12, **GENERATION})
     report = run(plan_of(TWO, concurrency=1), tmp_path / "run")
@@ -213,4 +213,4 @@ def test_a_refusal_that_an_orchestrator_wraps_is_not_tried_again(
     assert (result.scored, result.failed) == (10, 10)
     assert report.tasks[0].traffic.retries == {}
     failed = [record["failure"] for record in records(tmp_path / "run") if "failure" in record]
-    assert {(failure["status"], len(failure["attempts"])) for failure in failed} == {(500, 1)}
+    assert {(failure["status"], len(failure["attempts"])) for failure in failed} == {(status, 1)}

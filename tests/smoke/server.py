@@ -107,6 +107,8 @@ class _Server:
             return web.json_response({"error": {"message": "no key"}}, status=401)
         if self.has("loading"):
             return web.Response(status=503, text="loading")
+        if self.has("starting"):
+            return web.Response(status=503, headers={"x-trtllm-server-state": "starting"})
         if self.has("models_500"):
             return web.Response(status=500, text="no cache folder")
         if self.has("no_models"):

@@ -64,6 +64,14 @@ def test_where_nothing_can_be_asked_it_says_what_to_do(app: web.Application, tol
     assert (done.exit_code, done.stopped) == (4, "the endpoint could not be asked")
 
 
+def test_an_endpoint_that_is_starting_fails_nothing() -> None:
+    done = smoke_of(_quirks("starting"))
+    assert done.rows == []
+    assert "/v1 is starting: it loads its model. Try again" in done.stopped
+    assert done.exit_code == 4
+    assert "is starting" in junit(done, "http://host/v1")
+
+
 def test_nobody_listening_is_exit_code_4() -> None:
     done = asyncio.run(smoke_at("http://127.0.0.1:9/v1"))
     assert "cannot be reached" in done.rows[0].told

@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,7 @@ def _faults(command: str, role: str | None, port: object, config: str | None) ->
 def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> None:
     from tests.standin.config import check_llm_args, check_storage, worker
     from tests.standin.serving import bind, log, serve
+    from tests.standin.starting import Loading
 
     config = worker(params["model"], params, given, flavour)
     if config.cluster:
@@ -68,23 +70,29 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     check_llm_args(config.args)
     if trouble.no_model:
         raise OSError(f"{config.model} is not a local folder and is not a valid model identifier")
-    load_s = float(os.environ.get("STANDIN_LOAD_S", "0"))
-    log(f"Loading {config.model}")
-    for part in range(1, 11 if load_s else 1):
-        time.sleep(load_s / 10)
-        log(f"Loading {config.model}: {10 * part}%")
-    if trouble.says:
-        sys.stderr.write(f"{trouble.says}\n")
-        until = time.monotonic() + trouble.says_s
-        while time.monotonic() < until:
-            time.sleep(0 if trouble.says_busy else until - time.monotonic())
-    if trouble.hang_at_start or trouble.spin_at_start:
-        _hang(trouble)
-    if trouble.crash_at_start is not None:
-        sys.stderr.write(f"{trouble.last_words}\n")
-        sys.exit(trouble.crash_at_start)
-    if flavour == "main" and trouble.no_transceiver:
-        log("cache_transceiver is disabled")
+
+    def load() -> None:
+        load_s = float(os.environ.get("STANDIN_LOAD_S", "0"))
+        log(f"Loading {config.model}")
+        for part in range(1, 11 if load_s else 1):
+            time.sleep(load_s / 10)
+            log(f"Loading {config.model}: {10 * part}%")
+        if trouble.says:
+            sys.stderr.write(f"{trouble.says}\n")
+            until = time.monotonic() + trouble.says_s
+            while time.monotonic() < until:
+                time.sleep(0 if trouble.says_busy else until - time.monotonic())
+        if trouble.hang_at_start or trouble.spin_at_start:
+            _hang(trouble)
+        if trouble.crash_at_start is not None:
+            sys.stderr.write(f"{trouble.last_words}\n")
+            sys.exit(trouble.crash_at_start)
+        if flavour == "main" and trouble.no_transceiver:
+            log("cache_transceiver is disabled")
+
+    loading = Loading(load) if flavour == "main" else None
+    if loading is None:
+        load()
     # Imported while the port is bound, as everything slow is.
     from tests.standin.model import Model
     from tests.standin.worker import create
@@ -96,6 +104,8 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     drawn = f"{number}:{os.environ.get('CUDA_VISIBLE_DEVICES')}" if varied else number
     brain = Model(Path(answers) if answers else None, seed=seed, run=drawn, skilled=skilled, varied=varied)
     app = create(config, brain, trouble, flavour)
+    if loading is not None:
+        loading.before(app)
     meanwhile = None
     ranks = _mpi_ranks(config.args)
     if config.cluster and config.role:
@@ -112,6 +122,7 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
             early=flavour != "main",
             hangs=trouble.ignore_sigterm,
             report=config.report_addr,
+            loading=loading,
         )
     )
 
@@ -120,7 +131,7 @@ def _hang(trouble: Any) -> None:
     """The main thread came to its end, and the process does not."""
     from tests.standin.serving import note
 
-    if trouble.ignore_sigterm:
+    if trouble.ignore_sigterm and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     note("says its last words")
     sys.stderr.write(f"{trouble.last_words}\n")

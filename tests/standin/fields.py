@@ -45,7 +45,7 @@ class ResponseFormat(BaseModel):
 
 
 class DisaggregatedParams(Strict):
-    request_type: Literal["context_only", "generation_only", "context_and_generation"]
+    request_type: str
     first_gen_tokens: list[int] | None = None
     ctx_request_id: int | None = None
     encoded_opaque_state: str | None = None
@@ -155,7 +155,7 @@ class CompletionRequest(_Sampling):
             logprobs = data.get("logprobs")
             if isinstance(logprobs, int) and logprobs < 0:
                 raise ValueError("logprobs must be positive or zero")
-            if data.get("stream_options") and not data.get("stream"):
+            if data.get("stream_options") is not None and not data.get("stream"):
                 raise ValueError("Stream options can only be defined when stream is true.")
         return data
 
@@ -218,7 +218,7 @@ class ChatCompletionRequest(_Sampling):
     def _coherent(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        if data.get("stream_options") and not data.get("stream"):
+        if data.get("stream_options") is not None and not data.get("stream"):
             raise ValueError("stream_options can only be set if stream is true")
         if data.get("top_logprobs") and not data.get("logprobs"):
             raise ValueError("logprobs must be true when using top_logprobs")

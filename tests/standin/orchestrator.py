@@ -27,6 +27,8 @@ from tests.standin.fields import CompletionRequest, Invalid, Request, parse, set
 from tests.standin.metrics import RETURN, TRACE_VARIABLE, Metrics, Stripped, Told, Traces, event, wanted
 from tests.standin.options import Flavour
 from tests.standin.perf import Routed
+from tests.standin.relay import WorkerRefused
+from tests.standin.routers import Router
 from tests.standin.serving import application, log
 from tests.standin.worker import VERSIONS
 
@@ -40,35 +42,16 @@ LOST_RETRIES = 5
 ONE_PROMPT = "Disaggregated server currently only supports single string prompt or list of integers in request"
 
 
-class _Router:
-    """Who is next: in turns, or with `load_balancing` who has least to do."""
-
-    def __init__(self, number: int, kind: str, servers: list[str]) -> None:
-        self.servers, self.busy = list(servers), dict.fromkeys(servers, 0)
-        self._number, self._kind, self._turn = number, kind, 0
-        self.retries = 0
-
-    def next(self, but: str | None = None) -> str:
-        if not self.servers:
-            raise ValueError(f"No {self._number} servers available")
-        free = [one for one in self.servers if one != but] or self.servers
-        if self._kind == "load_balancing":
-            return min(free, key=lambda one: self.busy.get(one, 0))
-        chosen = self.servers[self._turn % len(self.servers)]
-        self._turn += 1
-        return chosen if chosen in free else self.next(but)
-
-
 class Orchestrating:
     """The server of `trtllm-serve disaggregated`."""
 
     def __init__(self, config: Orchestrator, faults: Faults, flavour: Flavour, request_timeout_s: float) -> None:
         self.config, self.faults, self.flavour = config, faults, flavour
         self._timeout = aiohttp.ClientTimeout(total=request_timeout_s)
-        self._ctx = _Router(0, config.ctx_router.type, config.urls("ctx"))
-        self._gen = _Router(1, config.gen_router.type, config.urls("gen"))
+        self._ctx = Router(config.ctx_router, config.urls("ctx"), flavour)
+        self._gen = Router(config.gen_router, config.urls("gen"), flavour)
         self._store = Store()
-        self._known: dict[str, tuple[_Router, str]] = {}
+        self._known: dict[str, tuple[Router, str]] = {}
         self._numbers = itertools.count()
         self._requests = 0
         self._routed = Routed(config.perf_metrics_max_requests)
@@ -79,6 +62,8 @@ class Orchestrating:
         self.app = application()
         self.app.router.add_post("/v1/completions", self._receive)
         self.app.router.add_post("/v1/chat/completions", self._receive)
+        if flavour == "main":
+            self.app.router.add_get("/v1/models", self._models)
         self.app.router.add_get("/health", self._health)
         self.app.router.add_get("/version", self._version)
         self.app.router.add_get("/cluster_info", self._cluster_info)
@@ -191,6 +176,16 @@ class Orchestrating:
         not_ready = 503 if self.flavour == "main" else 500
         return web.Response(status=200 if self._ready() else not_ready)
 
+    async def _models(self, request: web.Request) -> web.Response:
+        """Those of a context worker."""
+        if not self._ready() or not self._ctx.servers:
+            return json_response(503, encode({"detail": "No context server is available"}))
+        try:
+            async with self._client.get(f"http://{self._ctx.servers[0]}/v1/models") as response:
+                return json_response(response.status, await response.read())
+        except (aiohttp.ClientError, OSError) as error:
+            return json_response(503, encode({"detail": f"No context server answers: {type(error).__name__}"}))
+
     async def _version(self, request: web.Request) -> web.Response:
         return json_response(200, encode({"version": VERSIONS[self.flavour]}))
 
@@ -236,10 +231,14 @@ class Orchestrating:
             status = "completed"
         except Invalid as error:
             response, status = json_response(400, encode({"error": str(error)})), "rejected_400"
+        except WorkerRefused as error:
+            response = json_response(error.status, encode({"detail": error.told}))
         except Exception as error:
             response = json_response(500, encode({"detail": f"Internal server error {error}"}))
         except asyncio.CancelledError:
             status = "client_disconnected"
+            if self.flavour == "main":
+                log(f'"POST {http.path} HTTP/1.1" 499: the client has gone, and its request is given up')
             raise
         finally:
             note_response(status, None, told.number)
@@ -266,7 +265,7 @@ class Orchestrating:
         if isinstance(request, CompletionRequest):
             fields["prompt"] = _one_prompt(request.prompt)
         number = told.number = self._request_id()
-        context = self._ctx.next()
+        context = self._ctx.next(request)
         if self.config.schedule_style == "generation_first":
             return await self._both_at_once(http, request, fields, number, context, told)
         answer = await self._context(request, fields, number, context, told)
@@ -281,7 +280,7 @@ class Orchestrating:
         given = {**params.model_dump(), "request_type": "generation_only"}
         ids = "prompt" if isinstance(request, CompletionRequest) else "prompt_token_ids"
         body = {**fields, ids: answer.prompt_token_ids, "disaggregated_params": given}
-        generation = self._gen.next(context)
+        generation = self._gen.next(request, context)
         response = await self._generation(http, request, body, generation, told)
         self._routed.note(context, generation, number, told.arrived)
         return response
@@ -293,7 +292,7 @@ class Orchestrating:
         body = {**fields, "disaggregated_params": {**params, "schedule_style": 1}}
         first = asyncio.create_task(self._context(request, fields, number, context, told))
         try:
-            generation = self._gen.next(context)
+            generation = self._gen.next(request, context)
             response = await self._generation(http, request, body, generation, told)
             await first
             self._routed.note(context, generation, number, told.arrived)
@@ -342,7 +341,7 @@ class Orchestrating:
 
     # -------------------------------------------------------------------------------------------- to and from a worker
 
-    async def _whole(self, router: _Router, url: str, request: Request, body: dict[str, Any], told: Told) -> Answer:
+    async def _whole(self, router: Router, url: str, request: Request, body: dict[str, Any], told: Told) -> Answer:
         """A worker's whole answer, asked for again after errors of the connection and statuses that say one."""
         for attempt in itertools.count():
             router.busy[url] = router.busy.get(url, 0) + 1
@@ -412,6 +411,8 @@ class Orchestrating:
     async def _raise_for_status(self, response: aiohttp.ClientResponse) -> None:
         if self.flavour == "main" and response.status >= 400:
             text = (await response.text())[:2048]
+            if response.status < 500:
+                raise WorkerRefused(response.status, text)
             raise aiohttp.ClientResponseError(
                 response.request_info,
                 response.history,

@@ -9,13 +9,14 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from pathlib import Path
 
 from aiohttp import web
 
 from launchers._openai_server import encode, json_response
 from tests.standin.options import Flavour
+from tests.standin.starting import Loading
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _FOR_EVER = 1e9
@@ -83,11 +84,13 @@ async def serve(
     early: bool = True,
     hangs: bool = False,
     report: Path | None = None,
+    loading: Loading | None = None,
 ) -> None:
     """Serves until a signal comes, which then ends the process.
 
     `before` runs first, while nothing listens; `meanwhile` is entered before listening (`early`) or after, and left
-    when the open requests are finished. `hangs`: it is never left. `report`: the file of --report_addr.
+    when the open requests are finished. `hangs`: it is never left. `report`: the file of --report_addr. `loading` is
+    what happens behind the open port, as on main.
     """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     caught: list[signal.Signals] = []
@@ -106,18 +109,20 @@ async def serve(
     await runner.setup()
     log(f"Started server process [{os.getpid()}]")
     log("Waiting for application startup.")
-    task = meanwhile or nullcontext()
+    task, entered = meanwhile or nullcontext(), AsyncExitStack()
     try:
         if before is None or await _unless(ended, before()):
             if early:
-                await task.__aenter__()
+                await entered.enter_async_context(task)
             log("Application startup complete.")
             await web.SockSite(runner, listener, backlog=2048).start()
             host, port = listener.getsockname()[:2]
-            note(f"listens {host}:{port}")
             log(f"Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)")
-            if not early:
-                await task.__aenter__()
+            if loading is not None:
+                await _unless(ended, loading.run())
+            note(f"listens {host}:{port}")
+            if not early and not ended.is_set():
+                await entered.enter_async_context(task)
             if report:
                 _write_address(report, host, port)
             await ended.wait()
@@ -125,7 +130,7 @@ async def serve(
             await _finish(runner)
             if hangs:
                 await asyncio.Event().wait()
-            await task.__aexit__(None, None, None)
+            await entered.aclose()
     finally:
         await runner.cleanup()
         listener.close()

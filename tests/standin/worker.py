@@ -49,6 +49,8 @@ from tests.standin.serving import application, log
 VERSIONS = {"old": "1.1.0", "v12": "1.2.1", "main": "1.3.0rc25"}
 CONTEXT_TOKENS = 131072
 """max_seq_len where nobody says it: what the model's configuration would."""
+REQUEST_TYPES = ("context_only", "generation_only", "context_and_generation")
+"""What is not among them passes the request's model, and is refused when the work begins."""
 UNAVAILABLE = "LLM is unavailable. Please check the server logs for more details."
 NO_TRANSCEIVER = (
     "kv_cache_transceiver is disabled, please set 'cache_transceiver_config: backend:<backend_type>` "
@@ -233,6 +235,8 @@ class _Worker:
             raise bad_request(f"`max_tokens` ({self._max_tokens(request)}) must be greater than 0")
         if request.disaggregated_params is not None and not self.transceiver:
             raise bad_request(NO_TRANSCEIVER)
+        if (params := request.disaggregated_params) is not None and params.request_type not in REQUEST_TYPES:
+            raise bad_request(f"Unknown request type: {params.request_type}. Must be {', '.join(REQUEST_TYPES)}")
         if request.n < 1:
             raise bad_request(f"`n` ({request.n}) must be greater than 0")
         if request.logit_bias and self.config.args.get("num_postprocess_workers"):

@@ -9,7 +9,7 @@ from serve_eval.folders import nearest
 from serve_eval.smoke.answer import Answer, short
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.row import Found, failed, passed, unsupported
-from serve_eval.smoke.session import Session, unauthorized
+from serve_eval.smoke.session import Session, StillStarting, unauthorized
 
 NOT_THERE = frozenset({404, 405})
 
@@ -30,7 +30,7 @@ async def reachable(s: Session) -> Found:
     served = s.known.listed
     if s.model is None and len(served) != 1:
         several = f"the endpoint serves {len(served)} models: {', '.join(served)}" if served else "no model is listed"
-        raise EndpointError(several, hint="Name one: --model. A disaggregated orchestrator lists none.")
+        raise EndpointError(several, hint="Name one: --model. An older disaggregated orchestrator lists none.")
     s.model = s.model or served[0]
     if s.base_url != given:
         return passed(f"base URL {s.base_url}, and not {given}")
@@ -45,6 +45,8 @@ async def _is_here(s: Session) -> bool:
         raise EndpointError(f"{s.base_url} cannot be reached: {models.problem}", hint=hint)
     if refused := unauthorized(s, models):
         raise refused
+    if models.starting:
+        raise StillStarting(f"{s.base_url} is starting: it loads its model", hint="Try again when it has started.")
     if models.status == 503:
         raise EndpointError(f"{s.base_url} is not ready: {models.told}", hint="A server may still load its model.")
     s.known.listed = wire.model_ids(models.content) if models.status == 200 else []
@@ -94,7 +96,7 @@ async def models(s: Session) -> Found:
         s.known.context_tokens = s.known.context_tokens or wire.context_tokens(found.content, s.model)
         return _named(s.known.listed, s.model or "")
     if found.status in NOT_THERE:
-        front = ": a disaggregated orchestrator has none" if s.known.orchestrator else ""
+        front = ": an older disaggregated orchestrator has none" if s.known.orchestrator else ""
         return unsupported(f"there is no /models{front}", found.sent)
     if found.status == 200 and isinstance(found.parsed.get("data"), list):
         return unsupported("the list is empty", found.sent)

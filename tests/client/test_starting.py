@@ -1,0 +1,202 @@
+"""An endpoint that listens and says that it is starting is waited for: nothing of that is an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+from aiohttp import web
+
+from launchers._openai_server import serve_app
+from serve_eval.client import starting as module
+from serve_eval.client.client import Client
+from serve_eval.client.preflight import check, discover_model
+from serve_eval.errors import EndpointError
+from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
+from tests.clock import until
+
+T = TypeVar("T")
+ASKED = Request(sample_id="1", prompt="question 1", sampling=SamplingParams(max_tokens=20))
+LONG_S = 600.0
+HEADERS = {"X-TRTLLM-Server-State": "starting", "Retry-After": "1"}
+ANSWER = {
+    "choices": [{"index": 0, "text": "7", "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_S", 0.02)
+    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
+
+
+class _Server:
+    """Every route is a 503 with `headers` while `starting`. `asked` counts requests for answers, `looked` others."""
+
+    def __init__(self, *, headers: dict[str, str] = HEADERS, status: int = 503) -> None:
+        self.status = status
+        self.starting, self.asked, self.looked, self.headers = True, 0, 0, headers
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        return app
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        asks = request.method == "POST"
+        self.asked, self.looked = self.asked + asks, self.looked + (not asks)
+        if self.starting:
+            error = {"message": "The model is loaded", "type": "ServiceUnavailableError", "code": "starting"}
+            return web.json_response({"error": error}, status=self.status, headers=self.headers)
+        return web.json_response(ANSWER if asks else {"data": [{"id": "m"}]})
+
+
+def _with(server: _Server, body: Callable[[Client], Awaitable[T]], *, watched: bool = False, **limits: float) -> T:
+    async def main() -> T:
+        given = Limits(**{"outage_timeout_s": LONG_S, **limits})  # type: ignore[arg-type]
+        async with serve_app(server.app()) as url, Client(Endpoint(base_url=url, model="m"), given) as client:
+            watching = asyncio.create_task(client.door.watch()) if watched else None
+            await asyncio.sleep(0)
+            try:
+                return await body(client)
+            finally:
+                if watching is not None:
+                    watching.cancel()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched: bool) -> None:
+    server, told = _Server(), list[str]()
+
+    async def body(client: Client) -> list[Response | Failure]:
+        client.door.told, client.retry_budget = told.append, 0
+        asked = [asyncio.create_task(client.send(ASKED)) for _ in range(16)]
+        await until(lambda: client.start.met == 16 and server.looked > 2)
+        await asyncio.sleep(0.4)  # longer than a sample has
+        server.starting = False
+        results = await asyncio.gather(*asked)
+        assert client.retries == 0
+        assert client.door.spent_s == 0.0  # an answer came
+        return results
+
+    results = _with(server, body, watched=watched, max_attempts=1, sample_timeout_s=0.3)
+    assert all(isinstance(result, Response) for result in results)
+    assert [[a.failure for a in result.attempts] for result in results] == [[None]] * 16
+    assert server.asked == 32  # one looks for all, so that none asks again before the end
+    assert told[0] == "the endpoint is starting: requests wait, for 600 s at most (--outage-timeout)"
+    assert told[1].startswith("the endpoint says no more that it is starting, after ")
+    assert told[1].endswith(" s: 16 requests go on")
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [(503, {}), (503, {"x-trtllm-server-state": "ready"}), (500, {**HEADERS, "Retry-After": "0"})],
+)
+def test_what_does_not_say_so_is_an_attempt(status: int, headers: dict[str, str]) -> None:
+    server = _Server(headers=headers, status=status)
+    result = _with(server, lambda client: client.send(ASKED), max_attempts=3)
+    assert isinstance(result, Failure)
+    assert [a.status for a in result.attempts] == [status] * 3
+
+
+def test_what_does_not_start_in_time_is_a_failure_without_an_attempt() -> None:
+    server = _Server()
+    result = _with(server, lambda client: client.send(ASKED), outage_timeout_s=0.1)
+    assert isinstance(result, Failure)
+    assert (result.kind, result.status, result.attempts) == (FailureKind.HTTP_ERROR, 503, ())
+    assert result.message == "HTTP 503: the endpoint is starting (the endpoint is still starting after 0.1 s)"
+    assert server.asked == 1
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 0.1])
+def test_a_run_ends_when_it_takes_too_long(timeout_s: float) -> None:
+    server = _Server()
+    with pytest.raises(EndpointError, match=r"still starting after 0\.1 s" if timeout_s else "is starting") as caught:
+        _with(server, lambda client: client.send(ASKED), watched=True, outage_timeout_s=timeout_s)
+    assert "--outage-timeout" in caught.value.hint
+
+
+def test_the_time_is_shared_until_an_answer_comes() -> None:
+    server = _Server()
+
+    async def body(client: Client) -> float:
+        client.door.spent_s = LONG_S
+        result = await client.send(ASKED)
+        assert isinstance(result, Failure)
+        server.starting = False
+        assert isinstance(await client.send(ASKED), Response)
+        return client.door.spent_s
+
+    assert _with(server, body) == 0.0
+
+
+def test_one_try_is_one_try() -> None:
+    """Who asks whether a server hangs wants to know now."""
+    server = _Server()
+    result = _with(server, lambda client: client.send(ASKED, once=True))
+    assert isinstance(result, Failure)
+    assert ([a.status for a in result.attempts], server.asked) == ([503], 1)
+    assert result.message == "HTTP 503: the endpoint is starting"
+
+
+def test_the_first_requests_of_a_run_wait_as_well() -> None:
+    server = _Server()
+
+    async def body(client: Client) -> str:
+        finding = asyncio.create_task(discover_model(client))
+        checking = asyncio.create_task(check(client, chat=False, sampling=ASKED.sampling, extra={}))
+        await until(lambda: client.start.met == 2)
+        server.starting = False
+        await checking
+        return await finding
+
+    assert _with(server, body) == "m"
+
+
+@pytest.mark.parametrize("finds", [True, False])
+def test_the_first_requests_say_what_is_the_matter(finds: bool) -> None:
+    def body(client: Client) -> Awaitable[object]:
+        if finds:
+            return discover_model(client)
+        return check(client, chat=False, sampling=ASKED.sampling, extra={})
+
+    with pytest.raises(EndpointError, match=r"the endpoint is still starting after 0\.1 s") as caught:
+        _with(_Server(), body, outage_timeout_s=0.1)
+    assert caught.value.hint == module.HINT
+
+
+def test_a_server_that_ends_while_it_starts_is_not_waited_for() -> None:
+    """What comes next, a refused connection, tells why."""
+    server = _Server()
+
+    async def body(client: Client) -> bool:
+        async def gone() -> bool:
+            return False
+
+        client.start._still = gone
+        return await client.start.over()
+
+    assert _with(server, body)
+
+
+def test_whoever_waits_is_let_go_when_the_client_closes() -> None:
+    server = _Server()
+
+    async def main() -> None:
+        async with serve_app(server.app()) as url:
+            async with Client(Endpoint(base_url=url, model="m"), Limits(outage_timeout_s=LONG_S)) as client:
+                asked = asyncio.create_task(client.send(ASKED))
+                await until(lambda: client.start.met == 1)
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+            assert asked.cancelled()
+            assert client.start._looking is not None
+            assert client.start._looking.cancelled()
+
+    asyncio.run(main())

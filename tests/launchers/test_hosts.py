@@ -1,0 +1,164 @@
+"""Hosts of servers: IPv6 addresses by real sockets, and what an orchestrator cannot bind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from aiohttp import web
+
+from launchers import _container, _fleet, _hosts, llama_cpp, trtllm, trtllm_disaggregated
+from launchers._trtllm_command import Place, Server
+from serve_eval import folders
+from serve_eval.client.client import Client
+from serve_eval.errors import LaunchError, PlanError
+from serve_eval.schema import Endpoint, Failure, LaunchContext, Limits
+
+CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as one:
+            one.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no ::1")
+
+
+@pytest.fixture(autouse=True)
+def _no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("host", "family", "url"),
+    [
+        ("::1", socket.AF_INET6, "http://[::1]:7"),
+        ("::", socket.AF_INET6, "http://[::1]:7"),
+        ("127.0.0.1", socket.AF_INET, "http://127.0.0.1:7"),
+        ("0.0.0.0", socket.AF_INET, "http://127.0.0.1:7"),
+        ("", socket.AF_INET, "http://127.0.0.1:7"),
+        ("no-such-host.invalid", socket.AF_INET, "http://no-such-host.invalid:7"),
+    ],
+)
+def test_a_host_has_a_family_and_an_address(host: str, family: socket.AddressFamily, url: str) -> None:
+    server = Server(name="s", argv=("x",), probe=("x",), place=Place(host=host, port=7))
+    assert (_hosts.family(host), server.url) == (family, url)
+
+
+@pytest.mark.parametrize(("only", "family"), [(True, socket.AF_INET6), (False, socket.AF_INET)])
+def test_a_name_is_bound_as_ipv6_only_where_it_has_no_other_address(
+    only: bool, family: socket.AddressFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [(socket.AF_INET6,)] if only else [(socket.AF_INET6,), (socket.AF_INET,)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: found)
+    assert _hosts.family("node") == family
+
+
+@needs_ipv6
+def test_free_ports_of_ipv6_are_free_there() -> None:
+    port, other = _fleet.free_ports("::1", None, 1)
+    with socket.create_server(("::1", port), family=socket.AF_INET6):
+        assert port != other
+        server = Server(name="s", argv=("x",), probe=("x",), place=Place(host="::1", port=port))
+        with pytest.raises(LaunchError, match=rf"s: \[::1\]:{port} cannot be used"):
+            _fleet._check_free(server)
+    _fleet._check_free(server)
+
+
+@pytest.mark.parametrize("host", ["[::1]", "http://node", "node/8000"])
+def test_what_is_no_host_is_refused_before_anything_starts(host: str) -> None:
+    with pytest.raises(PlanError, match=r"launcher\.host"):
+        trtllm.commands(CONTEXT, host=host)
+    with pytest.raises(PlanError, match=r"launcher\.host"):
+        llama_cpp.commands(CONTEXT, **folders.check_options(llama_cpp.launch, {"model": "m.gguf", "host": host}, "l"))
+
+
+@pytest.mark.parametrize("host", ["::1", "::", "fe80::1"])
+def test_an_orchestrator_binds_ipv4_only(host: str) -> None:
+    options = folders.check_options(trtllm_disaggregated.launch, {"host": host}, "launcher")
+    with pytest.raises(
+        PlanError, match=f"launcher.host: {host}: the orchestrator .* binds IPv4 addresses only"
+    ) as told:
+        trtllm_disaggregated.commands(CONTEXT, **options)
+    assert "127.0.0.1" in told.value.hint
+
+
+def test_a_server_alone_gets_the_address_as_it_is() -> None:
+    [line] = trtllm.commands(CONTEXT, host="::1", port=7)
+    assert line[line.index("--host") + 1] == "::1"
+
+
+def test_a_container_publishes_its_port_at_an_address_in_brackets() -> None:
+    server = Server(name="s", argv=("t", "--host", "::1"), probe=("t",), place=Place(host="::1", port=7))
+    container = _container.Container(image="i", network="bridge")
+    assert "[::1]:7:7" in _container.wrapped(server, container).argv
+
+
+@needs_ipv6
+@pytest.mark.slow
+def test_a_server_on_ipv6_is_launched_and_asked(context: LaunchContext, standin: Callable[..., None]) -> None:
+    standin("main", STANDIN_LOAD_S="0.5")
+
+    async def story() -> tuple[Endpoint, int, list[str] | Failure]:
+        options: dict[str, Any] = {"host": "::1", "gpus": [0], "ready_timeout_s": 30.0}
+        async with (
+            trtllm.launch(context, **folders.check_options(trtllm.launch, options, "launcher")) as endpoint,
+            httpx.AsyncClient(trust_env=False) as plain,
+            Client(endpoint, Limits()) as client,
+        ):
+            answer = await plain.get(endpoint.base_url.removesuffix("/v1") + "/health")
+            return endpoint, answer.status_code, await client.models()
+
+    endpoint, status, listed = asyncio.run(story())
+    assert endpoint.base_url.startswith("http://[::1]:")
+    assert (status, listed) == (200, ["org/model"])
+
+
+@needs_ipv6
+def test_a_client_names_the_host_in_brackets() -> None:
+    hosts = []
+
+    async def models(request: web.Request) -> web.Response:
+        hosts.append(request.headers["Host"])
+        return web.json_response({"data": [{"id": "m"}]})
+
+    async def story() -> list[str] | Failure:
+        app = web.Application()
+        app.router.add_get("/v1/models", models)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        try:
+            listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+            await web.SockSite(runner, listener).start()
+            port = listener.getsockname()[1]
+            async with Client(Endpoint(base_url=f"http://[::1]:{port}/v1"), Limits()) as client:
+                found = await client.models()
+            assert hosts == [f"[::1]:{port}"]
+            return found
+        finally:
+            await runner.cleanup()
+
+    assert asyncio.run(story()) == ["m"]
+
+
+@needs_ipv6
+def test_an_address_that_refuses_is_told_in_brackets() -> None:
+    [port] = _fleet.free_ports("::1", None)
+
+    async def story() -> list[str] | Failure:
+        async with Client(Endpoint(base_url=f"http://[::1]:{port}/v1"), Limits()) as client:
+            return await client.models()
+
+    told = asyncio.run(story())
+    assert isinstance(told, Failure)
+    assert told.message.startswith(f"cannot connect to [::1]:{port}: ")

@@ -1,0 +1,116 @@
+"""Servers that listen while they load their model: that is waited for, and said."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from launchers import _readiness, external, trtllm
+from launchers._openai_server import serve_app
+from launchers._starting import says_so
+from serve_eval import folders
+from serve_eval.errors import LaunchError
+from serve_eval.schema import LaunchContext
+from tests.standin.starting import HEADERS
+
+CONTEXT = LaunchContext(model="m", log_dir=Path("logs"))
+
+
+class _Reply:
+    def __init__(self, status: int, headers: dict[str, str]) -> None:
+        self.status_code, self.headers = status, headers
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "said"),
+    [
+        (503, HEADERS, True),
+        (503, {"x-trtllm-server-state": " Starting"}, True),
+        (503, {"x-trtllm-server-state": "ready"}, False),
+        (503, {}, False),
+        (200, HEADERS, False),
+    ],
+)
+def test_only_a_503_with_that_header_says_so(status: int, headers: dict[str, str], said: bool) -> None:
+    assert says_so(_Reply(status, headers)) is said
+
+
+def _app(left: int) -> web.Application:
+    """Says so `left` times, on whatever route."""
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal left
+        left -= 1
+        return web.Response(status=503, headers=HEADERS) if left >= 0 else web.Response(status=404)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    return app
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_an_endpoint_that_runs_already_is_waited_for(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(external, "POLL_S", 0.01)
+
+    async def story() -> None:
+        async with serve_app(_app(left)) as url, external.launch(CONTEXT, base_url=url, ready_timeout_s=20.0):
+            pass
+
+    asyncio.run(story())
+
+
+def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
+    async def story() -> None:
+        async with serve_app(_app(10**6)) as url, external.launch(CONTEXT, base_url=url, ready_timeout_s=0.1):
+            pass
+
+    with pytest.raises(LaunchError, match=r"does not answer within 0\.1 s: it says that it is starting"):
+        asyncio.run(story())
+
+
+@pytest.mark.slow
+def test_a_launched_server_says_that_it_is_starting(
+    context: LaunchContext, said: list[str], standin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_readiness, "TELL_S", 0.2)
+    standin("main", STANDIN_LOAD_S="1.5")
+
+    async def story() -> None:
+        options = folders.check_options(trtllm.launch, {"gpus": [0], "ready_timeout_s": 30.0}, "launcher")
+        async with trtllm.launch(context, **options):
+            pass
+
+    asyncio.run(story())
+    assert any(", it says that it is starting; its log: " in line for line in said)
+
+
+def test_the_first_completion_is_not_given_up_while_the_front_door_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its limit is for an engine that hangs."""
+    monkeypatch.setattr(_readiness, "POLL_S", 0.02)
+    until = time.monotonic() + 0.4
+
+    async def answer(request: web.Request) -> web.Response:
+        if time.monotonic() < until:
+            return web.Response(status=503, headers=HEADERS)
+        return web.json_response({"choices": [{"text": "x"}]})
+
+    async def story(start_timeout_s: float) -> None:
+        import httpx
+
+        from launchers._trtllm_command import Place, Server
+
+        app = web.Application()
+        app.router.add_post("/v1/completions", answer)
+        async with serve_app(app) as url, httpx.AsyncClient(trust_env=False) as client:
+            place = Place(host="127.0.0.1", port=int(url.split(":")[2].removesuffix("/v1")))
+            front = Server(name="front", argv=("x",), probe=("x",), place=place)
+            await _readiness._answering(client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s)
+
+    said: list[str] = []
+    asyncio.run(story(20.0))
+    assert said[-1].startswith("front: the first completion took ")

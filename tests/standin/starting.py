@@ -1,0 +1,41 @@
+"""A server of `main` listens while it loads its model: every route is a 503 that says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from launchers._openai_server import encode, json_response
+
+HEADERS = {"x-trtllm-server-state": "starting", "Retry-After": "1"}
+ERROR = {
+    "message": "The engine is not initialized yet; /health answers 200 once it is.",
+    "type": "ServiceUnavailableError",
+    "code": "starting",
+}
+
+
+class Loading:
+    """Answers in place of an application until `load`, which blocks, has come to its end in a thread."""
+
+    def __init__(self, load: Callable[[], None]) -> None:
+        self._load, self.done = load, False
+
+    async def run(self) -> None:
+        """Loads. Raises what `load` does."""
+        await asyncio.to_thread(self._load)
+        self.done = True
+
+    def before(self, app: web.Application) -> None:
+        """Stands before every route of an application, and before those that it does not have."""
+        app.middlewares.insert(0, self._middleware)
+
+    @web.middleware
+    async def _middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if self.done:
+            return await handler(request)
+        return json_response(503, encode({"error": ERROR}), HEADERS)

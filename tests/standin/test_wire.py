@@ -1,0 +1,216 @@
+"""What goes over HTTP and differs between the 1.2 line and main."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+
+from serve_eval.client.client import Client
+from serve_eval.client.preflight import discover_model
+from serve_eval.errors import EndpointError
+from serve_eval.schema import Endpoint, Failure, Limits, Message, Request, Response, SamplingParams
+from tests.standin.in_process import Deployed, deployed
+from tests.standin.options import Flavour
+from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
+
+TEXT: dict[str, Any] = {"model": "m", "prompt": "hi"}
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+ASKED = Request(sample_id="1", prompt="hi", sampling=SamplingParams(max_tokens=4))
+TALKED = Request(sample_id="1", prompt=(Message(role="user", content="hi"),), sampling=SamplingParams(max_tokens=4))
+
+
+async def _post(url: str, body: dict[str, Any], route: str = "completions") -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/{route}", json=body) as response:
+        return response.status, await response.json()
+
+
+# ------------------------------------------------------------------------------------------------------- starting
+
+
+def _get(url: str) -> httpx.Response | None:
+    try:
+        return HTTP.get(url)
+    except httpx.ConnectError:
+        return None
+
+
+@pytest.mark.slow
+def test_main_listens_while_it_loads_and_says_so_on_every_route(tmp_path: Path) -> None:
+    port, env = free_port(), environment("main", load_s=300.0)
+    url = f"http://localhost:{port}"
+    with running(["M", "--port", str(port)], tmp_path / "log", env) as process:
+        deadline = time.monotonic() + READY_S
+        while _get(f"{url}/health") is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for path in ("/health", "/v1/models", "/no/such/route", "/version"):
+            answer = HTTP.get(url + path)
+            assert answer.status_code == 503
+            assert answer.headers["x-trtllm-server-state"] == "starting"
+            assert answer.headers["retry-after"] == "1"
+            assert answer.json()["error"]["code"] == "starting"
+        assert HTTP.post(f"{url}/v1/completions", json=TEXT).status_code == 503
+        process.send_signal(signal.SIGTERM)  # which is heard while it loads
+        assert process.wait(READY_S) == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_main_that_has_loaded_says_so_no_more(tmp_path: Path) -> None:
+    port, env = free_port(), environment("main", load_s=0.2)
+    with running(["M", "--port", str(port)], tmp_path / "log", env) as process:
+        url = wait_healthy(process, port, tmp_path / "log")
+        answer = HTTP.get(f"{url}/v1/models")
+        assert "x-trtllm-server-state" not in answer.headers
+        assert answer.json()["data"]
+
+
+@pytest.mark.slow
+def test_what_ends_the_loading_ends_main(tmp_path: Path) -> None:
+    port, env = free_port(), environment("main", load_s=0.3, faults={"crash_at_start": 7})
+    with running(["M", "--port", str(port)], tmp_path / "log", env) as process:
+        assert process.wait(READY_S) == 7
+    assert "as told" in (tmp_path / "log").read_text()
+
+
+# --------------------------------------------------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize(("flavour", "status"), [("v12", 404), ("main", 200)])
+def test_the_models_of_an_orchestrator(flavour: Flavour, status: int) -> None:
+    async def main() -> tuple[list[str] | Failure, str]:
+        async with (
+            deployed(1, 1, flavour=flavour, greeted=False) as found,
+            Client(Endpoint(base_url=found.url), Limits()) as client,
+        ):
+            return await client.models(), await discover_model(client)
+
+    if status == 200:
+        assert asyncio.run(main()) == (["M"], "M")
+        return
+    with pytest.raises(EndpointError, match="HTTP 404") as caught:
+        asyncio.run(main())
+    assert "--model" in caught.value.hint
+
+
+def test_an_orchestrator_of_main_without_a_context_worker_lists_nothing_yet() -> None:
+    async def main() -> None:
+        async with (
+            deployed(
+                1, 1, flavour="main", greeted=False, front={"context_servers": {"urls": ["127.0.0.1:9"]}}
+            ) as found,
+            Client(Endpoint(base_url=found.url), Limits(outage_timeout_s=0.0)) as client,
+        ):
+            told = await client.models()
+            assert isinstance(told, Failure)
+            assert told.status == 503
+            await discover_model(client)
+
+    with pytest.raises(EndpointError, match="HTTP 503") as caught:
+        asyncio.run(main())
+    assert "context server" in caught.value.hint
+
+
+# ------------------------------------------------------------------------------------------------- refusals of workers
+
+
+@pytest.mark.parametrize("role", ["context_0", "generation_0"])
+@pytest.mark.parametrize(("flavour", "status"), [("v12", 500), ("main", 400)])
+def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(flavour: Flavour, status: int, role: str) -> None:
+    async def main() -> tuple[int, Any, Response | Failure]:
+        faults = {role: {"error_after": 0}}
+        front = {"max_retries": 0}
+        async with deployed(1, 1, flavour=flavour, greeted=False, faults=faults, front=front) as found:
+            code, body = await _post(found.url, TEXT)
+            async with Client(Endpoint(base_url=found.url, model="m"), Limits()) as client:
+                return code, body, await client.send(ASKED)
+
+    code, body, result = asyncio.run(main())
+    assert code == status
+    assert list(body) == ["detail"]
+    assert (body["detail"] == "Generation failed, as told") == (status == 400)
+    assert ("http://" in body["detail"]) == (status == 500)
+    assert isinstance(result, Failure)
+    assert (result.retryable, len(result.attempts), result.status) == (False, 1, status)
+
+
+def test_a_failure_of_a_worker_stays_a_500_on_main() -> None:
+    async def main() -> tuple[int, Any]:
+        faults = {"context_0": {"error_after": 0, "error_status": 500}}
+        async with deployed(1, 1, flavour="main", greeted=False, faults=faults, front={"max_retries": 0}) as found:
+            return await _post(found.url, TEXT)
+
+    code, body = asyncio.run(main())
+    assert code == 500
+    assert body["detail"].startswith("Internal server error 500, message=")
+
+
+def test_main_gives_up_what_its_client_no_longer_waits_for(capfd: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        async with deployed(1, 1, flavour="main", greeted=False, faults={"context_0": {"hang_after": 0}}) as found:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(_post(found.url, TEXT), 0.3)
+            await asyncio.sleep(0.1)
+
+    asyncio.run(main())
+    assert '"POST /v1/completions HTTP/1.1" 499' in capfd.readouterr().err
+
+
+# --------------------------------------------------------------------------------------------------------- routers
+
+
+def _router(**args: Any) -> dict[str, Any]:
+    return {"router": {"type": "load_balancing", **args}}
+
+
+@pytest.mark.parametrize(
+    ("flavour", "tokens", "statuses"),
+    [("v12", True, (500, 500)), ("v12", False, (200, 200)), ("main", True, (200, 200))],
+)
+def test_a_load_that_is_counted_in_tokens(flavour: Flavour, tokens: bool, statuses: tuple[int, int]) -> None:
+    async def main() -> tuple[int, int]:
+        async with deployed(1, 1, flavour=flavour, greeted=False) as plain:
+            sections = {
+                f"{one}_servers": {**_router(use_tokens=tokens), "urls": [plain.host(f"{one}_0")]} for one in ROLES
+            }
+            async with deployed(1, 1, flavour=flavour, greeted=False, front=sections) as found:
+                return (await _post(found.url, TEXT))[0], (await _post(found.url, CHAT, "chat/completions"))[0]
+
+    assert asyncio.run(main()) == statuses
+
+
+ROLES = ("context", "generation")
+
+
+@pytest.mark.parametrize(("flavour", "kind"), [("v12", "remote_http"), ("main", "load_balancng")])
+def test_a_router_that_a_version_does_not_have_is_refused(flavour: Flavour, kind: str) -> None:
+    async def main() -> Deployed:
+        async with deployed(1, 1, flavour=flavour, front={"context_servers": {"router": {"type": kind}}}) as found:
+            return found
+
+    with pytest.raises(ValueError, match=f"Unsupported router type: {kind}"):
+        asyncio.run(main())
+
+
+# --------------------------------------------------------------------------------------------------------- requests
+
+
+@pytest.mark.parametrize("flavour", ["v12", "main"])
+def test_fields_are_checked_where_the_real_one_checks_them(flavour: Flavour) -> None:
+    async def main() -> list[tuple[int, Any]]:
+        async with deployed(1, 1, flavour=flavour, greeted=False) as found:
+            worker = found.workers["context_0"]
+            bodies = ({**TEXT, "disaggregated_params": {"request_type": "nope"}}, {**TEXT, "stream_options": {}})
+            talked = {**CHAT, "stream_options": {}}
+            return [*[await _post(worker, body) for body in bodies], await _post(worker, talked, "chat/completions")]
+
+    (nope, told), *refused = asyncio.run(main())
+    assert nope == 400
+    assert told["message"].startswith("Unknown request type: nope")  # and no error of the request's model
+    assert [status for status, _ in refused] == [400, 400]
+    assert all("tream" in body["error"] for _, body in refused)
