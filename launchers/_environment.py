@@ -70,20 +70,21 @@ MARK = "SERVE_EVAL_LAUNCH"
 
 def inherited(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[str, str]:
     """Return the variables of ours that a server gets: those it needs, and those named for it."""
-    named = [*pass_env, *_named(environ)]
-    found = inherited_by_any(environ, named, names=NAMES, prefixes=PREFIXES)
+    wanted = [*pass_env, *named(environ)]
+    found = inherited_by_any(environ, wanted, names=NAMES, prefixes=PREFIXES)
     if not any(name in environ for name in RANK):
         return found
-    return {name: value for name, value in found.items() if name in named or not OF_MPIRUN.fullmatch(name)}
+    return {name: value for name, value in found.items() if name in wanted or not OF_MPIRUN.fullmatch(name)}
 
 
 def for_helpers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables for a command that asks the machine or the cluster, such as nvidia-smi and squeue."""
     names, prefixes = {"MUNGE_SOCKET"}, ("SLURM_", "CUDA_", "NVIDIA_")
-    return inherited_by_any(environ, _named(environ), names=names, prefixes=prefixes)
+    return inherited_by_any(environ, named(environ), names=names, prefixes=prefixes)
 
 
-def _named(environ: Mapping[str, str]) -> list[str]:
+def named(environ: Mapping[str, str]) -> list[str]:
+    """Return the names that the variable of that purpose has."""
     return environ.get(VARIABLE, "").replace(",", " ").split()
 
 

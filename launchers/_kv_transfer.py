@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from launchers import _environment
@@ -47,8 +48,14 @@ def nvlink() -> bool | None:
 
 
 def inherited(names: Collection[str], environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """The variables of UCX that a server inherits, with those that are named for it."""
-    return frozenset(name for name in _environment.inherited(environ, names) if name.startswith("UCX_"))
+    """Return the variables of UCX that a server inherits and that are not set anew.
+
+    UCX_TLS is among them only where it is named: many clusters export one, such as tcp, that cannot move a KV cache.
+    """
+    found = {name for name in _environment.inherited(environ, names) if name.startswith("UCX_")}
+    if not any(fnmatchcase(TLS, name) for name in (*names, *_environment.named(environ))):
+        found.discard(TLS)
+    return frozenset(found)
 
 
 def variables(backend: str, ways: Ways | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ CAUSES = (
     (
         r"UCX CUDA support was not found|VRAM memory is detected as host by UCX|UCX +ERROR[^\n]*no copy across memory",
         "UCX was started without CUDA, and cannot move the KV cache",
-        "Some clusters set UCX_TLS=tcp: leave UCX_TLS out of pass_env and env, or name a way of CUDA in it, such as "
+        "Some clusters export UCX_TLS=tcp: unset it, or name a way of CUDA in it, such as "
         "env: {UCX_TLS: 'cuda_copy,cuda_ipc,sm,self,tcp'}.",
     ),
     (

@@ -98,3 +98,19 @@ def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatc
     assert [word for word in first if word.startswith("UCX_")] == ["UCX_MM_ERROR_HANDLING=y", "UCX_TLS"]
     [first, *_] = slurm.commands(context, trtllm_disaggregated=served, nodes=["n1"], gpus_per_node=2)
     assert not [word for word in first if word.startswith("UCX_")]
+
+
+@pytest.mark.parametrize(
+    ("names", "environ", "kept"),
+    [
+        ([], {"UCX_TLS": "tcp", "UCX_LOG_LEVEL": "warn"}, {"UCX_LOG_LEVEL"}),
+        (["UCX_TLS"], {"UCX_TLS": "tcp"}, {"UCX_TLS"}),
+        (["UCX_*"], {"UCX_TLS": "tcp"}, {"UCX_TLS"}),
+        ([], {"UCX_TLS": "tcp", "SERVE_EVAL_PASS_ENV": "A, UCX_TLS"}, {"UCX_TLS"}),
+        (["UCX_TLS"], {"PATH": "/bin"}, set()),
+    ],
+)
+def test_the_ways_of_a_cluster_are_kept_only_where_they_are_named(
+    names: list[str], environ: dict[str, str], kept: set[str]
+) -> None:
+    assert _kv_transfer.inherited(names, environ) == kept
