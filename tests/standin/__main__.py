@@ -49,6 +49,7 @@ def _faults(command: str, role: str | None, port: object, config: str | None) ->
 
 def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> None:
     from tests.standin.config import check_llm_args, worker
+    from tests.standin.ranks import joined
     from tests.standin.serving import bind, log, serve
 
     config = worker(params["model"], params, given, flavour)
@@ -61,6 +62,8 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     check_llm_args(config.args)
     if trouble.no_model:
         raise OSError(f"{config.model} is not a local folder and is not a valid model identifier")
+    if ranks := joined():
+        log(f"start MpiSession with {ranks} workers")
     load_s = float(os.environ.get("STANDIN_LOAD_S", "0"))
     log(f"Loading {config.model}")
     for part in range(1, 11 if load_s else 1):
