@@ -13,6 +13,11 @@ CAUSES = (
         "nvidia-smi shows whether somebody else holds the memory.",
     ),
     (
+        r"ZMQError: Address already in use",
+        "an address between its processes is taken",
+        "Give the same command again. On SLURM, leave `wrapper` out where a node has several servers.",
+    ),
+    (
         r"Failed to bind socket|[Aa]ddress already in use",
         "its port is taken",
         "Leave `port` out, and a free one is taken.",
@@ -63,6 +68,11 @@ CAUSES = (
         r"CANCELLED AT \S+ DUE TO TIME LIMIT",
         "the time limit of its job was reached",
         "Give the same command in a new allocation: answers that were had are kept.",
+    ),
+    (
+        r"(?ms)^\d+: .*^srun: error: [^\n]* tasks? [^\n]*\nsrun: [^\n]*Terminating (StepId|job step)",
+        "one of its ranks ended, and SLURM all others",
+        "The line of srun above tells which, and the lines that begin with its number what it said.",
     ),
     (
         r"error: \*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED",

@@ -90,7 +90,7 @@ def step(
         probe=(*asked, *server.probe),
         options_at=len(before) + len(server.argv) - len(server.options),
         env={},
-        files={**server.files, **(_slurm_ranks.files(log_dir) if wrapper else {})},
+        files={**server.files, **(_slurm_ranks.files(held, log_dir) if wrapper else {})},
         here=False,
         to_stop=_ending(job, name, stop_timeout_s),
         at_end=_ending(job, name, 0, removal if server.at_end else ()),

@@ -1,4 +1,4 @@
-"""What the imitated wrappers run in place of TensorRT-LLM's leader and worker nodes: `llmapi.py port|leader|worker|stop`.
+"""What the imitated wrappers run as TensorRT-LLM's leader and worker nodes: `llmapi.py port|leader|worker|stop`.
 
 The ranks of a step know each other by files below SITE instead of MPI. The leader binds the address that it was given
 when it has imported (STANDIN_IMPORT_S seconds), and answers the server that has its key once all ranks are there.
@@ -37,7 +37,7 @@ def main(role: str) -> None:
 
 
 def free_port(node: str) -> int:
-    """Return the first port that is free now. Every node has a loopback of its own, which the second one of this machine
+    """Return the first port that is free now. Every node has its own loopback, which the second one of this machine
     has by its address alone."""
     port = FIRST_PORT
     while True:
@@ -81,8 +81,8 @@ def lead(world: Path, size: int) -> None:
 
 
 def stop() -> None:
-    """Ask the leader to end, when it is there."""
-    while True:
+    """Ask the leader to end, if there comes to be one."""
+    for _ in range(50):
         client, address = endpoint()
         try:
             client.connect(address)
