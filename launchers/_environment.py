@@ -33,8 +33,9 @@ PREFIXES = (
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "MPI_", "I_MPI_", "HYDRA_", "MPICH_", "MV2_")
 """Prefixes of what a server inside a SLURM step or under mpirun would inherit: with them it takes itself for a rank of
 that job, and hangs."""
-UNSURE = ("UCX_TLS", "UCX_NET_DEVICES")
-"""Chosen for the machine as a whole; the launcher sets its own where it matters."""
+UNSURE = ("UCX_TLS", "UCX_NET_DEVICES", "TLLM_SPAWN_PROXY_PROCESS")
+"""Chosen for the machine as a whole, or for a server whose ranks another process leads; the launcher sets its own where
+it matters."""
 OURS = ("CUDA_VISIBLE_DEVICES",)
 """What a plan may not set: GPUs would be shared that are checked and locked under other numbers."""
 VARIABLE = "SERVE_EVAL_PASS_ENV"

@@ -20,8 +20,8 @@ set -m # The wrapper gets a process group.
 ended() {
   disown -a
   kill -KILL -- "-$1" 2> /dev/null
-  [ "$2" != 143 ] || sleep 1 # What asks all tasks to end may reach this one last.
-  exit $((asked ? 0 : $2)) # Which is no failure.
+  [ "$asked" ] || [ "$2" != 143 ] || { sleep 3 & wait $!; kill $!; } 2> /dev/null # It may be asked later than others.
+  exit $((asked ? 0 : $2)) # The end of all is no failure of one.
 }
 if [ "$SLURM_PROCID" != 0 ]; then
   trap asked=1 TERM
@@ -34,11 +34,7 @@ at=$(mktemp -d /tmp/serve-eval-ranks-XXXXXX) || exit
 trap 'rm -rf "$at"' EXIT
 export TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR=ipc://$at/leader # Older wrappers overwrite it.
 # Wrappers split what they run at blanks, and older ones keep its exit code to themselves and stay.
-{
-  echo 'trap : TERM'
-  printf '%q ' "$@"
-  printf '\\ncode=$?\\necho $code > %s\\nexit $code\\n' "$at/code"
-} > "$at/server"
+{ printf '%q ' "$@"; printf '\\ncode=$?\\necho $code > %s\\nexit $code\\n' "$at/code"; } > "$at/server"
 "$wrapper" bash "$at/server" &
 set +m
 lives=$!
@@ -60,6 +56,7 @@ import os, socket, sys
 for port in range(10012, 10012 + int(sys.argv[1])):
     try:
         one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Others may hold it as well.
         one.bind(("127.100.12.1", port))
         os.set_inheritable(one.detach(), True)
     except OSError:

@@ -368,6 +368,11 @@ def test_srun_finds_its_configuration_and_nothing_of_the_job_around_it() -> None
     assert _environment.inherited(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
 
 
+def test_a_server_does_not_wait_for_ranks_that_another_leads() -> None:
+    around = {"TLLM_SPAWN_PROXY_PROCESS": "1", "TLLM_LOG_LEVEL": "INFO"}
+    assert _environment.inherited(around) == {"TLLM_LOG_LEVEL": "INFO"}
+
+
 # ---------------------------------------------------------------------------------------------- the end of a step
 
 

@@ -62,6 +62,10 @@ class Task:
                     found.append(int(stat.parent.name))
         return found
 
+    def children(self) -> list[int]:
+        pid = self.process.pid
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
     def terminate(self) -> None:
         """As scancel --signal=TERM does: for every process."""
         for pid in self.members():
@@ -119,11 +123,23 @@ def test_another_rank_is_asked_to_end(tmp_path: Path) -> None:
     assert task.ended()[0] == 0
 
 
+def test_another_rank_may_be_asked_after_its_wrapper(tmp_path: Path) -> None:
+    task = Task(wrapping(tmp_path, WORKER), "server", rank=1)
+    task.until("started")
+    (wrapper_pid,) = task.children()
+    os.kill(wrapper_pid, signal.SIGTERM)
+    while task.children() in ([], [wrapper_pid]):
+        assert task.process.poll() is None
+        time.sleep(0.02)
+    os.kill(task.process.pid, signal.SIGTERM)
+    assert task.ended()[0] == 0
+
+
 def test_another_rank_that_is_killed_fails(tmp_path: Path) -> None:
     task = Task(wrapping(tmp_path, WORKER), "server", rank=1)
     task.until("started")
-    (wrapper_pid,) = Path(f"/proc/{task.process.pid}/task/{task.process.pid}/children").read_text().split()
-    os.kill(int(wrapper_pid), signal.SIGKILL)
+    (wrapper_pid,) = task.children()
+    os.kill(wrapper_pid, signal.SIGKILL)
     assert task.ended()[0] == 137
 
 
@@ -145,13 +161,31 @@ print(port)
 
 
 def test_ports_are_held_that_others_found_before(tmp_path: Path) -> None:
+    """Though others hold them as well."""
     (tmp_path / HOLDER).write_text(HELD)
-    words = [sys.executable, str(tmp_path / HOLDER), str(PORTS_EACH), sys.executable, "-c"]
+    words = [sys.executable, str(tmp_path / HOLDER), str(PORTS_EACH)]
+    holds = "import sys; print(flush=True); sys.stdin.read()"
     late = "import socket; one = socket.create_server(('127.0.0.1', 10012 + 3)); print(one.getsockname()[1])"
-    found = subprocess.run([*words, SEARCH], capture_output=True, text=True, check=True).stdout
+    with subprocess.Popen(
+        [*words, *words, sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        with subprocess.Popen(
+            [*words, sys.executable, "-c", f"{holds}\n{SEARCH}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as one:
+            assert one.stdout is not None
+            one.stdout.readline()
+            other.stdin.close()
+            other.wait(20)
+            bound = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True)
+            assert bound.stdout == "10015\n", bound.stderr
+            found, _ = one.communicate(timeout=20)
     assert int(found) >= 10012 + PORTS_EACH
-    bound = subprocess.run([*words, late], capture_output=True, text=True)
-    assert bound.stdout == "10015\n", bound.stderr
     assert int(subprocess.run([sys.executable, "-c", SEARCH], capture_output=True, text=True).stdout) < int(found)
 
 

@@ -62,7 +62,12 @@ def endpoint() -> tuple[socket.socket, str | tuple[str, int]]:
 def lead(world: Path, size: int) -> None:
     time.sleep(float(os.environ.get("STANDIN_IMPORT_S", "1")))
     listener, address = endpoint()
-    listener.bind(address)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        raise OSError(
+            f"ZMQError: {error.strerror} (addr={os.environ['TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR']!r})"
+        ) from error
     listener.listen()
     print(f"leader at {os.environ['TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR']}", flush=True)
     while len([*world.glob("rank-*")]) < size:

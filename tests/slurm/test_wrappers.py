@@ -145,7 +145,7 @@ def test_ranks_end_with_the_server_of_the_first_of_them(site: Site, wrapper: str
     assert site.ended(job) == ("FAILED", 4)
     assert re.search("trtllm ended with exit code 1 after .*: one of its ranks ended", site.output(job))
     gone(site, job)
-    assert not living(site)
+    until(lambda: not living(site), 20)
 
 
 def test_a_server_ends_with_any_of_its_ranks(site: Site, wrapper: str) -> None:
@@ -159,7 +159,7 @@ def test_a_server_ends_with_any_of_its_ranks(site: Site, wrapper: str) -> None:
     assert re.search("trtllm ended with signal 9 after .*: one of its ranks ended", site.output(job))
     assert f"srun: error: {NODES[1]}: task 6:" in site.output(job)
     gone(site, job)
-    assert not living(site)
+    until(lambda: not living(site), 20)
 
 
 def living(site: Site) -> dict[int, int]:
