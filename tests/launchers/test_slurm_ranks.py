@@ -115,7 +115,6 @@ def test_a_wrapper_that_is_not_there_ends_it(tmp_path: Path) -> None:
     assert Task(str(tmp_path / "nothing"), "true").ended()[0] == 127
 
 
-@pytest.mark.slow
 def test_another_rank_is_asked_to_end(tmp_path: Path) -> None:
     task = Task(wrapping(tmp_path, WORKER), "server", rank=1)
     task.until("started")
