@@ -35,6 +35,11 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
     ),
     (r"Failed to bind socket", "its port is taken", "Leave `port` out, and a free one is taken."),
     (
+        r"ZMQError: Address already in use",
+        "an address between its processes is taken",
+        "Give the same command again. On SLURM, leave `wrapper` out where a node has several servers.",
+    ),
+    (
         r"[Aa]ddress already in use",
         "its port is taken",
         "Leave `port` out, and a free one is taken.",
@@ -132,6 +137,12 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
         r"CANCELLED AT \S+ DUE TO TIME LIMIT",
         "the time limit of its job was reached",
         "Give the same command in a new allocation.",
+        ENDS_ITSELF,
+    ),
+    (
+        r"(?ms)^\d+: .*^srun: error: [^\n]* tasks? [^\n]*\nsrun: [^\n]*Terminating (StepId|job step)",
+        "one of its ranks ended, and SLURM all others",
+        "The line of srun above tells which, and the lines that begin with its number what it said.",
         ENDS_ITSELF,
     ),
     (

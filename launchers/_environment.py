@@ -57,6 +57,8 @@ OF_MPIRUN = re.compile(
 )
 """What mpirun of Open MPI 4 and 5 says to its ranks in the form of settings."""
 RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
+OF_WRAPPER = "TLLM_SPAWN_PROXY_PROCESS"
+"""With it a server waits for another process that leads its ranks."""
 OURS = ("CUDA_VISIBLE_DEVICES",)
 """What a plan may not set: GPUs would be shared that are checked and locked under other numbers."""
 VARIABLE = "SERVE_EVAL_PASS_ENV"
@@ -72,9 +74,9 @@ def inherited(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[
     """Return the variables of ours that a server gets: those it needs, and those named for it."""
     wanted = [*pass_env, *named(environ)]
     found = inherited_by_any(environ, wanted, names=NAMES, prefixes=PREFIXES)
-    if not any(name in environ for name in RANK):
-        return found
-    return {name: value for name, value in found.items() if name in wanted or not OF_MPIRUN.fullmatch(name)}
+    ranked = any(name in environ for name in RANK)
+    gone = {name for name in found if name == OF_WRAPPER or (ranked and OF_MPIRUN.fullmatch(name))}
+    return {name: value for name, value in found.items() if name in wanted or name not in gone}
 
 
 def for_helpers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -92,7 +92,7 @@ SLURM: Mapping[str, str] = {
     "nodes": "Names of nodes of the job. Not set: all of them.",
     "gpus_per_node": "How many GPUs each node has. Not set: what SLURM says, else 8.",
     "mpi": "The --mpi of srun for the servers.",
-    "wrapper": "What starts the ranks; empty: none. Not set: trtllm-llmapi-launch, with docker and podman none.",
+    "wrapper": "What starts the ranks; empty: none. Not set: trtllm-llmapi-launch for servers of several nodes.",
     "container": "The image that the steps run in. Not set: none.",
     "container.engine": "What runs the containers: pyxis, the plug-in of SLURM, or docker or podman within the step.",
     "container.mounts": "What is mounted besides: SOURCE:TARGET[:FLAGS], by full paths.",

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from launchers import _environment, _slurm_container
+from launchers import _environment, _slurm_container, _slurm_ranks
 from launchers._deployment import ORCHESTRATOR, Options
 from launchers._slurm_container import OURS, Container
 from launchers._trtllm_command import Server
@@ -19,12 +19,10 @@ from serve_eval.errors import PlanError
 STRAGGLERS_S = 30
 """How long ranks may go on after the first of them ended."""
 ENDER = Path(__file__).with_name("_slurm_steps.py")
-WRAPPER = "trtllm-llmapi-launch"
-"""What starts the ranks of a server, where a plan does not say."""
 
 
 class Steps(Options, frozen=True, kw_only=True):
-    """How the steps are started. `wrapper` None: WRAPPER, or none for a container of an engine."""
+    """How the steps are started. `wrapper` None: as `_slurm_ranks.wrapper_of` says."""
 
     mpi: str = "pmix"
     wrapper: str | None = None
@@ -44,13 +42,16 @@ def step(
     asked_on: str,
     log_dir: Path,
     stop_timeout_s: float,
+    held: int = 0,
 ) -> Server:
-    """The server as a step of the job (None: of the one that it is started in), with one task per rank.
+    """The server as a step of the job (None: of the one that it is started in).
 
     Its variables are set within the step, since SLURM sets CUDA_VISIBLE_DEVICES for every task itself. Under a wrapper,
-    which takes those of SLURM and MPI from the server, it is one task per GPU; without one, and for an orchestrator, it
-    is a single task from which a shell takes them. SLURM's own answer to a signal for srun is to kill all tasks, so
-    that a command asks for the end: it signals the step. For --help all servers ask on one node, in the same words.
+    which takes those of SLURM and MPI from the server, it is one task per GPU, by the script of `_slurm_ranks`, for
+    which `held` ports are held. Without one, and for an orchestrator, it is a single task from which a shell takes
+    these variables, so that the server starts its ranks as it does on a machine without SLURM, on all cores. SLURM's
+    own answer to a signal for srun is to kill all tasks, so that a command asks for the end: it signals the step. For
+    --help all servers ask on one node, in the same words.
 
     A server in a container of docker or podman is a single task as well. SLURM kills all of a step at once when its job
     is cancelled or its srun is killed, and starts none in a job that is over, so that the container is bound to its
@@ -61,14 +62,16 @@ def step(
     orchestrator = server.name == ORCHESTRATOR
     contained = _slurm_container.by_engine(steps.container)
     alone = orchestrator or contained
-    wrapper = "" if alone else WRAPPER if steps.wrapper is None else steps.wrapper
+    wrapper = "" if alone else _slurm_ranks.wrapper_of(steps.wrapper, len(nodes))
     _check(server, wrapper, ranks, len(nodes), steps)
     tasks = max(ranks, 1) if wrapper else 1
     name = server.name if tag is None else f"{server.name}-{tag}"
-    within = (*_variables(server.env), *((wrapper,) if wrapper else _alone(contained)))
+    starting = _slurm_ranks.words(wrapper, held, log_dir) if wrapper else _alone(contained)
+    within = (*_variables(server.env), *starting)
     before = (
-        *_srun(name, nodes, tasks, "none" if alone else steps.mpi, job),
+        *_srun(name, nodes, tasks, steps.mpi if wrapper else "none", job),
         *(("--label",) if tasks > 1 else ()),
+        *(() if wrapper or alone else ("--cpu-bind=none",)),
         *_slurm_container.flags(steps.container, log_dir),
         *steps.srun_args,
         *within,
@@ -87,6 +90,7 @@ def step(
         probe=(*asked, *server.probe),
         options_at=len(before) + len(server.argv) - len(server.options),
         env={},
+        files={**server.files, **(_slurm_ranks.files(held, log_dir) if wrapper else {})},
         here=False,
         to_stop=_ending(job, name, stop_timeout_s),
         at_end=_ending(job, name, 0, removal if server.at_end else ()),
@@ -114,14 +118,7 @@ def _check(server: Server, wrapper: str, ranks: int, nodes: int, steps: Steps) -
     elif not wrapper and nodes > 1:
         raise PlanError(
             f"launcher.wrapper: {server.name} has {ranks} ranks on {nodes} nodes, which only a wrapper can start",
-            hint="Leave wrapper out, and trtllm-llmapi-launch is used.",
-        )
-    split = [word for word in server.argv if not word or any(letter.isspace() for letter in word)]
-    if wrapper and split:
-        raise PlanError(
-            f"launcher: {wrapper} splits its command line at blanks, and quotes do not help: {split[0]!r} cannot be "
-            "passed",
-            hint="Put the value into config.",
+            hint=f"Leave wrapper out, and {_slurm_ranks.WRAPPER} is used.",
         )
 
 

@@ -26,6 +26,7 @@ from launchers import (
     _slurm,
     _slurm_container,
     _slurm_placement,
+    _slurm_ranks,
     _slurm_steps,
     _trtllm_command,
 )
@@ -40,8 +41,9 @@ from launchers._trtllm_command import Server
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.schema import Endpoint, LaunchContext
 
-PORTS = range(10000, 30000)
-"""Where the first port is drawn from: below those that systems give to outgoing connections."""
+PORTS = range(11000, 30000)
+"""Where the first port is drawn from: below those that systems give to outgoing connections, and above those that
+wrappers of ranks take."""
 SCRIPT = "slurm.sbatch"
 STEPS_S = 60.0
 """How long SLURM may list a step whose processes are gone."""
@@ -89,10 +91,11 @@ async def launch(
 
     `trtllm` or `trtllm_disaggregated` says what is served (neither: one server). The steps run in the job of
     SLURM_JOB_ID on `nodes` of it (None: all), which have `gpus_per_node` GPUs (None: as SLURM says, else 8).
-    `mpi` and `srun_args` go to srun; `wrapper` starts the ranks (None: trtllm-llmapi-launch, and with docker and podman
-    trtllm-serve itself); `container` is an image for pyxis, docker or podman. Servers bind the name of their node, or
-    with `bind: all` every address. `port` is the front door's, the servers have the next ones (None: drawn).
-    `sbatch_args` stand in the job script that is shown. Time limits in seconds, as for `trtllm`.
+    `srun_args` go to srun; `wrapper` starts the ranks of every server as tasks of srun with `mpi` (None:
+    trtllm-llmapi-launch those of servers of several nodes, and a server of one node starts its own); `container` is an
+    image for pyxis, docker or podman. Servers bind the name of their node, or with `bind: all` every address. `port` is
+    the front door's, the servers have the next ones (None: drawn). `sbatch_args` stand in the job script that is shown.
+    Time limits in seconds, as for `trtllm`.
 
     Raises PlanError for options that contradict each other or too few nodes, LaunchError outside of an allocation and
     when a server does not start or ends.
@@ -183,6 +186,11 @@ def _planned(
         tag=tag,
     )
     placement = _slurm_placement.placement(servers, spots, nodes)
+    wrapped = [
+        part.width > 0 and bool(_slurm_ranks.wrapper_of(steps.wrapper, len(spot.nodes)))
+        for part, spot in zip(parts, spots, strict=True)
+    ]
+    held = _slurm_ranks.held([spot.nodes[0] for spot in spots], wrapped)
     return Planned(
         deployment=deployment,
         servers=[
@@ -196,8 +204,9 @@ def _planned(
                 asked_on=nodes[0],
                 log_dir=context.log_dir,
                 stop_timeout_s=options["stop_timeout_s"],
+                held=ports,
             )
-            for server, spot, part in zip(servers, spots, parts, strict=True)
+            for server, spot, part, ports in zip(servers, spots, parts, held, strict=True)
         ],
         nodes=nodes[:count],
         ways=_ways(deployment) if count == 1 else None,

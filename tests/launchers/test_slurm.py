@@ -63,7 +63,7 @@ def written(**options: Any) -> dict[str, str]:
 
 def test_servers_that_share_a_node_have_what_helps_there() -> None:
     [context, _, _] = lines(trtllm_disaggregated={})
-    assert "env CUDA_VISIBLE_DEVICES=0 'UCX_TLS=^ib' trtllm-llmapi-launch" in context
+    assert "env CUDA_VISIBLE_DEVICES=0 'UCX_TLS=^ib' bash -c" in context
 
 
 def test_the_files_name_the_nodes_and_the_script_asks_for_as_many() -> None:
@@ -102,7 +102,6 @@ def test_discovery_names_one_cluster_on_every_node() -> None:
         ({"trtllm": {"tp": 9}}, "9 ranks, which 2 nodes with 8 GPUs cannot share evenly"),
         ({"trtllm": {"tp": 16}, "wrapper": ""}, "16 ranks on 2 nodes, which only a wrapper can start"),
         ({"trtllm": {"tp": 16}, "nodes": ["gpu07"]}, "2 nodes are needed, and there are 1: gpu07"),
-        ({"trtllm": {"model": "/my models/m"}}, "splits its command line at blanks.*'/my models/m' cannot be passed"),
         ({"srun_args": ["--nodes=3"]}, "srun_args: --nodes is written by the launcher"),
         ({"srun_args": ["--export=ALL,HF_TOKEN=abc"]}, "srun_args: --export=ALL,HF_TOKEN: a plan holds no secret"),
         (
@@ -130,8 +129,24 @@ def test_what_contradicts_itself_is_refused(options: dict[str, Any], message: st
         lines(**options)
 
 
-def test_blanks_are_no_matter_without_the_wrapper() -> None:
-    assert "serve '/my models/m' --host" in lines(trtllm={"model": "/my models/m"}, wrapper="")[0]
+@pytest.mark.parametrize("wrapper", [None, "", "trtllm-llmapi-launch"])
+def test_blanks_are_no_matter(wrapper: str | None) -> None:
+    assert "serve '/my models/m' --host" in lines(trtllm={"model": "/my models/m"}, wrapper=wrapper)[0]
+
+
+def test_a_wrapper_is_for_servers_of_several_nodes_unless_it_is_given() -> None:
+    sides = {"context_servers": {"num_instances": 2}, "generation_servers": {"tp": 16}}
+    of_itself = lines(trtllm_disaggregated=sides)
+    assert ["ranks.sh" in line for line in of_itself] == [False, False, True, False]
+    assert [line.count("--mpi=pmix") for line in of_itself] == [0, 0, 1, 0]
+    assert ["--cpu-bind=none" in line for line in of_itself] == [True, True, False, False]
+    given = lines(trtllm_disaggregated=sides, wrapper="w")
+    holding = "python3 /out/logs/held_ports.py 16 bash /out/logs/ranks.sh w trtllm-serve"
+    assert [holding in line for line in given] == [False, True, False, False]
+    assert ["bash /out/logs/ranks.sh w trtllm-serve" in line for line in given] == [True, True, True, False]
+    assert "held_ports.py" not in written(trtllm_disaggregated=sides)
+    assert {"held_ports.py", "ranks.sh"} < {*written(trtllm_disaggregated=sides, wrapper="w")}
+    assert "--mpi=pmix" in given[0]
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.integers(1, 8))
@@ -157,6 +172,12 @@ def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(widths: list[i
             "time limit",
         ),
         ("slurmstepd-n1: error: *** STEP 1.5 ON n1 CANCELLED AT 2026-11-21T16:09:06 ***", "SLURM cancelled it"),
+        (
+            "6: Killed\nsrun: error: n2: task 6: Exited with exit code 137\n"
+            "srun: launch/slurm: _step_signal: Terminating StepId=3.1\n"
+            "0: slurmstepd-n1: error: *** STEP 3.1 ON n1 CANCELLED AT 2026-11-23T09:11:33 ***",
+            "one of its ranks ended, and SLURM all others",
+        ),
         ("srun: unrecognized option '--container-image=x'", "this SLURM knows no container images"),
         ("srun: error: Invalid MPI type 'pmix_v9', --mpi=list for acceptable types", "no such MPI plug-in"),
     ],
@@ -345,6 +366,11 @@ def test_two_launches_do_not_share_the_nodes_of_a_job(
 def test_srun_finds_its_configuration_and_nothing_of_the_job_around_it() -> None:
     around = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "PMIX_RANK": "0", "HOME": "/"}
     assert _environment.inherited(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
+
+
+def test_a_server_does_not_wait_for_ranks_that_another_leads() -> None:
+    around = {"TLLM_SPAWN_PROXY_PROCESS": "1", "TLLM_LOG_LEVEL": "INFO"}
+    assert _environment.inherited(around) == {"TLLM_LOG_LEVEL": "INFO"}
 
 
 # ---------------------------------------------------------------------------------------------- the end of a step

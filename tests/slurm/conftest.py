@@ -24,6 +24,8 @@ from tests.standin.process import environment
 
 MODEL = "my-org/my-model"
 BIN = Path(__file__).with_name("bin")
+WRAPPERS = ("older", "newest")
+"""The imitated versions of TensorRT-LLM's wrapper, each in a folder of BIN."""
 JOB_S = 240.0
 
 
@@ -102,6 +104,14 @@ class Site:
         code = next(word for word in shown if word.startswith("ExitCode=")).partition("=")[2]
         return self.state(job), int(code.partition(":")[0])
 
+    def ended_within(self, job: str, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.state(job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
+                return True
+            time.sleep(0.2)
+        return False
+
     def steps(self, job: str) -> list[str]:
         """Names of the steps that SLURM lists, but for the batch script's own."""
         done = self.run("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%j")
@@ -140,5 +150,12 @@ def site(slurm: dict[str, str], tmp_path: Path, data_root: Path) -> Site:
         "SITE": str(tmp_path),
         "SERVE_EVAL_PASS_ENV": "STANDIN_*, SITE",
     }
-    environ["PATH"] = f"{BIN}{os.pathsep}{environ['PATH']}"
+    environ["PATH"] = os.pathsep.join([str(BIN), str(BIN / WRAPPERS[-1]), environ["PATH"]])
     return Site(tmp_path, environ)
+
+
+@pytest.fixture(params=WRAPPERS)
+def wrapper(request: pytest.FixtureRequest, site: Site) -> str:
+    """The version of the wrapper that the image of the site has."""
+    site.environ["PATH"] = f"{BIN / request.param}{os.pathsep}{site.environ['PATH']}"
+    return str(request.param)

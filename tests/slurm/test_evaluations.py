@@ -16,7 +16,8 @@ from tests.slurm.conftest import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 
-BARE = {"mpi": "none", "wrapper": ""}
+BARE = {"wrapper": ""}
+WRAPPED = {"wrapper": "trtllm-llmapi-launch"}
 SHOWN = {"command": "shown-trtllm-serve"}
 SIDES = {"context_servers": {"num_instances": 2, "tp": 2}, "generation_servers": {"num_instances": 2, "tp": 2}, **SHOWN}
 FIRST, SECOND = NODES
@@ -28,21 +29,21 @@ SPREAD = {
     "orchestrator": (FIRST, None),
 }
 CASES = [
-    pytest.param({"trtllm": SHOWN, **BARE}, {"trtllm": (FIRST, "0")}, id="one server, mpi none"),
-    pytest.param({"trtllm": {"tp": 2, **SHOWN}}, {"trtllm": (FIRST, "0,1")}, id="two ranks, pmix"),
-    pytest.param({"trtllm": {"tp": 4, "pp": 2, **SHOWN}}, {"trtllm": (FIRST, "0,1,2,3")}, id="two nodes, pmix"),
+    pytest.param({"trtllm": SHOWN, **BARE}, {"trtllm": (FIRST, "0")}, id="one server"),
+    pytest.param({"trtllm": {"tp": 2, **SHOWN}, **WRAPPED}, {"trtllm": (FIRST, "0,1")}, id="two ranks, wrapped"),
+    pytest.param({"trtllm": {"tp": 4, "pp": 2, **SHOWN}}, {"trtllm": (FIRST, "0,1,2,3")}, id="two nodes"),
     pytest.param(
         {"trtllm_disaggregated": SHOWN, **BARE},
         {"context_0": (FIRST, "0"), "generation_0": (FIRST, "1"), "orchestrator": (FIRST, None)},
-        id="1+1, mpi none",
+        id="1+1, no wrapper",
     ),
     pytest.param(
         {"trtllm_disaggregated": {"discovery": True, "generation_servers": {"tp": 4}, **SHOWN}},
         {"context_0": (FIRST, "0"), "generation_0": (SECOND, "0,1,2,3"), "orchestrator": (FIRST, None)},
-        id="1+1 on two nodes, discovery, pmix",
+        id="1+1 on two nodes, discovery",
     ),
-    pytest.param({"trtllm_disaggregated": SIDES}, SPREAD, id="2+2, pmix"),
-    pytest.param({"trtllm_disaggregated": {**SIDES, "discovery": True}, **BARE}, SPREAD, id="2+2, discovery, mpi none"),
+    pytest.param({"trtllm_disaggregated": SIDES, **WRAPPED}, SPREAD, id="2+2, wrapped"),
+    pytest.param({"trtllm_disaggregated": {**SIDES, "discovery": True}}, SPREAD, id="2+2, discovery"),
 ]
 
 

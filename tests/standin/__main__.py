@@ -53,6 +53,7 @@ def _faults(command: str, role: str | None, port: object, config: str | None) ->
 
 def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> None:
     from tests.standin.config import check_llm_args, check_storage, worker
+    from tests.standin.leader import joined
     from tests.standin.serving import bind, log, serve
     from tests.standin.starting import Loading
 
@@ -72,6 +73,8 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
         raise OSError(f"{config.model} is not a local folder and is not a valid model identifier")
 
     def load() -> None:
+        if count := joined():
+            log(f"start MpiSession with {count} workers")
         load_s = float(os.environ.get("STANDIN_LOAD_S", "0"))
         log(f"Loading {config.model}")
         for part in range(1, 11 if load_s else 1):

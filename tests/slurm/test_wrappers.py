@@ -1,0 +1,169 @@
+"""Servers by both imitated versions of TensorRT-LLM's wrapper, and by none, on a real SLURM."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm.cluster import NODES, missing
+
+if reason := missing():
+    pytest.skip(reason, allow_module_level=True)
+
+from tests.slurm.conftest import Site, until
+from tests.slurm.test_ends import SLOW, answered, gone, result
+
+pytestmark = [pytest.mark.slow, pytest.mark.slurm]
+
+WRAPPER = "trtllm-llmapi-launch"
+SHOWN = {"command": "shown-trtllm-serve"}
+EXAMPLE: dict[str, Any] = {"context_servers": {"num_instances": 2, "tp": 2}, "generation_servers": {"tp": 4}, **SHOWN}
+"""That of docs/launching.md: two servers share the first node, the third has the second."""
+HERE = {"context_servers": {"num_instances": 2}, "generation_servers": {"tp": 2}, **SHOWN}
+"""Three servers on one node."""
+WIDE = {"trtllm": {"tp": 8, **SHOWN}}
+"""One server on two nodes."""
+WITH = {"wrapper": WRAPPER}
+
+
+def log(site: Site, name: str) -> str:
+    return (site.out / f"logs/{name}.log").read_text()
+
+
+def address(site: Site, name: str) -> str:
+    (found,) = re.findall(r"leader at (\S+)", log(site, name))
+    return str(found)
+
+
+# ------------------------------------------------------------------------------------------- what the imitations do
+
+
+def test_the_imitations_differ_as_the_wrappers_do(site: Site, wrapper: str) -> None:
+    """Of a server that fails, the newest passes the exit code on, and under the older one srun does not end."""
+    (site.folder / "fails").write_text("echo failed; touch $SITE/over; exit 7\n")
+    srun = f"srun --overlap --nodes=1 --ntasks=2 --mpi=none --kill-on-bad-exit=1 {WRAPPER} bash $SITE/fails"
+    job = site.submit(site.script(f"{srun}; echo srun: $?"))
+    until(lambda: (site.folder / "over").exists() and "leader at" in site.output(job))
+    if wrapper == "newest":
+        until(lambda: "srun: 7" in site.output(job))
+    else:
+        assert not site.ended_within(job, 5)
+        assert "srun:" not in site.output(job)
+        site.run("scancel", job)
+    site.ended(job)
+
+
+def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_does(site: Site, wrapper: str) -> None:
+    (site.folder / "waits").write_text("until [ -e $SITE/enough ]; do sleep 0.1; done\n")
+    srun = f"srun --overlap --nodes=1 --nodelist={NODES[0]} --ntasks=1 --mpi=none {WRAPPER} bash $SITE/waits"
+    job = site.submit(
+        site.script(*(f"({srun} > $SITE/{name} 2>&1; echo $? > $SITE/{name}.code) &" for name in "ab"), "wait")
+    )
+    logs = [site.folder / name for name in "ab"]
+
+    def leading() -> int:
+        return sum("leader at" in file.read_text() for file in logs if file.exists())
+
+    if wrapper == "newest":
+        until(lambda: leading() == 2)
+    else:
+        until(lambda: any("Address already in use" in file.read_text() for file in logs if file.exists()))
+    assert leading() == (2 if wrapper == "newest" else 1)
+    (site.folder / "enough").touch()
+    assert site.ended(job)[0] == "COMPLETED"
+
+
+# ------------------------------------------------------------------------------------------------- servers by them
+
+
+@pytest.mark.parametrize(
+    ("launcher", "led"),
+    [
+        pytest.param({"trtllm_disaggregated": EXAMPLE}, (), id="the example"),
+        pytest.param(
+            {"trtllm_disaggregated": EXAMPLE, **WITH}, ("context_0", "context_1", "generation_0"), id="wrapped"
+        ),
+        pytest.param(
+            {"trtllm_disaggregated": HERE, **WITH}, ("context_0", "context_1", "generation_0"), id="one node, wrapped"
+        ),
+        pytest.param(WIDE, ("trtllm",), id="two nodes"),
+    ],
+)
+def test_servers_work_with_either(site: Site, wrapper: str, launcher: dict[str, Any], led: tuple[str, ...]) -> None:
+    job = site.submit(site.script(site.command("run", str(site.plan(launcher)))))
+    assert site.ended(job) == ("COMPLETED", 0), site.output(job)
+    assert result(site) == (80, 75.0, "PASS")
+    logs = [file.stem for file in (site.out / "logs").glob("*.log")]
+    assert {name for name in logs if "leader at" in log(site, name)} == {*led}
+    addresses = [address(site, name) for name in led]
+    assert len({*addresses}) == len(led)
+    kind = "ipc:///tmp/serve-eval-ranks-" if wrapper == "newest" else "tcp://"
+    assert all(one.startswith(kind) for one in addresses)
+    for name in logs:
+        assert "0 variables of SLURM or MPI" in log(site, name)
+    gone(site, job)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "name"),
+    [
+        pytest.param({"trtllm_disaggregated": EXAMPLE, **WITH}, "generation_0", id="wrapped"),
+        pytest.param(WIDE, "trtllm", id="two nodes"),
+    ],
+)
+def test_a_server_without_its_model_ends_the_run(site: Site, wrapper: str, launcher: dict[str, Any], name: str) -> None:
+    faults = [
+        {"no_model": True, "when": {"config": "generation_servers.yaml"}},
+        {"no_model": True, "when": {"gpus": "0,1,2,3"}},
+    ]
+    job = site.submit(site.script(site.command("run", str(site.plan(launcher)))), STANDIN_FAULTS=json.dumps(faults))
+    assert site.ended(job) == ("FAILED", 4), site.output(job)
+    assert re.search(f"{name} ended with exit code 1 after .*: its model was not found", site.output(job))
+    gone(site, job)
+
+
+@pytest.mark.parametrize("given", [WITH, {}], ids=["wrapped", "the example"])
+def test_a_server_with_a_config_that_it_does_not_know_ends_the_run(
+    site: Site, wrapper: str, given: dict[str, Any]
+) -> None:
+    sides = {**EXAMPLE, "context_servers": {"num_instances": 2, "tp": 2, "config": {"no_such_key": 1}}}
+    job = site.submit(site.script(site.command("run", str(site.plan({"trtllm_disaggregated": sides, **given})))))
+    assert site.ended(job) == ("FAILED", 4), site.output(job)
+    assert re.search("context_[01] ended with exit code 1 after .*: its config holds a key", site.output(job))
+    gone(site, job)
+
+
+def test_ranks_end_with_the_server_of_the_first_of_them(site: Site, wrapper: str) -> None:
+    faults = json.dumps({"crash_after": 30})
+    job = site.submit(site.script(site.command("run", str(site.plan(WIDE)))), STANDIN_FAULTS=faults)
+    assert site.ended(job) == ("FAILED", 4)
+    assert re.search("trtllm ended with exit code 1 after .*: one of its ranks ended", site.output(job))
+    gone(site, job)
+    until(lambda: not living(site), 20)
+
+
+def test_a_server_ends_with_any_of_its_ranks(site: Site, wrapper: str) -> None:
+    """On the other node."""
+    job = site.submit(site.script(site.command("run", str(site.plan(WIDE)), "--concurrency", "1")), STANDIN_FAULTS=SLOW)
+    until(lambda: answered(site) >= 3)
+    ranks = living(site)
+    assert len(ranks) == 8
+    os.kill(ranks[6], signal.SIGKILL)
+    assert site.ended(job) == ("FAILED", 4)
+    assert re.search("trtllm ended with signal 9 after .*: one of its ranks ended", site.output(job))
+    assert f"srun: error: {NODES[1]}: task 6:" in site.output(job)
+    gone(site, job)
+    until(lambda: not living(site), 20)
+
+
+def living(site: Site) -> dict[int, int]:
+    """The processes of ranks that are there, by rank."""
+    files = {int(file.name.rpartition("-")[2]): file for file in site.folder.glob("llmapi-*/rank-*")}
+    pids = {rank: int(file.read_text()) for rank, file in sorted(files.items())}
+    return {rank: pid for rank, pid in pids.items() if Path(f"/proc/{pid}").exists()}
