@@ -38,6 +38,7 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
         r"ZMQError: Address already in use",
         "an address between its processes is taken",
         "Give the same command again. On SLURM, leave `wrapper` out where a node has several servers.",
+        STILL,
     ),
     (
         r"[Aa]ddress already in use",

@@ -46,9 +46,10 @@ SIDES = {
     "num_instances": "How many of these servers there are.",
     "router": "How the orchestrator chooses among these servers: a type, or a mapping that has one.",
     "cache_transceiver": "The cache_transceiver_config of both sides, unless both configs have the same.",
-    "discovery": "The servers register with the orchestrator, and are not listed in its file.",
+    "discovery": "The servers register with the orchestrator, or with an etcd (etcd://HOST:PORT).",
+    "auth_key": "The servers share a key that is drawn for the launch. Not set: where their version has one.",
     "orchestrator": "Further keys of the orchestrator's file.",
-    "perf_metrics": "The servers keep which of them had which request, so that the report can say which one is wrong.",
+    "perf_metrics": "The report says which server had which request. Some versions write prompts down for it.",
     "request_timeout_s": "The orchestrator's limit for a request in seconds. Not set: twice the client's, or 7200.",
 }
 WHAT = {
@@ -127,7 +128,10 @@ TRANSFORMERS: Mapping[str, str] = {
 }
 EXTERNAL: Mapping[str, str] = {
     "base_url": "Where the endpoint is, such as http://localhost:8000/v1.",
-    "ready_timeout_s": "How many seconds it is waited for until it answers anything; 0: not at all.",
+    "ready_timeout_s": "How many seconds it is waited for until it answers; 0: not at all.",
+    "perf_metrics": "Ask an orchestrator to tell in its answers how each request went.",
+    "perf_metrics_dir": "Its perf_metrics_output_dir, as seen from here. Asks for the same.",
+    "request_trace_dir": "Its TRTLLM_REQUEST_TRACE_DIR, as seen from here. Asks for the same.",
 }
 EMBEDDED: Mapping[str, str] = {
     "weights": "A folder with other weights, in the layout of the hub. Not set: those that ship.",

@@ -95,7 +95,7 @@ def test_an_empty_mapping_and_a_model_without_entries_are_fine() -> None:
         ("{accuracy: 'nan'}", "accuracy must be a finite number, not 'nan'"),
         (f"{{accuracy: 1{'0' * 400}}}", "accuracy must be a finite number"),
         ("{accuracy: '90.5'}", "accuracy is text, not a number: write 90.5 instead of '90.5'"),
-        ("{accuracy: 1, alpha: 5e-2}", "alpha is text, not a number: write 0.05 instead of '5e-2'"),
+        ("{accuracy: 1, alpha: '5e-2'}", "alpha is text, not a number: write 0.05 instead of '5e-2'"),
         ("{accuracy: 1, alpha: 0}", "alpha must be between 0 and 1"),
         ("{accuracy: 1, beta: 1.0}", "beta must be between 0 and 1"),
         ("{accuracy: 1, sigma: -1}", "sigma must be at least 0"),

@@ -38,7 +38,7 @@ def test_nested_options_are_described_by_type_and_default(capfd: pytest.CaptureF
         "  generation_servers.num_instances (whole number; 1)\n      How many of these servers there are.\n",
         "  generation_servers.env (mapping of texts; empty)\n",
         "  gpus (auto or list of whole numbers or texts; not set)\n",
-        "  cache_transceiver (mapping; {backend: DEFAULT})\n",
+        "  cache_transceiver (mapping; {backend: UCX})\n",
         "  ready_timeout_s (number; 3600)\n",
         "\nSet them by --set launcher.OPTION=VALUE, or under launcher in a plan.\n",
     ):

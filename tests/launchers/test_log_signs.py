@@ -94,7 +94,7 @@ def test_a_line_at_level_warning_or_below_is_none(line: str) -> None:
         (f"{FRAMES}{OOM}{HANDLING}{FRAMES}KeyError: 'x'", Strength.TRACEBACK, None),
         (f"{FRAMES}ModuleNotFoundError: No module named 'x'", Strength.REPORTED, "a Python package is missing"),
         (f"{FRAMES}RuntimeError: Failed to bind socket to localhost:1: no", Strength.RAISED, "its port is taken"),
-        (f"{FRAMES}zmq.error.ZMQError: Address already in use (addr='x')", Strength.REPORTED, "its port is taken"),
+        (f"{FRAMES}zmq.error.ZMQError: Address already in use", Strength.REPORTED, "an address between"),
         (f"{FRAMES}IndexError: tuple index out of range", Strength.TRACEBACK, None),
         (f"{FRAMES}KeyError", Strength.TRACEBACK, None),
         (f"{ERROR}something", Strength.TRACEBACK, None),
