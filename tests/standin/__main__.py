@@ -54,7 +54,7 @@ def _faults(command: str, role: str | None, port: object, config: str | None) ->
 def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> None:
     from tests.standin.config import check_llm_args, check_storage, worker
     from tests.standin.leader import joined
-    from tests.standin.serving import bind, log, serve
+    from tests.standin.serving import Ended, bind, log, serve
     from tests.standin.starting import Loading
 
     config = worker(params["model"], params, given, flavour)
@@ -116,18 +116,20 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
 
         port = listener.getsockname()[1]
         meanwhile = registered(config.cluster, config.role, config.host, port, heartbeats=not trouble.silent_discovery)
-    asyncio.run(
-        serve(
-            app,
-            listener,
-            keepalive_s=5.0,
-            meanwhile=meanwhile if ranks is None else ranks.until_the_end_of(meanwhile),
-            early=flavour != "main",
-            hangs=trouble.ignore_sigterm,
-            report=config.report_addr,
-            loading=loading,
-        )
+    running = serve(
+        app,
+        listener,
+        keepalive_s=5.0,
+        meanwhile=meanwhile if ranks is None else ranks.until_the_end_of(meanwhile),
+        early=flavour != "main",
+        hangs=trouble.ignore_sigterm,
+        report=config.report_addr,
+        loading=loading,
     )
+    try:
+        asyncio.run(running)
+    except Ended as end:
+        sys.exit(end.code)
 
 
 def _hang(trouble: Any) -> None:

@@ -7,6 +7,7 @@ from tests.standin.fields import CompletionRequest, Request
 from tests.standin.options import Flavour
 
 TYPES: dict[Flavour, tuple[str, ...]] = {
+    "old": ("round_robin", "load_balancing", "kv_cache_aware"),
     "v12": ("round_robin", "load_balancing", "kv_cache_aware", "conversation"),
     "main": (
         "round_robin",

@@ -24,8 +24,13 @@ class Loading:
         self._load, self.done = load, False
 
     async def run(self) -> None:
-        """Loads. Raises what `load` does."""
-        await asyncio.to_thread(self._load)
+        """Loads. Raises what `load` does, and Ended where that exits."""
+        from tests.standin.serving import Ended
+
+        try:
+            await asyncio.to_thread(self._load)
+        except SystemExit as end:
+            raise Ended(int(end.code or 0)) from None
         self.done = True
 
     def before(self, app: web.Application) -> None:
