@@ -15,17 +15,18 @@ class Cause(NamedTuple):
 
     `ends` says when such a line ends the wait for a server whose process lives: AT_ONCE as an error that was raised;
     STILL only when the log and the processes stand still too, since servers that catch it go on; ENDS_ITSELF never,
-    since the process ends by itself.
+    since the process ends by itself. `vague`: it tells what failed and not why; another line may.
     """
 
     pattern: str
     told: str
     hint: str
     ends: str = AT_ONCE
+    vague: bool = False
 
 
 # Order matters: a server that is out of memory also loses its ranks.
-_ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
+_ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, str, str, bool], ...] = (
     (
         r"CUDA out of memory|OutOfMemoryError|due to insufficient GPU memory"
         r"|out of memory.*(?i:cuda|gpu|device)|(?i:cuda|gpu|device).*out of memory",
@@ -104,11 +105,15 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
         "MPI did not start its ranks, and it waits for them for ever",
         "Open MPI 5 needs prte on PATH, and for root PRTE_ALLOW_RUN_AS_ROOT: '1' and PRTE_ALLOW_RUN_AS_ROOT_CONFIRM: "
         "'1' in launcher.env; what MPI says stands above that in the log.",
+        AT_ONCE,
+        True,
     ),
     (
         r"MPI\.Exception: MPI_ERR_\w+|MPI_ERRORS_ARE_FATAL",
         "MPI failed",
         "The log says how. Try it without OMPI_MCA_*, PMIX_MCA_* and UCX_* of the environment and of launcher.env.",
+        AT_ONCE,
+        True,
     ),
     (
         r"RepositoryNotFoundError|is not a local folder and is not a valid model|does not appear to have a file named"
@@ -164,7 +169,8 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str], ...] = (
         "srun --mpi=list names those that it has: set launcher.mpi to one of them.",
         ENDS_ITSELF,
     ),
-    *(Cause(*row, STILL) for row in _transfer_causes.CAUSES),
+    *_transfer_causes.SETTINGS,
+    *((*row, STILL) for row in _transfer_causes.LIBRARIES),
     (
         r"ModuleNotFoundError: No module named",
         "a Python package is missing",

@@ -25,9 +25,9 @@ _NVIDIA = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT)\b[^\]]*\]")
 _FINAL = re.compile(
     r"Executor worker (?:initialization error|returned error|died during initialization)"
     r"|Failed to initialize executor on rank|Executor creation failed"
-    r"|Failed to parse the arguments for the LLM constructor|^Rank\d+ Task exit code: [1-9]"
+    r"|Failed to parse the arguments for the LLM constructor|^Rank\d+ Task exit code: [1-9]|MPI_ERRORS_ARE_FATAL"
 )
-"""Sentences with which TensorRT-LLM, or its wrapper of ranks, gives up."""
+"""Sentences with which TensorRT-LLM, its wrapper of ranks, or MPI gives up."""
 _WRAPPER = re.compile(r"Rank\d+ Task exit code: ")
 _LAST_WORDS = re.compile(
     r"(?i)destroy_process_group|resource_tracker|leaked|shut(?:ting)? ?down|\bexit(?:ing|ed)?\b|abort"
@@ -107,6 +107,9 @@ class Signs:
             self._keep(_sign(line, stream, raised=False))
         elif kind is Kind.THREAD:
             stream.record, stream.in_thread, stream.ended = _Record.NONE, True, False
+            cause = known(text) if text.startswith("Exception in thread ") else None
+            if cause is not None and cause.ends == AT_ONCE:  # its name is a cause: nothing runs it again
+                self._keep(Sign(Strength.CERTAIN, text, line.stream, cause))
         elif kind is Kind.HEADER:
             stream.in_traceback = True
             stream.in_thread = stream.in_thread and not stream.ended
@@ -130,6 +133,10 @@ class Signs:
                 self._weaken(line)
         return True
 
+    def forget(self) -> None:
+        """Drop the strongest sign. What each rank wrote last is kept."""
+        self.strongest, self._gave_up = None, False
+
     def _stream(self, name: str) -> _Stream:
         found = self._streams.setdefault(name, _Stream())
         self._streams.move_to_end(name)
@@ -146,8 +153,12 @@ class Signs:
             sign = before  # a server gives up for what it raised
         if self._gave_up and sign.cause is not None:
             sign = sign._replace(strength=Strength.CERTAIN)
+        if before is not None:
+            sign = _clearer(before, sign)
         if before is None or sign.strength > before.strength or sign.strength is Strength.TRACEBACK is before.strength:
             self.strongest = sign
+        elif before.cause is not None and before.cause.vague and sign.cause is not None and not sign.cause.vague:
+            self.strongest = sign._replace(strength=before.strength)
 
     def _take_back(self, stream: _Stream) -> None:
         """Forget the cause of an exception that was being handled when another one came."""
@@ -163,6 +174,14 @@ class Signs:
             return
         if sign.strength in (Strength.REPORTED, Strength.RAISED):
             self.strongest = sign._replace(strength=Strength.TRACEBACK)
+
+
+def _clearer(before: Sign, sign: Sign) -> Sign:
+    """Return a sign that does not say why, with the cause that a line before it tells."""
+    vague = sign.cause is not None and sign.cause.vague
+    if vague and before.cause is not None and not before.cause.vague and before.cause.ends == AT_ONCE:
+        return sign._replace(line=before.line, cause=before.cause)
+    return sign
 
 
 def _sign(line: Line, stream: _Stream, *, raised: bool) -> Sign | None:

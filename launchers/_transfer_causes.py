@@ -1,23 +1,39 @@
 """What a log says where servers cannot work together: the transfer of the KV cache, the key that they share, and the
 discovery. The texts are those of TensorRT-LLM, NIXL and UCX, as their users quoted them.
-
-Servers that work print lines of UCX's as well: these tell why one ended, and are no reason to end one.
 """
 
 from __future__ import annotations
 
-CAUSES = (
-    (
-        r"UCX CUDA support was not found|VRAM memory is detected as host by UCX|UCX +ERROR[^\n]*no copy across memory",
-        "UCX was started without CUDA, and cannot move the KV cache",
-        "Some clusters export UCX_TLS=tcp: unset it, or name a way of CUDA in it, such as "
-        "env: {UCX_TLS: 'cuda_copy,cuda_ipc,sm,self,tcp'}.",
-    ),
+SETTINGS = (
     (
         r"Python transceiver currently only supports the NIXL backend|requires the Python transceiver runtime"
         r"|requires transceiver_runtime='PYTHON'",
         "its model needs NIXL for the transfer of the KV cache",
         "Set cache_transceiver: {backend: NIXL}.",
+    ),
+    (
+        r"Invalid internal disaggregated (request|subagent affinity) authentication",
+        "its servers do not share one key",
+        "Start all of them in one launch, with auth_key: true.",
+    ),
+    (
+        r"loopback-only",
+        "its version lets servers register over HTTP on loopback only",
+        "Give discovery: etcd://HOST:PORT, or leave discovery out.",
+    ),
+    (
+        r"Invalid cluster storage URI",
+        "its version takes no such address of a discovery",
+        "Give discovery: true, or leave it out; versions before the end of 2025 know no etcd.",
+    ),
+)
+"""What servers raise for how they were set up: they cannot go on, and the same request gets the same refusal."""
+LIBRARIES = (
+    (
+        r"UCX CUDA support was not found|VRAM memory is detected as host by UCX|UCX +ERROR[^\n]*no copy across memory",
+        "UCX was started without CUDA, and cannot move the KV cache",
+        "Some clusters export UCX_TLS=tcp: unset it, or name a way of CUDA in it, such as "
+        "env: {UCX_TLS: 'cuda_copy,cuda_ipc,sm,self,tcp'}.",
     ),
     (
         r"libtensorrt_llm_nixl_wrapper|libnixl[\w.]*\.so[^\n]*(cannot open|undefined symbol)|undefined symbol: \w*nixl",
@@ -42,23 +58,9 @@ CAUSES = (
         "env: {UCX_CUDA_IPC_ENABLE_MNNVL: n}.",
     ),
     (
-        r"Invalid internal disaggregated (request|subagent affinity) authentication",
-        "its servers do not share one key",
-        "Start all of them in one launch, with auth_key: true.",
-    ),
-    (
-        r"loopback-only",
-        "its version lets servers register over HTTP on loopback only",
-        "Give discovery: etcd://HOST:PORT, or leave discovery out.",
-    ),
-    (
-        r"Invalid cluster storage URI",
-        "its version takes no such address of a discovery",
-        "Give discovery: true, or leave it out; versions before the end of 2025 know no etcd.",
-    ),
-    (
         r"Etcd3Exception|Etcd3 error|No package metadata was found for etcd-sdk-python",
         "it did not reach the etcd of its discovery, or has no client for it",
         "etcdctl --endpoints HOST:PORT endpoint health says whether it answers there.",
     ),
 )
+"""What libraries below them say. Servers that work print such lines as well, or try again."""

@@ -1,7 +1,8 @@
-"""The eight causes as logs of TensorRT-LLM show them, and the seconds until a launch ends by them.
+"""Causes of an end as logs of TensorRT-LLM show them, and the seconds until a launch ends by them.
 
 `python -m tests.launchers.dead_servers` launches a server for each through the real command line, which says the error,
-hangs with its process alive, and hears no SIGTERM; it prints the table of docs/launching.md. An error in place of a row
+hangs with its process alive, and hears no SIGTERM; it prints the table of docs/launching.md, with a column for 1.2 and
+one for main, whose server goes on to answer 503 `starting`. Names of flavours choose others. An error in place of a row
 makes it exit with 1.
 """
 
@@ -13,14 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from serve_eval.datasets.generated import write_gsm8k
+from tests.standin.options import ALL, Flavour
 from tests.standin.process import environment
 
 ROOT = Path(__file__).resolve().parents[2]
+MPI_LOGS = Path(__file__).with_name("mpi_logs")
 LONGEST_S = 120.0
 GOAL_S = 5.0
 FRAMES = """Traceback (most recent call last):
@@ -101,17 +104,42 @@ DEAD = (
         "its version requires a key",
         "serve.py:1: FutureWarning: Internal disaggregated authentication key is required and will be enforced",
     ),
+    Dead(
+        "ranks of MPI refused",
+        (MPI_LOGS / "root_5.log").read_text().rstrip(),
+        "Open MPI starts nothing for root",
+        "[TRT-LLM] [W] prte has detected an attempt to run as root, MPI.Exception: MPI_ERR_UNKNOWN, it goes on",
+    ),
+    Dead(
+        "ranks of MPI without slots",
+        (MPI_LOGS / "slots_4.log").read_text().rstrip(),
+        "Open MPI has fewer slots",
+        "[node1:1] WARNING: not enough slots available, MPI_ERRORS_ARE_FATAL",
+    ),
+    Dead(
+        "setting that needs NIXL",
+        f"{FRAMES}ValueError: Python transceiver currently only supports the NIXL backend, got UCX.",
+        "its model needs NIXL",
+        "[TRT-LLM] [W] Python transceiver currently only supports the NIXL backend, got UCX.",
+    ),
+    Dead(
+        "NIXL fails",
+        f"{FRAMES}RuntimeError: Assertion failed: status == NIXL_SUCCESS (nixl_utils/transferAgent.cpp:505)",
+        "NIXL could not move the KV cache",
+        "[1700000000.1] [host:12:0] ucp_context.c:1234 UCX  WARN  no active messages transport: cuda_ipc, NIXL_ERR_X",
+    ),
 )
 WARNINGS = "\n".join(one.warning for one in DEAD)
 
 
-def measured(words: str, folder: Path) -> tuple[float, int, str]:
+def measured(words: str, folder: Path, flavour: Flavour = "v12") -> tuple[float, int, str]:
     """Launch a server that says this and hangs; return the seconds from its line to our end, our exit code, and what
     we said."""
     write_gsm8k(folder / "data/gsm8k")
     times = folder / "times"
     fault = {"hang_at_start": True, "ignore_sigterm": True, "last_words": words}
-    env = environment(faults=fault, STANDIN_TIMES=str(times), TMPDIR=str(folder), XDG_CACHE_HOME=str(folder / "cache"))
+    env = environment(flavour, faults=fault, STANDIN_TIMES=str(times))
+    env |= {"TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
     env.pop("CUDA_VISIBLE_DEVICES", None)
     command = [sys.executable, "-m", "serve_eval", "run", "--launcher", "trtllm", "--model", "my-org/my-model"]
     command += ["--tasks", "gsm8k", "--dataset-root", str(folder / "data"), "--no-reference", "-o", str(folder / "run")]
@@ -124,21 +152,24 @@ def measured(words: str, folder: Path) -> tuple[float, int, str]:
     return now - float(said[-1].split()[0]), done.returncode, done.stderr
 
 
-def rows() -> Iterator[str]:
-    """Yield the lines of the table; the last word of a row that does not hold is `no`."""
-    yield "| server's last words | told | seconds to exit 4 |"
-    yield "|---|---|---|"
+def rows(flavours: Sequence[Flavour]) -> Iterator[str]:
+    """Yield the lines of the table; a cell that begins with `no: ` is of a launch that did not end so."""
+    yield f"| server's last words | told | {' | '.join(f'seconds to exit 4, {one}' for one in flavours)} |"
+    yield "|---" * (2 + len(flavours)) + "|"
     for one in DEAD:
-        with tempfile.TemporaryDirectory(prefix="dead-") as name:
-            seconds, code, said = measured(one.words, Path(name))
         last = next(line for line in reversed(one.words.splitlines()) if re.match(r"\S+: ", line))
-        holds = code == 4 and one.told in said
-        yield f"| `{last[:75]}` | {one.told if holds else f'no: exit {code}: {said[-300:]}'} | {seconds:.1f} |"
+        yield f"| `{last[:75]}` | {one.told} | {' | '.join(_cell(one, flavour) for flavour in flavours)} |"
+
+
+def _cell(one: Dead, flavour: Flavour) -> str:
+    with tempfile.TemporaryDirectory(prefix="dead-") as name:
+        seconds, code, said = measured(one.words, Path(name), flavour)
+    return f"{seconds:.1f}" if code == 4 and one.told in said else f"no: exit {code}: {said[-300:]}"
 
 
 if __name__ == "__main__":
     failed = False
-    for row in rows():
+    for row in rows([one for one in ALL if one in sys.argv[1:]] or ["v12", "main"]):
         print(row, flush=True)
         failed = failed or "| no: " in row
     sys.exit(failed or os.EX_OK)

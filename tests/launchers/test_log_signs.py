@@ -7,7 +7,7 @@ import pytest
 from launchers._causes import known
 from launchers._log_lines import clean
 from launchers._log_signs import Sign, Signs, Strength
-from tests.launchers.dead_servers import DEAD, FRAMES, WARNINGS, Dead
+from tests.launchers.dead_servers import DEAD, FRAMES, MPI_LOGS, WARNINGS, Dead
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 ERROR = "[07/07/2026-03:31:36] [TRT-LLM] [E] "
@@ -134,6 +134,45 @@ def test_what_an_error_is_worth(text: str, expected: int | None, told: str | Non
     assert found == expected
     assert (named or "").startswith(told or "")
     assert bool(named) == bool(told)
+
+
+@pytest.mark.parametrize("log", [path.stem for path in sorted(MPI_LOGS.iterdir())])
+def test_where_mpi_gives_up_the_line_that_says_why_is_told(log: str) -> None:
+    text = (MPI_LOGS / f"{log}.log").read_text()
+    sign = read(*text.splitlines(keepends=True))
+    assert sign is not None
+    assert sign.strength is Strength.CERTAIN
+    assert sign.cause == known(text)
+
+
+def test_a_thread_that_spawns_ranks_is_not_caught_whatever_it_raised() -> None:
+    spawning = f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}OSError: no"
+    assert strength(spawning, INFO) == (Strength.CERTAIN, "MPI did not start its ranks, and it waits for them for ever")
+    assert strength(f"Exception ignored in: MPI_ERR_SPAWN (_manager_spawn)\n{FRAMES}OSError: no") == (None, None)
+    assert strength(f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}{OOM}")[1] == "out of GPU memory"
+
+
+def test_a_cause_that_may_be_caught_explains_no_failure_of_mpi() -> None:
+    caught = f"{FRAMES}ModuleNotFoundError: No module named 'x'"
+    failed = f"{FRAMES}mpi4py.MPI.Exception: MPI_ERR_OTHER: x"
+    assert strength(caught, INFO, failed) == (Strength.RAISED, "MPI failed")
+    assert strength(failed, caught)[1] == "a Python package is missing"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ValueError: Python transceiver currently only supports the NIXL backend, got UCX.", Strength.RAISED),
+        ("ValueError: HTTP cluster storage is loopback-only", Strength.RAISED),
+        ("ValueError: Invalid cluster storage URI: etcd://h:1", Strength.RAISED),
+        ("ValueError: Invalid internal disaggregated request authentication", Strength.RAISED),
+        ("RuntimeError: status == NIXL_SUCCESS", Strength.REPORTED),
+        ("OSError: libnixl.so: cannot open shared object file", Strength.REPORTED),
+        ("etcd3.Etcd3Exception: Etcd3 error in set: ConnectionFailedError", Strength.REPORTED),
+    ],
+)
+def test_settings_end_a_server_at_once_and_libraries_when_it_stands_still(text: str, expected: Strength) -> None:
+    assert strength(f"{FRAMES}{text}")[0] is expected
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from launchers._refusals import Refusals
 KEY = (500, '{"detail": "Internal disaggregated authentication key is required"}')
 TRANSCEIVER = (400, "kv_cache_transceiver is disabled, please set")
 FORM = (400, "[{'type': 'extra_forbidden', 'loc': ('body', 'x')}]")
+OTHER_KEY = (500, "ValueError: Invalid internal disaggregated request authentication")
 LOADING = (503, "kv_cache_transceiver is disabled")
 
 
@@ -17,7 +18,7 @@ def counted(*answers: tuple[int, str]) -> list[bool]:
     return [refusals.permanent(*answer) for answer in answers]
 
 
-@pytest.mark.parametrize("answer", [KEY, TRANSCEIVER, FORM, (422, "x"), (405, "Method Not Allowed")])
+@pytest.mark.parametrize("answer", [KEY, TRANSCEIVER, OTHER_KEY, FORM, (422, "x"), (405, "Method Not Allowed")])
 def test_the_third_of_one_kind_is_the_last(answer: tuple[int, str]) -> None:
     assert counted(answer, answer, answer) == [False, False, True]
 
@@ -35,6 +36,7 @@ def test_the_third_of_one_kind_is_the_last(answer: tuple[int, str]) -> None:
         (500, "OSError: [Errno 98] Address already in use"),
         (200, "CUDA out of memory"),
         (404, "Not Found"),
+        (500, "RuntimeError: Etcd3 error in set: ConnectionFailedError"),
     ],
 )
 def test_others_are_asked_for_again(answer: tuple[int, str]) -> None:
