@@ -41,6 +41,20 @@ class LogWatch:
     def look(self, now: float, others_wrote_at: float = 0.0) -> Sign | None:
         """Read what was written since the last look; return the sign by which the server is dead, once it is one.
         `others_wrote_at`: when those last wrote that it waits for."""
+        self._read(now)
+        if self._seen is None:
+            return None
+        silent_s = now - max(self.wrote_at, self._seen_at, others_wrote_at)
+        return self._seen if ends(self._seen.strength, now - self._seen_at, silent_s, self._idle_s(now)) else None
+
+    def forget(self, now: float) -> None:
+        """Read on and drop every sign but the certain one: the server answers that it is well."""
+        self._read(now)
+        if self._seen is not None and self._seen.strength is not Strength.CERTAIN:
+            self._signs.forget()
+            self._seen = None
+
+    def _read(self, now: float) -> None:
         lines = self._log.read()
         if self._log.grew:
             self._grew_at = now
@@ -52,10 +66,6 @@ class LogWatch:
             if self._signs.read(line, later=later):
                 self.wrote_at = now
             self._note(self._signs.strongest, now)
-        if self._seen is None:
-            return None
-        silent_s = now - max(self.wrote_at, self._seen_at, others_wrote_at)
-        return self._seen if ends(self._seen.strength, now - self._seen_at, silent_s, self._idle_s(now)) else None
 
     def _note(self, sign: Sign | None, now: float) -> None:
         """A sign that got stronger, or another one, counts from now; one that got weaker from when it came."""
@@ -84,28 +94,43 @@ def ends(strength: Strength, age_s: float, silent_s: float, idle_s: float | None
     return silent_s >= UNSEEN_S if idle_s is None else min(silent_s, idle_s) >= STILL_S
 
 
-def watching(
-    running: Sequence[Running], clock: Callable[[], float] = time.monotonic
-) -> Callable[[], LaunchError | None]:
-    """Return a function that gives the error of a server that is dead though its process lives, once there is one.
+class Watching:
+    """The logs of servers that are waited for together.
 
-    An orchestrator idles while the others load, so that their CPU time and their lines count as its own.
+    An orchestrator idles while the others load, so that their CPU time and their lines count as its own. A server that
+    is well idles too while others load: until the first completion is asked for, only a certain sign ends it.
     """
-    watches = [
-        (one, LogWatch(LogLines(one.process.log_file, one.process.log_start), roots(one, running))) for one in running
-    ]
 
-    def look() -> LaunchError | None:
-        for one, watch in watches:
+    def __init__(self, running: Sequence[Running], clock: Callable[[], float] = time.monotonic) -> None:
+        self._running, self._clock, self._well = running, clock, set[str]()
+        self._watches = [
+            (one, LogWatch(LogLines(one.process.log_file, one.process.log_start), roots(one, running)))
+            for one in running
+        ]
+
+    def look(self) -> LaunchError | None:
+        """Return the error of a server that is dead though its process lives, once there is one."""
+        for one, watch in self._watches:
+            now = self._clock()
+            if one.server.name in self._well:
+                watch.forget(now)
             waits = one.server.name == ORCHESTRATOR
-            others_wrote_at = max(other.wrote_at for _, other in watches) if waits else 0.0
-            if (sign := watch.look(clock(), others_wrote_at)) is not None and one.process.exit_code() is None:
-                for each in running:
+            others_wrote_at = max(other.wrote_at for _, other in self._watches) if waits else 0.0
+            if (sign := watch.look(now, others_wrote_at)) is not None and one.process.exit_code() is None:
+                for each in self._running:
                     each.process.hurry(DEAD_S if each is one else OTHERS_S)
                 return one.dead(sign.line, sign.cause)
         return None
 
-    return look
+    def is_well(self, name: str) -> None:
+        """Take note that a server has answered that it is ready."""
+        self._well.add(name)
+
+    def all_are_well(self) -> None:
+        """Forget what was before: from now on the servers work on the first completion, and errors count again."""
+        for _, watch in self._watches:
+            watch.forget(self._clock())
+        self._well.clear()
 
 
 def roots(one: Running, running: Sequence[Running]) -> list[int]:

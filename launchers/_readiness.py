@@ -11,6 +11,7 @@ from typing import Any
 from launchers import _starting
 from launchers._causes import cause
 from launchers._fleet import Running, first_end
+from launchers._log_watch import Watching
 from launchers._process import WATCH_S
 from launchers._refusals import SAME, Refusals
 from launchers._trtllm_command import Server
@@ -19,6 +20,8 @@ from serve_eval.errors import LaunchError
 POLL_S, FIRST_POLL_S = 0.5, 0.05
 """How often the state of the servers is looked at, in the end and at first: some are there at once, and most take
 minutes."""
+HEALTH_S, OTHERS_S = 5.0, 1.0
+"""How long an answer is waited for, and that of a server that need not answer."""
 TELL_S = 10.0
 """How often is told what is waited for."""
 
@@ -26,6 +29,7 @@ TELL_S = 10.0
 async def ready(
     running: Sequence[Running],
     *,
+    watching: Watching,
     front: Server,
     model: str,
     timeout_s: float,
@@ -35,7 +39,8 @@ async def ready(
 ) -> None:
     """Returns once every server is healthy and the front door has answered one completion.
 
-    With `cluster` the front door is asked for /cluster_info, and the others, which register with it, for nothing.
+    With `cluster` the front door is asked for /cluster_info, and others, which register with it, need not answer.
+    `watching` gets the names of servers that are healthy.
     Raises LaunchError when a server ends, after `timeout_s` seconds for the servers, and after `answer_timeout_s` more
     for the completion.
     """
@@ -43,18 +48,27 @@ async def ready(
 
     began, said = time.monotonic(), time.monotonic()
     waiting = {one.server.name: one for one in running if not cluster or one.server.name == front.name}
+    unheard = {one.server.name for one in running} - waiting.keys()
     starting: set[str] = set()
-    async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HEALTH_S) as client:
         while waiting:
             for name, one in list(waiting.items()):
                 if await _healthy(client, one.server, cluster, starting):
+                    watching.is_well(name)
                     told(f"{name}: ready after {time.monotonic() - one.began:.0f} s")
                     del waiting[name]
+            if cluster:
+                others = [one.server for one in running if one.server.name in unheard]
+                heard = await asyncio.gather(*(_healthy(client, one, False, starting, OTHERS_S) for one in others))
+                for server in (one for one, healthy in zip(others, heard, strict=True) if healthy):
+                    watching.is_well(server.name)
+                    unheard.remove(server.name)
             _check_alive(running)
             now = time.monotonic()
             if waiting and now - began > timeout_s:
                 one = next(iter(waiting.values()))
-                raise one.error(f"{', '.join(waiting)} not ready after {timeout_s:g} s")
+                says = ", it says that it is starting" if one.server.name in starting else ""
+                raise one.error(f"{', '.join(waiting)} not ready after {timeout_s:g} s{says}")
             if now - said > TELL_S:
                 said = now
                 for one in running if cluster else waiting.values():
@@ -64,16 +78,17 @@ async def ready(
                     )
             if waiting:
                 await asyncio.sleep(min(POLL_S, FIRST_POLL_S + (now - began) / 100))
+        watching.all_are_well()
         await _answering(client, running, front, model, answer_timeout_s, told, start_timeout_s=timeout_s)
 
 
-async def _healthy(client: Any, server: Server, cluster: bool, starting: set[str]) -> bool:
+async def _healthy(client: Any, server: Server, cluster: bool, starting: set[str], timeout_s: float = HEALTH_S) -> bool:
     """Whether a server is ready. `starting` gets the names of those that say that they load their model."""
     import httpx
 
     starting.discard(server.name)
     with suppress(httpx.TransportError, ValueError):
-        reply = await client.get(server.url + ("/cluster_info" if cluster else server.health))
+        reply = await client.get(server.url + ("/cluster_info" if cluster else server.health), timeout=timeout_s)
         if _starting.says_so(reply):
             starting.add(server.name)
         return reply.status_code == 200 and (not cluster or bool(reply.json().get("is_ready")))

@@ -10,7 +10,7 @@ from typing import Any
 from launchers import _auth_key, _kv_transfer, _mpi
 from launchers._flavour import adapted_to_machine
 from launchers._fleet import fleet
-from launchers._log_watch import watching
+from launchers._log_watch import Watching
 from launchers._process import while_alive
 from launchers._readiness import ready
 from launchers._trtllm_command import Server
@@ -79,9 +79,11 @@ async def served(
     async with fleet(
         servers, log_dir=context.log_dir, told=context.told, stop_timeout_s=stop_timeout_s, held=held
     ) as running:
-        async with while_alive(watching(running)):
+        watching = Watching(running)
+        async with while_alive(watching.look):
             await ready(
                 running,
+                watching=watching,
                 front=front,
                 model=model,
                 timeout_s=ready_timeout_s,

@@ -14,6 +14,7 @@ from serve_eval.errors import LaunchError
 from serve_eval.evaluation import evaluate
 from serve_eval.schema import LaunchContext, Plan, Report
 from tests.launchers.dead_servers import DEAD, FRAMES, WARNINGS, Dead, measured
+from tests.standin.options import Flavour
 
 slow = pytest.mark.slow
 TWO = "trtllm_disaggregated"
@@ -94,7 +95,49 @@ def test_a_known_cause_ends_it_while_a_rank_spins(
     assert "is dead, though its process lives" in str(refused(plan_of("trtllm", LIMIT), tmp_path / "run"))
 
 
+@slow
+@pytest.mark.parametrize("launcher", ["trtllm", TWO])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (MEMORY.words, "out of GPU memory"),
+        (f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}OSError: no", "MPI did not start its ranks"),
+        (UNKNOWN, "IndexError: tuple index out of range"),
+    ],
+    ids=["memory", "mpi", "unknown"],
+)
+def test_a_server_of_main_that_answers_starting_for_ever_is_dead(
+    launcher: str, words: str, told: str, standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
+) -> None:
+    """The thread that loads is dead, and the one that answers 503 is not."""
+    standin("main", {"hang_at_start": True, "last_words": words, "when": {"gpus": "0"}})
+    error = refused(plan_of(launcher, {**LIMIT, "gpus": [0]} if launcher == "trtllm" else LIMIT), tmp_path / "run")
+    name = "trtllm" if launcher == "trtllm" else "context_0"
+    assert str(error).startswith(f"{name} is dead, though its process lives, after ")
+    assert told in str(error)
+
+
+@slow
+def test_a_server_that_never_gets_ready_is_said_to_be_starting(
+    standin: Standin, plan_of: PlanOf, tmp_path: Path
+) -> None:
+    standin("main", {"hang_at_start": True, "last_words": "INFO:     Loading"})
+    error = refused(plan_of("trtllm", {"ready_timeout_s": 2.0}), tmp_path / "run")
+    assert str(error).startswith("trtllm not ready after 2 s, it says that it is starting")
+
+
 # --------------------------------------------------------------------------------------------------------- healthy
+
+
+@slow
+@pytest.mark.parametrize("flavour", ["v12", "main"])
+@pytest.mark.parametrize("discovery", [False, True])
+def test_a_server_that_is_ready_waits_for_another_after_a_traceback(
+    flavour: Flavour, discovery: bool, standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
+) -> None:
+    loads = {"says": "INFO:     Loading", "says_s": 4.0, "when": {"gpus": "1"}}
+    standin(flavour, [{"says": UNKNOWN, "when": {"gpus": "0"}}, loads])
+    assert run(plan_of(TWO, {"discovery": discovery}), tmp_path / "run").tasks[0].result.scored == 20
 
 
 @slow

@@ -198,7 +198,7 @@ def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path: Path
     hurried: dict[str, float] = {}
     pair = [server(name, tmp_path, 1, hurried, here=False) for name in ("context_0", "orchestrator")]
     clock = [1000.0]
-    look = _log_watch.watching(pair, lambda: clock[0])
+    look = _log_watch.Watching(pair, lambda: clock[0]).look
     (tmp_path / "orchestrator.log").write_text(UNKNOWN)
     for _ in range(100):
         with (tmp_path / "context_0.log").open("a") as log:
@@ -210,6 +210,52 @@ def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path: Path
     clock[0] += 2
     assert str(look()) == "orchestrator: IndexError: tuple index out of range"
     assert hurried == {"orchestrator": _log_watch.DEAD_S, "context_0": _log_watch.OTHERS_S}
+
+
+def test_a_server_that_is_well_waits_for_others_however_long(tmp_path: Path) -> None:
+    clock = [1000.0]
+    pair = [server(name, tmp_path, 1, {}, here=False) for name in ("context_0", "generation_0")]
+    watching = _log_watch.Watching(pair, lambda: clock[0])
+
+    def writes(text: str, seconds: float) -> LaunchError | None:
+        with (tmp_path / "context_0.log").open("a") as log:
+            log.write(text)
+        error = watching.look()
+        clock[0] += seconds
+        return error or watching.look()
+
+    assert writes(UNKNOWN, 1.0) is None
+    watching.is_well("context_0")
+    assert writes("", 1000.0) is None
+    assert writes(OOM, 1000.0) is None
+    watching.all_are_well()
+    assert writes("", 1000.0) is None
+    assert writes(UNKNOWN, 59.0) is None
+    assert "context_0: IndexError" in str(writes("", 2.0))
+
+
+def test_what_was_written_just_before_all_are_well_is_forgotten(tmp_path: Path) -> None:
+    clock = [1000.0]
+    watching = _log_watch.Watching([server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0])
+    (tmp_path / "trtllm.log").write_text(f"{FRAMES}RuntimeError: Executor worker returned error\n")
+    watching.all_are_well()
+    with (tmp_path / "trtllm.log").open("a") as log:
+        log.write("INFO:     Loading\nCUDA out of memory\n")
+    watching.look()
+    clock[0] += 30.0
+    assert watching.look() is None  # certain, had it not been forgotten that it gave up
+    clock[0] += 40.0
+    assert "CUDA out of memory" in str(watching.look())
+
+
+def test_a_server_that_is_well_and_gives_up_with_a_known_cause_is_dead(tmp_path: Path) -> None:
+    clock = [1000.0]
+    watching = _log_watch.Watching([server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0])
+    watching.is_well("trtllm")
+    (tmp_path / "trtllm.log").write_text("[TRT-LLM] [E] Executor worker returned error: CUDA out of memory\n")
+    assert watching.look() is None
+    clock[0] += 2.0
+    assert "returned error" in str(watching.look())
 
 
 def test_processes_are_those_of_a_server_and_for_an_orchestrator_of_all(tmp_path: Path) -> None:
