@@ -157,7 +157,7 @@ class Signs:
             sign = _clearer(before, sign)
         if before is None or sign.strength > before.strength or sign.strength is Strength.TRACEBACK is before.strength:
             self.strongest = sign
-        elif before.cause is not None and before.cause.vague and sign.cause is not None and not sign.cause.vague:
+        elif before.cause is not None and before.cause.vague and sign.cause is not None:
             self.strongest = sign._replace(strength=before.strength)
 
     def _take_back(self, stream: _Stream) -> None:
@@ -179,7 +179,7 @@ class Signs:
 def _clearer(before: Sign, sign: Sign) -> Sign:
     """Return a sign that does not say why, with the cause that a line before it tells."""
     vague = sign.cause is not None and sign.cause.vague
-    if vague and before.cause is not None and not before.cause.vague and before.cause.ends == AT_ONCE:
+    if vague and before.cause is not None and before.cause.ends == AT_ONCE:
         return sign._replace(line=before.line, cause=before.cause)
     return sign
 

@@ -148,6 +148,7 @@ def test_where_mpi_gives_up_the_line_that_says_why_is_told(log: str) -> None:
 def test_a_thread_that_spawns_ranks_is_not_caught_whatever_it_raised() -> None:
     spawning = f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}OSError: no"
     assert strength(spawning, INFO) == (Strength.CERTAIN, "MPI did not start its ranks, and it waits for them for ever")
+    assert strength(f"{spawning}\n{FRAMES}mpi4py.MPI.Exception: MPI_ERR_OTHER: x") == strength(spawning)
     assert strength(f"Exception ignored in: MPI_ERR_SPAWN (_manager_spawn)\n{FRAMES}OSError: no") == (None, None)
     assert strength(f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}{OOM}")[1] == "out of GPU memory"
 
@@ -156,7 +157,7 @@ def test_a_cause_that_may_be_caught_explains_no_failure_of_mpi() -> None:
     caught = f"{FRAMES}ModuleNotFoundError: No module named 'x'"
     failed = f"{FRAMES}mpi4py.MPI.Exception: MPI_ERR_OTHER: x"
     assert strength(caught, INFO, failed) == (Strength.RAISED, "MPI failed")
-    assert strength(failed, caught)[1] == "a Python package is missing"
+    assert strength(failed, caught) == (Strength.RAISED, "a Python package is missing")
 
 
 @pytest.mark.parametrize(
