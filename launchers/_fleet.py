@@ -30,6 +30,8 @@ from serve_eval.errors import LaunchError
 
 SLACK_MIB = 512
 """By how much the memory in use may differ from what it was."""
+SLOW_END_S = 2.0
+"""After how long the end of servers is told to be waited for."""
 LEFT_S = 5.0
 """How long what is killed at the very end may take to go."""
 FIRST_PORT = 10_000
@@ -153,11 +155,26 @@ async def fleet(
                     async with while_alive(lambda: first_end(running)):
                         yield running
                 finally:
-                    # Together: one after the other they would take the time of all.
-                    await asyncio.gather(*(one.process.stop() for one in running))
+                    await _end(running, stop_timeout_s, told)
         finally:
             await _check_gone(mark, told)
             await _check_memory(gpus, used, told)
+
+
+async def _end(running: Sequence[Running], stop_timeout_s: float, told: Callable[[str], None]) -> None:
+    """Ends them together: one after the other they would take the time of all. Tells of those that take long."""
+
+    def slow() -> None:
+        if left := [one for one in running if one.process.exit_code() is None]:
+            names = ", ".join(one.server.name for one in left)
+            longest_s = min(stop_timeout_s, max(one.process.stop_s for one in left))
+            told(f"waiting up to {longest_s:g} s for the end of {names}; Ctrl-C kills what is left now")
+
+    timer = asyncio.get_running_loop().call_later(SLOW_END_S, slow)
+    try:
+        await asyncio.gather(*(one.process.stop() for one in running))
+    finally:
+        timer.cancel()
 
 
 def first_end(running: Iterable[Running]) -> LaunchError | None:
