@@ -23,14 +23,15 @@ from launchers._causes import Cause, cause
 from launchers._gpus import Gpu
 from launchers._machine import LOOPBACK
 from launchers._memory_kills import Kills, kills
+from launchers._neighbours import BACK_S, PAUSE_S
 from launchers._process import LOG_LINES, ServerProcess, server_process, while_alive
 from launchers._trtllm_command import Server
 from serve_eval.errors import LaunchError
 
-MEMORY_S = 20.0
-"""How long the memory of a GPU may take to come back."""
 SLACK_MIB = 512
 """By how much the memory in use may differ from what it was."""
+SLOW_END_S = 2.0
+"""After how long the end of servers is told to be waited for."""
 LEFT_S = 5.0
 """How long what is killed at the very end may take to go."""
 FIRST_PORT = 10_000
@@ -124,7 +125,7 @@ async def fleet(
     ports = [server.place.port for server in local if server.place.port]  # 0: it finds one itself
     things = [*names, *(f"port-{port}" for port in ports), f"folder-{log_dir}"]
     with _locks.locked(things, held=held, shown=names) as locks:
-        used = await asyncio.to_thread(_neighbours.check_free, gpus, used)
+        used = await _neighbours.check_free(gpus, used, told)
         for server in local:
             _check_free(server)
         for line in _neighbours.warnings(named, gpus, used):
@@ -154,11 +155,26 @@ async def fleet(
                     async with while_alive(lambda: first_end(running)):
                         yield running
                 finally:
-                    # Together: one after the other they would take the time of all.
-                    await asyncio.gather(*(one.process.stop() for one in running))
+                    await _end(running, stop_timeout_s, told)
         finally:
             await _check_gone(mark, told)
             await _check_memory(gpus, used, told)
+
+
+async def _end(running: Sequence[Running], stop_timeout_s: float, told: Callable[[str], None]) -> None:
+    """Ends them together: one after the other they would take the time of all. Tells of those that take long."""
+
+    def slow() -> None:
+        if left := [one for one in running if one.process.exit_code() is None]:
+            names = ", ".join(one.server.name for one in left)
+            longest_s = min(stop_timeout_s, max(one.process.stop_s for one in left))
+            told(f"waiting up to {longest_s:g} s for the end of {names}; Ctrl-C kills what is left now")
+
+    timer = asyncio.get_running_loop().call_later(SLOW_END_S, slow)
+    try:
+        await asyncio.gather(*(one.process.stop() for one in running))
+    finally:
+        timer.cancel()
 
 
 def first_end(running: Iterable[Running]) -> LaunchError | None:
@@ -261,13 +277,13 @@ async def _check_memory(
 ) -> None:
     """Waits until the GPUs have as much memory free as before, and tells of those that have not."""
     known = {gpu: mib for gpu, mib in (before or {}).items() if gpu in gpus and mib is not None}
-    deadline = time.monotonic() + MEMORY_S
+    deadline = time.monotonic() + BACK_S
     while known and (now := await asyncio.to_thread(_gpus.memory_used)) is not None:
         missing = {gpu: used for gpu, mib in known.items() if (used := now.get(gpu) or 0) > mib + SLACK_MIB}
         if not missing:
             return
         if time.monotonic() > deadline:
             each = ", ".join(f"GPU {gpu.number} {mib} MiB (before {known[gpu]})" for gpu, mib in missing.items())
-            told(f"warning: memory did not come back within {MEMORY_S:g} s: {each}")
+            told(f"warning: memory did not come back within {BACK_S:g} s: {each}")
             return
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(PAUSE_S)

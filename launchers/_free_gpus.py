@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -23,34 +24,50 @@ class Reserved:
 
 
 @asynccontextmanager
-async def reserved(gpus: Named, servers: Sequence[Server]) -> AsyncIterator[Reserved]:
+async def reserved(gpus: Named, servers: Sequence[Server], told: Callable[[str], None]) -> AsyncIterator[Reserved]:
     """Take as many free GPUs as the servers have places for, where `gpus` is auto; else leave `gpus` as it is.
 
     Free is one of which at most FREE_MIB are in use and which no other launch holds. Those of CUDA_VISIBLE_DEVICES are
-    looked at, else all of them, and none is waited for. Raises NoRoomError when they are too few, with the reasons.
+    looked at, else all of them. Waited for is memory that is `late` alone. Raises NoRoomError when they are too few,
+    with the reasons.
     """
     if gpus != AUTO:
         yield Reserved(gpus)
         return
     needed = sum(len(server.place.gpus) for server in servers)
-    used = await asyncio.to_thread(_gpus.memory_used)
+    deadline = None
+    with ExitStack() as stack:
+        while True:
+            used = await asyncio.to_thread(_gpus.memory_used)
+            offered = _offered(used)
+            busy = await asyncio.to_thread(_neighbours.in_use, offered.values(), used)
+            free, locks, why = _taken(offered, busy, needed, stack)
+            if len(free) == needed:
+                break
+            stack.close()
+            late = await asyncio.to_thread(_neighbours.late, busy, used)
+            if len(free) + len(late) < needed or (deadline is not None and time.monotonic() > deadline):
+                count = f"{needed} GPU{'s are' if needed > 1 else ' is'} needed"
+                raise NoRoomError(
+                    "\n".join([f"launcher.gpus: auto: {count}, and {len(free)} of {len(offered)} free", *why]),
+                    hint="Try again when more are free, or use fewer servers or less parallelism.",
+                )
+            if deadline is None:
+                deadline = time.monotonic() + _neighbours.BACK_S
+                told(_neighbours.waits(late))
+            await asyncio.sleep(_neighbours.PAUSE_S)
+        yield Reserved(free, locks)
+
+
+def _offered(used: Mapping[Gpu, int | None] | None) -> dict[str, Gpu]:
+    """The GPUs to choose among, by their names. Raises NoRoomError where none is known."""
     if used is None:
         raise NoRoomError(
             "launcher.gpus: auto: nvidia-smi tells of no GPU on this machine",
             hint="Name the GPUs: launcher.gpus: [0].",
         )
     names = _gpus.visible(os.environ) or [gpu.number for gpu in used]
-    offered = dict(zip(names, _gpus.check_there(names, used), strict=True))
-    busy = await asyncio.to_thread(_neighbours.in_use, offered.values(), used)
-    with ExitStack() as stack:
-        free, locks, why = _taken(offered, busy, needed, stack)
-        if len(free) < needed:
-            count = f"{needed} GPU{'s are' if needed > 1 else ' is'} needed"
-            raise NoRoomError(
-                "\n".join([f"launcher.gpus: auto: {count}, and {len(free)} of {len(offered)} free", *why]),
-                hint="Try again when more are free, or use fewer servers or less parallelism: auto waits for none.",
-            )
-        yield Reserved(free, locks)
+    return dict(zip(names, _gpus.check_there(names, used), strict=True))
 
 
 def _taken(

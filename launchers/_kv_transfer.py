@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from launchers import _environment
+from launchers import _environment, _smi
 
 BACKEND = "UCX"
 """What is chosen where a plan does not say: NVIDIA's own accuracy test of disaggregated serving runs with it."""
 BY_NIXL = ("DEFAULT", "NIXL")
 LINK = re.compile(r"Link \d+:\s+[\d.]+\s+GB/s")
-SMI_S = 30.0
-"""How long nvidia-smi may take: it is slow on a machine whose driver starts with it."""
 TLS = "UCX_TLS"
 OWN = "as it was inherited"
 
@@ -37,14 +34,10 @@ class Ways:
 
 def nvlink() -> bool | None:
     """Whether nvidia-smi shows a link between GPUs; None where it cannot be asked."""
-    command = ["nvidia-smi", "nvlink", "-s"]
-    try:
-        asked = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, timeout=SMI_S, check=False, env=_environment.for_helpers()
-        )
-    except (OSError, subprocess.SubprocessError):
+    if (answer := _smi.answer("nvlink", "-s")) is None:
         return None
-    return asked.returncode == 0 and LINK.search(asked.stdout) is not None
+    code, lines = answer
+    return code == 0 and any(map(LINK.search, lines))
 
 
 def inherited(names: Collection[str], environ: Mapping[str, str] = os.environ) -> frozenset[str]:

@@ -26,10 +26,10 @@ VARIABLES = {
     "pass_env": "Names of variables of yours that servers get besides those of docs/trust.md.",
 }
 PARALLEL = {
-    "tp": "Tensor parallelism: every layer is shared by so many GPUs. Not set: the version's own, 1.",
-    "pp": "Pipeline parallelism: the layers are shared out among so many groups of GPUs.",
-    "cp": "Context parallelism: a prompt is shared by so many groups of GPUs.",
-    "ep": "Expert parallelism: the experts are shared by so many of the GPUs.",
+    "tp": "Tensor parallelism: the number of GPUs that share every layer. Not set: the version's own, 1.",
+    "pp": "Pipeline parallelism: the number of groups of GPUs that share out the layers.",
+    "cp": "Context parallelism: the number of groups of GPUs that share a prompt.",
+    "ep": "Expert parallelism: the number of GPUs that share the experts.",
 }
 SERVED = {
     "model": "What is loaded: a name of the hub, or a folder. Not set: the plan's model.",

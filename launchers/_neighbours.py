@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import pwd
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +16,8 @@ from serve_eval.errors import NoRoomError
 
 FREE_MIB = 1024
 """So much of a GPU may be in use, by a desktop for example, and it still counts as free."""
+BACK_S, PAUSE_S = 20.0, 0.5
+"""Seconds in which the memory of a GPU comes back after the end of a server, and between two looks at it."""
 NOBODY_TOLD = "nvidia-smi shows no process of it here, so that it is one of another container, or one that ended"
 
 
@@ -67,20 +72,53 @@ def warnings(named: Sequence[str], gpus: Sequence[Gpu], used: Mapping[Gpu, int |
     return []
 
 
-def check_free(gpus: Sequence[Gpu], used: Mapping[Gpu, int | None] | None) -> Mapping[Gpu, int | None] | None:
+async def check_free(
+    gpus: Sequence[Gpu], used: Mapping[Gpu, int | None] | None, told: Callable[[str], None]
+) -> Mapping[Gpu, int | None] | None:
     """Return the memory in use, asked again where it was too much: a launch that had the GPU may just have ended.
+    Memory that is `late` on all of them is waited for.
 
     Raises NoRoomError when one of the GPUs is in use, with who uses it.
     """
-    if not in_use(gpus, used):
+    if not await asyncio.to_thread(in_use, gpus, used):
         return used
-    used = _gpus.memory_used()
-    if busy := in_use(gpus, used):
-        raise NoRoomError(
-            "\n".join(busy.values()),
-            hint="Wait until it is free, name other GPUs, or set launcher.gpus: auto, which takes free ones.",
-        )
-    return used
+    deadline = None
+    while True:
+        used = await asyncio.to_thread(_gpus.memory_used)
+        if not (busy := await asyncio.to_thread(in_use, gpus, used)):
+            return used
+        waited_for = await asyncio.to_thread(late, busy, used)
+        if len(waited_for) < len(busy) or (deadline is not None and time.monotonic() > deadline):
+            raise NoRoomError(
+                "\n".join(busy.values()),
+                hint="Wait until it is free, name other GPUs, or set launcher.gpus: auto, which takes free ones.",
+            )
+        if deadline is None:
+            deadline = time.monotonic() + BACK_S
+            told(waits(waited_for))
+        await asyncio.sleep(PAUSE_S)
+
+
+def late(gpus: Iterable[Gpu], used: Mapping[Gpu, int | None] | None) -> list[Gpu]:
+    """Return those of the GPUs with memory in use for which no process that is seen here accounts: what a server had
+    comes back only after its end."""
+    theirs = processes()
+    return [
+        gpu
+        for gpu in gpus
+        if (mib := (used or {}).get(gpu)) is not None and mib - _accounted(theirs.get(gpu.uuid, [])) > FREE_MIB
+    ]
+
+
+def waits(gpus: Iterable[Gpu]) -> str:
+    """Return the line that tells of the wait for memory that is late."""
+    numbers = ",".join(gpu.number for gpu in gpus)
+    return f"GPU {numbers}: memory is in use by no process that is seen here; waiting up to {BACK_S:g} s for it"
+
+
+def _accounted(processes: Iterable[Process]) -> float:
+    """The MiB of the processes that are seen here; one that does not tell may have all."""
+    return sum(math.inf if one.mib is None else one.mib for one in processes if one.user)
 
 
 def _user(pid: str, name: str) -> str:

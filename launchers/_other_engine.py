@@ -30,7 +30,7 @@ async def launched(
     launcher, `model` is the name that is asked for. Raises PlanError before anything is looked for, LaunchError."""
     shown = build(options, None)
     async with (
-        _free_gpus.reserved(options["gpus"], [shown]) as reserved,
+        _free_gpus.reserved(options["gpus"], [shown], context.told) as reserved,
         served(
             [build({**options, "gpus": reserved.gpus}, free_ports(options["host"], options["port"]))],
             context,

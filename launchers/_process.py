@@ -41,7 +41,7 @@ class ServerProcess:
         self.pid, self.log_file, self.log_start = process.pid, log_file, log_start
         self._process = process
         # A supervisor is never killed while it may still end its server: a second SIGTERM tells it to do so at once.
-        self._stop_s = STOP_S if supervised_s is None else supervised_s + 2 * KILL_S
+        self.stop_s = STOP_S if supervised_s is None else supervised_s + 2 * KILL_S
         self._at_once = signal.SIGKILL if supervised_s is None else signal.SIGTERM
 
     def exit_code(self) -> int | None:
@@ -78,14 +78,14 @@ class ServerProcess:
 
     def hurry(self, seconds: float) -> None:
         """Give it no more time than this between SIGTERM and SIGKILL."""
-        self._stop_s = min(self._stop_s, seconds)
+        self.stop_s = min(self.stop_s, seconds)
 
     async def stop(self) -> None:
         """Ends the server and its group: SIGTERM, then SIGKILL after STOP_S seconds or when we are cancelled."""
         try:
             if self.exit_code() is None:
                 self._signal(signal.SIGTERM)
-                await self._ended(self._stop_s)
+                await self._ended(self.stop_s)
         finally:
             for number in (self._at_once, signal.SIGKILL):
                 if self.exit_code() is None:

@@ -17,6 +17,12 @@ KILLED_S = 1.0
 
 def asked(*words: str) -> list[str] | None:
     """Return the lines that nvidia-smi prints; None where it is not there, fails or takes too long."""
+    code, lines = answer(*words) or (None, [])
+    return lines if code == 0 else None
+
+
+def answer(*words: str) -> tuple[int, list[str]] | None:
+    """Return its exit code and the lines that it prints; None where it is not there or takes too long."""
     try:
         process = subprocess.Popen(  # noqa: S603
             ["nvidia-smi", *words],  # noqa: S607
@@ -31,7 +37,7 @@ def asked(*words: str) -> list[str] | None:
     except OSError:
         return None
     try:
-        told, _ = process.communicate(timeout=SMI_S)
+        printed, _ = process.communicate(timeout=SMI_S)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -40,4 +46,4 @@ def asked(*words: str) -> list[str] | None:
         if process.stdout is not None:
             process.stdout.close()
         return None
-    return told.splitlines() if process.returncode == 0 else None
+    return process.returncode, printed.splitlines()

@@ -78,7 +78,7 @@ async def launch(
         ways = replace(ways, nvlink=await asyncio.to_thread(_kv_transfer.nvlink))
     ports = free_ports(host, port, len(planned) - 1)
     async with (
-        _free_gpus.reserved(gpus, planned) as reserved,
+        _free_gpus.reserved(gpus, planned, context.told) as reserved,
         session(
             _servers(context, {**options, "gpus": reserved.gpus}, ports, uuid.uuid4().hex[:12], ways),
             context,

@@ -66,7 +66,7 @@ async def launch(
     options = {name: value for name, value in locals().items() if name != "context"}
     shown = _servers(context, options)  # what is wrong is told before anything is looked for
     async with (
-        _free_gpus.reserved(gpus, shown) as reserved,
+        _free_gpus.reserved(gpus, shown, context.told) as reserved,
         session(
             _servers(context, {**options, "gpus": reserved.gpus}, free_ports(host, port)),
             context,

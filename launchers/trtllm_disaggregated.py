@@ -82,7 +82,7 @@ async def launch(
     ways = replace(_ways(options), nvlink=await asyncio.to_thread(_kv_transfer.nvlink))
     ports, tag = free_ports(host, port, count), uuid.uuid4().hex[:12]
     async with (
-        _free_gpus.reserved(gpus, planned) as reserved,
+        _free_gpus.reserved(gpus, planned, context.told) as reserved,
         session(
             _servers(context, {**options, "gpus": reserved.gpus}, ports, ways=ways, tag=tag),
             context,

@@ -16,7 +16,18 @@ from typing import Any
 
 import pytest
 
-from launchers import _fleet, _free_gpus, _gpus, _locks, _smi, container, llama_cpp, trtllm, trtllm_disaggregated
+from launchers import (
+    _fleet,
+    _free_gpus,
+    _gpus,
+    _locks,
+    _neighbours,
+    _smi,
+    container,
+    llama_cpp,
+    trtllm,
+    trtllm_disaggregated,
+)
 from launchers._trtllm_command import Place, Server
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
 from serve_eval.schema import LaunchContext
@@ -26,6 +37,13 @@ from tests.launchers.test_other_engines import FAKE
 
 __all__ = ["smi"]
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that is late is waited for as long as a test may take."""
+    monkeypatch.setattr(_neighbours, "BACK_S", 0.3)
+    monkeypatch.setattr(_neighbours, "PAUSE_S", 0.02)
 
 
 @pytest.fixture
@@ -39,7 +57,7 @@ def neighbour() -> Iterator[subprocess.Popen[bytes]]:
 async def launched(context: LaunchContext, gpus: Any = None, count: int = 1) -> AsyncIterator[None]:
     """A process that serves nothing, on so many GPUs, taken and started in the way of the launchers."""
     [shown] = _gpus.blocks([("one", count)], gpus, os.environ)
-    async with _free_gpus.reserved(gpus, [_server(shown)]) as taken:
+    async with _free_gpus.reserved(gpus, [_server(shown)], context.told) as taken:
         [found] = _gpus.blocks([("one", count)], taken.gpus, os.environ)
         async with _fleet.fleet(
             [_server(found)], log_dir=context.log_dir, told=context.told, stop_timeout_s=2.0, held=taken.locks
@@ -120,6 +138,52 @@ def test_a_launch_that_just_ended_is_not_taken_for_a_neighbour(
     assert said[0].startswith("one: started on GPU 0, log ")
 
 
+WAITS = "GPU 0: memory is in use by no process that is seen here; waiting up to 0.3 s for it"
+
+
+def _comes_back(smi: Smi, looks: int, then: str = "0, GPU-a, 3") -> None:
+    """The memory of GPU 0, at that look for the memory."""
+    smi.does(
+        f'case "$1" in --query-gpu=*) ;; *) cat {smi.folder}/processes; exit ;; esac\n'
+        f"echo >> {smi.folder}/looks\n"
+        f'if [ "$(wc -l < {smi.folder}/looks)" -ge {looks} ]; then echo {then}; else cat {smi.folder}/gpus; fi'
+    )
+
+
+@pytest.mark.parametrize("gpus", [None, "auto"])
+def test_memory_that_comes_back_late_is_waited_for(
+    gpus: str | None, context: LaunchContext, smi: Smi, said: list[str]
+) -> None:
+    """The servers of a suite's run before had the same GPU."""
+    smi.tells("0, GPU-a, 70000", processes=("GPU-a, 4194305, 69000, trtllm-serve",))
+    _comes_back(smi, 4)
+    launch(context, gpus)
+    assert said[0] == WAITS
+    assert said[1].startswith("one: started on GPU 0, log ")
+    assert said.count(WAITS) == 1
+
+
+@pytest.mark.parametrize("gpus", [None, "auto"])
+def test_memory_that_does_not_come_back_is_refused(
+    gpus: str | None, context: LaunchContext, smi: Smi, said: list[str]
+) -> None:
+    smi.tells("0, GPU-a, 70000")
+    began = time.monotonic()
+    assert f"GPU 0 has 70000 MiB in use: {_neighbours.NOBODY_TOLD}" in refused(context, gpus)
+    assert said == [WAITS]
+    assert time.monotonic() - began >= 0.3
+
+
+@pytest.mark.parametrize("gpus", [None, "auto"])
+@pytest.mark.parametrize("mib", ["69000", "[N/A]"])
+def test_memory_of_a_neighbour_is_not_waited_for(
+    mib: str, gpus: str | None, context: LaunchContext, smi: Smi, said: list[str], neighbour: subprocess.Popen[bytes]
+) -> None:
+    smi.tells("0, GPU-a, 70000", "1, GPU-b, 70000", processes=(f"GPU-a, {neighbour.pid}, {mib}, sleep",))
+    assert f"process {neighbour.pid} (sleep" in refused(context, gpus, 2)
+    assert not said
+
+
 # ----------------------------------------------------------------------------------------- nvidia-smi in trouble
 
 
@@ -142,7 +206,7 @@ def test_nvidia_smi_in_trouble_breaks_no_launch(
 
 
 def test_no_gpu_is_named_where_there_is_none(context: LaunchContext, smi: Smi, said: list[str]) -> None:
-    smi.program.unlink()
+    smi.does("exit 9")
     launch(context)
     assert said[0].startswith("warning: this machine shows no GPU ")
     assert said[1].startswith("one: started, log ")

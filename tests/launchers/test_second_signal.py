@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers are lau
 PATIENT_S = 120.0
 """The grace of the servers, longer than a test may take."""
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+WAITS = "waiting up to 120 s for the end of trtllm; Ctrl-C kills what is left now"
 PLAN = {
     "model": "org/model",
     "launcher": {"name": "trtllm", "gpus": [0], "stop_timeout_s": PATIENT_S},
@@ -108,6 +109,8 @@ def test_a_second_signal_while_servers_end(what: str, number: signal.Signals, da
         _until(lambda: "base URL" in said.read_text() or _asks(tmp_path), said.read_text())
         os.killpg(tool.pid, number)  # as a terminal does
         _until(lambda: "Shutting down" in log(), "the server is asked to end")
+        if (what, number) == ("run", signal.SIGINT):
+            _until(lambda: WAITS in said.read_text(), "a person learns what is waited for")
         assert tool.poll() is None
         os.killpg(tool.pid, number)
         assert tool.wait(LEFT_S) == 130, said.read_text()
