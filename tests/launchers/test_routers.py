@@ -15,6 +15,7 @@ from launchers._trtllm_command import Place, Server, to_yaml
 from serve_eval import folders
 from serve_eval.errors import PlanError
 from serve_eval.schema import LaunchContext
+from tests.standin.options import ALL
 from tests.standin.routers import TYPES
 
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
@@ -52,6 +53,11 @@ def test_a_type_is_checked_with_the_nearest_name(router: object, told: str) -> N
 def test_every_type_of_any_version_is_taken(name: str) -> None:
     _commands(name)
     _commands({"type": name}, "generation_servers")
+
+
+def test_every_flavour_of_the_stand_in_has_the_first_three() -> None:
+    assert set(TYPES) == set(ALL)
+    assert all(names[:3] == _routers.TYPES[:3] for names in TYPES.values())
 
 
 def _server(router: object, *, probe: tuple[str, ...] = PROBE) -> Server:

@@ -7,6 +7,7 @@ from tests.standin.fields import CompletionRequest, Request
 from tests.standin.options import Flavour
 
 TYPES: dict[Flavour, tuple[str, ...]] = {
+    "old": ("round_robin", "load_balancing", "kv_cache_aware"),
     "v12": ("round_robin", "load_balancing", "kv_cache_aware", "conversation"),
     "main": (
         "round_robin",
@@ -29,12 +30,12 @@ class Router:
             raise ValueError(f"Unsupported router type: {section.type}. Supported types are: {known}")
         self.servers, self.busy = list(servers), dict.fromkeys(servers, 0)
         self._number, self._turn = section.server_role, 0
-        self._counts_tokens = flavour == "v12" and bool(section.args.get("use_tokens"))
+        self._counts_tokens = flavour != "main" and bool(section.args.get("use_tokens"))
         self.retries = 0
 
     def next(self, request: Request, but: str | None = None) -> str:
-        """Raises ValueError where there is no server, and for a request whose tokens the 1.2 line cannot count: any for
-        generation, and any chat."""
+        """Raises ValueError where there is no server, and for a request whose tokens a version before main cannot
+        count: any for generation, and any chat."""
         if not self.servers:
             raise ValueError(f"No {self._number} servers available")
         if (
