@@ -149,7 +149,7 @@ def test_each_request_has_the_record_that_its_answer_or_its_trace_names() -> Non
         for i in range(4)
     ]
     attempts = [_attempt("a", f"{ARRIVAL:.9f}", 0.5), *(_attempt(name) for name in "bcde")]
-    named = {"b": Trace(ARRIVAL + 2e-6, None), "c": Trace(None, str(2**41 + 2)), "d": Trace(1.5, "nobody")}
+    named = {"b": Trace(ARRIVAL + 2e-6, "nobody"), "c": Trace(None, str(2**41 + 2)), "d": Trace(1.5, "nobody")}
     found = join_exactly(attempts, records, named)
     assert {name: (one.record.generation, one.how) for name, one in found.items()} == {
         "a": ("g0", METRICS),
