@@ -242,8 +242,9 @@ def _write(servers: Sequence[Server], log_dir: Path) -> None:
         + "\n".join(lines)
         + "\nwait\n"
     )
-    for path, text in [(log_dir / "commands.sh", script), *(item for s in servers for item in s.files.items())]:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    for path, text in {log_dir / "commands.sh": script, **{p: t for s in servers for p, t in s.files.items()}}.items():
+        path.unlink(missing_ok=True)  # one that is there may be for others to read, or lead elsewhere
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
             file.write(text)
 
 

@@ -149,7 +149,8 @@ def test_each_request_has_the_record_that_its_answer_or_its_trace_names() -> Non
         for i in range(4)
     ]
     attempts = [_attempt("a", f"{ARRIVAL:.9f}", 0.5), *(_attempt(name) for name in "bcde")]
-    named = {"b": Trace(ARRIVAL + 2e-6, None), "c": Trace(None, str(2**41 + 2)), "d": Trace(1.5, "nobody")}
+    named = {"b": Trace(ARRIVAL + 2e-6, "nobody"), "c": Trace(None, str(2**41 + 2)), "d": Trace(1.5, "nobody")}
+    named |= {"a": Trace(ARRIVAL + 6e-6, None)}  # its answer comes first
     found = join_exactly(attempts, records, named)
     assert {name: (one.record.generation, one.how) for name, one in found.items()} == {
         "a": ("g0", METRICS),
@@ -163,6 +164,8 @@ def test_an_arrival_with_fewer_decimals_joins_as_long_as_it_names_one() -> None:
     records = [_record(disagg_server_arrival_time=ARRIVAL), _record(disagg_server_arrival_time=ARRIVAL + 3e-7)]
     assert list(join_exactly([_attempt("a", "12345.1234568")], records, {})) == ["a"]
     assert not join_exactly([_attempt("a", "12345.123")], records, {})
+    both = [_attempt("a", "12345.1234568"), _attempt("b", f"{ARRIVAL + 3e-7:.9f}")]
+    assert list(join_exactly(both, records, {})) == ["a", "b"]
 
 
 def test_what_names_two_joins_nothing() -> None:

@@ -108,9 +108,10 @@ def _first(log_dir: Path) -> tuple[str, str, str, str]:
     finally:
         starting.over.set()
         starting.join(5)
-    lines = sum(path.read_bytes().count(b"\n") for path in log_dir.parent.rglob("*.jsonl"))
-    key = "drawn for each launch" if any("internal_request_auth_key" in line for line in said) else "none"
-    return f"{perf}, {lines} lines in files", key, starting.seen, models
+    lines = sum(path.read_bytes().count(b"\n") for path in log_dir.rglob("perf_metrics-*.jsonl"))
+    files = f"{lines - 1} of {REQUESTS} requests" if lines else "nothing"  # the first completion has one too
+    key = "one for each launch" if any("internal_request_auth_key" in line for line in said) else "none"
+    return f"{perf}; in files: {files}", key, starting.seen, models
 
 
 async def _asked(endpoint: Endpoint) -> tuple[str, str]:
@@ -120,12 +121,19 @@ async def _asked(endpoint: Endpoint) -> tuple[str, str]:
         for _ in range(REQUESTS):
             assert (await client.post(f"{root}/v1/completions", json=body)).status_code == 200
         metrics, models = await client.get(f"{root}/perf_metrics"), await client.get(f"{root}/v1/models")
+        servers = dict[str, str](endpoint.info["servers"])  # type: ignore[call-overload]
+        behind = await client.get(f"{servers['context_0']}/v1/models")
+    same = models.status_code == 200 and _ids(models) == _ids(behind)
     told = f"{len(metrics.json())} of {REQUESTS} requests" if metrics.status_code == 200 else "no such route"
-    return f"`GET /perf_metrics`: {told}", f"HTTP {models.status_code}"
+    return f"`GET /perf_metrics`: {told}", f"HTTP {models.status_code}{', those of a context server' * same}"
+
+
+def _ids(models: httpx.Response) -> list[str]:
+    return [one["id"] for one in models.json()["data"]]
 
 
 def _discoveries(place: Path) -> str:
-    wanted = {"loopback": {"discovery": True}, "beyond": {"discovery": True, "host": "0.0.0.0"}}
+    wanted = {"on loopback": {"discovery": True}, "beyond it": {"discovery": True, "host": "0.0.0.0"}}
     return "; ".join(f"{name}: {_outcome(place / name, options)}" for name, options in wanted.items())
 
 
@@ -153,10 +161,10 @@ def _without_key(place: Path) -> str:
             try:
                 _launched(logs, nothing, auth_key=False)
                 warned = any("FutureWarning" in path.read_text() for path in logs.glob("*.log"))
-                found.append("warned of" if warned else "works")
+                found.append("a warning" if warned else "works")
             except ServeEvalError as error:
                 named = "requires a key" in str(error)
-                found.append("named as the cause where it is required" if named else str(error).splitlines()[0])
+                found.append("where it is required, an error with the cause" if named else str(error).splitlines()[0])
     return f"without one: {', '.join(dict.fromkeys(found))}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ import click
 import httpx
 import pytest
 
-from launchers import _auth_key, _known_flags, _version, trtllm, trtllm_disaggregated
+from launchers import _auth_key, _fleet, _known_flags, _version, trtllm, trtllm_disaggregated
 from launchers._causes import cause
 from launchers._flavour import FLAG, adapted
 from launchers._trtllm_command import Place, Server
@@ -213,13 +214,29 @@ def test_the_key_is_in_nothing_that_is_left_or_told(
     left = everything(context.log_dir)
     assert "the key is ****" in left
     assert left.count(_auth_key.GONE) == 3
-    assert all((context.log_dir / f"{name}.yaml").stat().st_mode & 0o77 == 0 for name in ("orchestrator",))
+    assert all(path.stat().st_mode & 0o77 == 0 for path in context.log_dir.glob("*.*"))
     for text in (left, info, "\n".join(said)):
         assert key not in text
         assert key[:32] not in text
     assert f"{_auth_key.NAME}: {key}" not in while_running
     start(trtllm_disaggregated, context)
     assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_holds_the_key_is_written_anew_for_this_user_alone(linked: bool, tmp_path: Path) -> None:
+    (other := tmp_path / "other").write_text("of an earlier session")
+    other.chmod(0o644)
+    config = tmp_path / "logs/w.yaml"
+    config.parent.mkdir()
+    if linked:
+        config.symlink_to(other)
+    else:
+        other.rename(config)
+    _fleet._write([server(files={config: f"{_auth_key.NAME}: {KEY}\n"})], config.parent)
+    assert config.read_text() == f"{_auth_key.NAME}: {KEY}\n"
+    assert stat.S_IMODE(config.lstat().st_mode) == 0o600
+    assert not linked or other.read_text() == "of an earlier session"
 
 
 @pytest.mark.slow

@@ -30,12 +30,17 @@ def main() -> None:
     flavour: Flavour = "main" if given == "main" else "old" if given == "old" else "v12"
 
     def run(command: str, params: dict[str, Any], given: frozenset[str]) -> None:
-        if command == "serve":
-            _worker(params, given, flavour)
-        elif command == "disaggregated":
-            _orchestrator(params, flavour)
-        else:
-            raise NotImplementedError(f"the stand-in has no {command}")
+        from tests.standin.serving import Ended
+
+        try:
+            if command == "serve":
+                _worker(params, given, flavour)
+            elif command == "disaggregated":
+                _orchestrator(params, flavour)
+            else:
+                raise NotImplementedError(f"the stand-in has no {command}")
+        except Ended as end:
+            sys.exit(end.code)
 
     arguments.group(flavour, run)(prog_name="trtllm-serve")
 
@@ -89,7 +94,7 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
             _hang(trouble)
         if trouble.crash_at_start is not None:
             sys.stderr.write(f"{trouble.last_words}\n")
-            sys.exit(trouble.crash_at_start)
+            raise Ended(trouble.crash_at_start)
         if flavour == "main" and trouble.no_transceiver:
             log("cache_transceiver is disabled")
 
@@ -197,10 +202,7 @@ def _orchestrator(params: dict[str, Any], flavour: Flavour) -> None:
         hangs=trouble.ignore_sigterm,
         report=Path(report) if report else None,
     )
-    try:
-        asyncio.run(running)
-    except Ended as end:
-        sys.exit(end.code)
+    asyncio.run(running)
 
 
 if __name__ == "__main__":
