@@ -118,13 +118,13 @@ async def serve(
             await web.SockSite(runner, listener, backlog=2048).start()
             host, port = listener.getsockname()[:2]
             log(f"Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)")
+            if report:
+                _write_address(report, host, port)
             if loading is not None:
                 await _unless(ended, loading.run())
             note(f"listens {host}:{port}")
             if not early and not ended.is_set():
                 await entered.enter_async_context(task)
-            if report:
-                _write_address(report, host, port)
             await ended.wait()
             log("Shutting down")
             await _finish(runner)
