@@ -175,6 +175,11 @@ def _why_none(
             if told
             else "the answers tell nothing: its file needs return_perf_metrics: true"
         )
+    elif not found.records and told:
+        why = (
+            f"the answers tell times, and no line is in {folders.output}: give the perf_metrics_output_dir of the "
+            "orchestrator as it is seen from here"
+        )
     elif not found.records:
         why = f"GET /perf_metrics told of none that could be told apart, and nothing was written to {folders.output}"
     else:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from serve_eval.endpoint import _write_answers
 from serve_eval.errors import PlanError
 from serve_eval.evaluation import evaluate
 from serve_eval.joining import METRICS, record
+from serve_eval.journal import Journal
 from serve_eval.preparation import prepare
-from serve_eval.schema import Limits, Plan, Report, Spec
+from serve_eval.schema import Attempt, Limits, Plan, Report, Spec
 from tests.standin import metrics
 from tests.standin.in_process import Deployed, deployed
 from tests.standin.options import Flavour
@@ -89,7 +91,8 @@ def test_without_the_options_nothing_is_asked_for_and_nothing_said(plan: Plan, t
     [
         ({"perf_metrics": True}, {}, "set launcher.perf_metrics_dir"),
         ({"perf_metrics": True}, {"return_perf_metrics": False}, "needs return_perf_metrics: true"),
-        ({"perf_metrics_dir": "elsewhere"}, {}, "nothing was written to"),
+        ({"perf_metrics_dir": "elsewhere"}, {}, "as it is seen from here"),
+        ({"perf_metrics_dir": "elsewhere"}, {"return_perf_metrics": False}, "nothing was written to"),
         ({"perf_metrics_dir": "metrics"}, {"return_perf_metrics": False}, "requests in"),
     ],
 )
@@ -148,6 +151,30 @@ def test_files_that_cannot_be_read_never_cost_a_run(
     report, _ = run(replace(plan, limit=5), tmp_path, options)
     assert report.tasks[0].result.scored == 5
     assert len(warned(report)) == 1
+
+
+def test_what_is_joined_is_not_added_again(plan: Plan, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run(replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")})
+    with Journal(out / "samples/gsm8k.jsonl") as journal:
+        assert len(list(served_files._unjoined({"gsm8k": journal}, tmp_path))) == 5
+        assert not list(served_files._unjoined({"gsm8k": journal}, out))
+
+
+@pytest.mark.parametrize(
+    ("start_s", "answered", "choices", "said"),
+    [(2.0, True, None, True), (0.5, True, None, False), (2.0, False, None, False), (2.0, True, [], False)],
+)
+def test_only_plain_answers_of_this_session_can_be_unknown(
+    start_s: float, answered: bool, choices: list[object] | None, said: bool, tmp_path: Path
+) -> None:
+    attempt = Attempt(start_s=start_s, end_s=3.0, failure=None, status=200, request_id="r")
+    result = SimpleNamespace(attempts=[attempt], choice_logprobs=choices)
+    kept = SimpleNamespace(id="1", response=result if answered else None, failure=None if answered else result)
+    journals: Any = {"t": SimpleNamespace(records=lambda: [kept])}
+    nothing = served_files._Found({}, [], {})
+    told = served_files._why_none(served_files.Folders(None, None), nothing, journals, tmp_path, began=1.0)
+    assert (told is not None) == said
 
 
 def test_an_option_that_is_no_folder_is_refused() -> None:

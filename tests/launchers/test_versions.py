@@ -223,6 +223,29 @@ def test_the_key_is_in_nothing_that_is_left_or_told(
     assert keys[0] != keys[1]
 
 
+def test_the_key_is_taken_out_of_what_is_told_and_of_errors(context: LaunchContext, said: list[str]) -> None:
+    key, config = _auth_key.drawn(), context.log_dir / "w.yaml"
+    one = _auth_key.given(server(files={config: "a: 1\n"}), key)
+    _fleet._write([one], context.log_dir)
+    (log := context.log_dir / "s.log").write_text(f"first {key}\n")
+
+    def told() -> None:
+        with _auth_key.secret([one], context, key) as (inside, started):
+            inside.told(f"it says {key}")
+            started()
+            assert key not in everything(context.log_dir)
+            with log.open("a") as file:
+                file.write(f"later {key}\n")
+            raise LaunchError(f"ended with {key}", hint=f"see {key}")
+
+    with pytest.raises(LaunchError) as raised:
+        told()
+    assert (str(raised.value), raised.value.hint) == ("ended with ***", "see ***")
+    assert said[-1] == "it says ***"
+    assert log.read_text() == f"first {'*' * 64}\nlater {'*' * 64}\n"
+    assert config.read_text() == f"a: 1\n{_auth_key.GONE}"
+
+
 @pytest.mark.parametrize("linked", [False, True])
 def test_what_holds_the_key_is_written_anew_for_this_user_alone(linked: bool, tmp_path: Path) -> None:
     (other := tmp_path / "other").write_text("of an earlier session")
