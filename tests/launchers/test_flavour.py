@@ -49,6 +49,14 @@ def asked(tmp_path: Path) -> list[str]:
     return (tmp_path / "asked").read_text().split()
 
 
+def test_of_a_server_elsewhere_nothing_is_remembered(tmp_path: Path, executable: Path, cache: Path) -> None:
+    there = server(str(executable), "serve", here=False)
+    for _ in range(2):
+        assert adapt(there) == [there.argv]
+    assert asked(tmp_path) == ["serve", "serve"]
+    assert not cache.exists()
+
+
 def test_what_help_told_is_remembered_until_the_executable_changes(tmp_path: Path, executable: Path) -> None:
     one, other = server(str(executable), "serve"), server(str(executable), "disaggregated")
     for _ in range(2):

@@ -32,6 +32,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (f"{UUID}\t Link 0: <inactive>\n", 0, False),
         (f"{UUID}Device does not have or support Nvlink\n", 0, False),
         ("", 1, False),
+        (f"{UUID}\t Link 0: 25 GB/s\n", 1, False),
     ],
 )
 def test_links_are_those_that_nvidia_smi_shows(text: str, code: int, found: bool, smi: Path) -> None:

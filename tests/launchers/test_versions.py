@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import click
 import httpx
 import pytest
 
-from launchers import _auth_key, _fleet, _known_flags, _version, trtllm, trtllm_disaggregated
+from launchers import _auth_key, _disaggregated, _fleet, _known_flags, _version, trtllm, trtllm_disaggregated
 from launchers._causes import cause
 from launchers._flavour import FLAG, adapted
 from launchers._trtllm_command import Place, Server
@@ -175,6 +176,15 @@ def test_servers_share_a_key_where_their_version_has_one(flavour: Flavour, auth_
     assert texts == [text + f"{_auth_key.NAME}: {KEY}\n" * given for text in ("a: 1\n", "port: 1\n")]
 
 
+def test_servers_of_two_versions_share_no_key_unless_it_is_asked_for() -> None:
+    front = ("other", "disaggregated")
+    known = {PROBE: flags("main"), front: flags("v12", "disaggregated")}
+    for auth_key, given in ((None, False), (True, True)):
+        both = [server(auth_key=auth_key, files={Path("w.yaml"): "a: 1\n"}), replace(server(), argv=front, probe=front)]
+        both[1] = replace(both[1], auth_key=auth_key, files={Path("o.yaml"): "b: 1\n"})
+        assert [_auth_key.is_given([one]) for one in adapted(both, known, KEY)] == [given] * 2
+
+
 def test_no_plan_holds_a_key(context: LaunchContext) -> None:
     for options in (
         {"context_servers": {"config": {_auth_key.NAME: "k"}}},
@@ -244,6 +254,12 @@ def test_the_key_is_taken_out_of_what_is_told_and_of_errors(context: LaunchConte
     assert said[-1] == "it says ***"
     assert log.read_text() == f"first {'*' * 64}\nlater {'*' * 64}\n"
     assert config.read_text() == f"a: 1\n{_auth_key.GONE}"
+
+
+def test_the_address_of_an_earlier_session_is_forgotten(tmp_path: Path) -> None:
+    (report := tmp_path / "s.address").write_text("127.0.0.1:812\n")
+    _fleet._write([server(report=report)], tmp_path)
+    assert not report.exists()
 
 
 @pytest.mark.parametrize("linked", [False, True])
@@ -337,6 +353,14 @@ def test_what_is_refused_is_known_by_the_newest_option(
 def test_an_address_that_is_none_of_etcd_is_refused(discovery: str, context: LaunchContext) -> None:
     with pytest.raises(PlanError, match="not an address of etcd"):
         trtllm_disaggregated.commands(context, discovery=discovery)
+
+
+def test_a_launch_has_a_name_of_its_own_in_an_etcd() -> None:
+    names = [
+        _disaggregated.cluster("h", 1, 1, 1, etcd=etcd, tag=tag)["cluster_name"]
+        for etcd, tag in (("etcd://a:1", "x"), ("etcd://a:1", "y"), ("etcd://a:1", None), (None, "x"))
+    ]
+    assert names == ["serve-eval-1-x", "serve-eval-1-y", "serve-eval-1", "serve-eval-1"]
 
 
 def test_etcd_is_named_in_every_file(context: LaunchContext) -> None:
