@@ -38,10 +38,11 @@ test-slow-part: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 180 \
 	  $(BIN)/python -m pytest -q -p tests.slow_parts --slow-part $(PART) -m $(SLOW)
 
-# As root on Debian or Ubuntu: what is missing of SLURM is installed, and two nodes run on this machine for the tests.
+# As root on Debian or Ubuntu: what is missing of SLURM is installed, and two nodes run on this machine for the tests. Those
+# with ranks of real MPI are skipped until make test-mpi has installed it.
 test-slurm: $(VENV)/.dev
 	$(BIN)/python tests/slurm/cluster.py install
-	$(BIN)/python -m pytest -q -m slurm tests/slurm
+	MPIS=$(abspath $(MPIS)) $(BIN)/python -m pytest -q -rs -m slurm tests/slurm
 
 # Servers whose ranks are real processes of MPI, of PyPI's Open MPI 5 and of Debian's 4.1, in a minute or two. What is missing is
 # installed before, into an environment of its own and, as root on Debian or Ubuntu, by apt-get.

@@ -18,6 +18,9 @@ from serve_eval.errors import PlanError
 
 STRAGGLERS_S = 30
 """How long ranks may go on after the first of them ended."""
+ASKS = "URG"
+"""The signal by which a shell is asked to end the server below it: SLURM can send it, and who does not know it ignores
+it."""
 ENDER = Path(__file__).with_name("_slurm_steps.py")
 
 
@@ -50,8 +53,10 @@ def step(
     which takes those of SLURM and MPI from the server, it is one task per GPU, by the script of `_slurm_ranks`, for
     which `held` ports are held. Without one, and for an orchestrator, it is a single task from which a shell takes
     these variables, so that the server starts its ranks as it does on a machine without SLURM, on all cores. SLURM's
-    own answer to a signal for srun is to kill all tasks, so that a command asks for the end: it signals the step. For
-    --help all servers ask on one node, in the same words.
+    own answer to a signal for srun is to kill all tasks, so that a command asks for the end: it signals the step, which
+    means each of its processes. MPI's daemon would end the ranks by SIGTERM before the server has asked them to end, so
+    that a server with ranks of its own is asked by a signal that only the shell above it knows, and all others ignore.
+    For --help all servers ask on one node, in the same words.
 
     A server in a container of docker or podman is a single task as well. SLURM kills all of a step at once when its job
     is cancelled or its srun is killed, and starts none in a job that is over, so that the container is bound to its
@@ -66,12 +71,16 @@ def step(
     _check(server, wrapper, ranks, len(nodes), steps)
     tasks = max(ranks, 1) if wrapper else 1
     name = server.name if tag is None else f"{server.name}-{tag}"
-    starting = _slurm_ranks.words(wrapper, held, log_dir) if wrapper else _alone(contained)
+    spawns = not wrapper and not alone
+    if wrapper:
+        starting = _slurm_ranks.words(wrapper, held, log_dir)
+    else:
+        starting = _above_the_server() if spawns else _alone(contained)
     within = (*_variables(server.env), *starting)
     before = (
         *_srun(name, nodes, tasks, steps.mpi if wrapper else "none", job),
         *(("--label",) if tasks > 1 else ()),
-        *(() if wrapper or alone else ("--cpu-bind=none",)),
+        *(("--cpu-bind=none",) if spawns else ()),
         *_slurm_container.flags(steps.container, log_dir),
         *steps.srun_args,
         *within,
@@ -92,8 +101,8 @@ def step(
         env={},
         files={**server.files, **(_slurm_ranks.files(held, log_dir) if wrapper else {})},
         here=False,
-        to_stop=_ending(job, name, stop_timeout_s),
-        at_end=_ending(job, name, 0, removal if server.at_end else ()),
+        to_stop=_ending(job, name, ASKS if spawns else "TERM", stop_timeout_s),
+        at_end=_ending(job, name, "TERM", 0, removal if server.at_end else ()),
     )
 
 
@@ -151,8 +160,16 @@ def _alone(contained: bool) -> tuple[str, ...]:
     return ("bash", "-c", f'{_environment.FORGET}; exec "$@"{" 0<> <(:)" * contained}', "bash")
 
 
-def _ending(job: str | None, name: str, grace_s: float, then: Sequence[str] = ()) -> tuple[str, ...]:
-    return (sys.executable, "-I", str(ENDER), job, name, f"{grace_s:g}", *then) if job else ()
+def _above_the_server() -> tuple[str, ...]:
+    """The same, by a shell that stays above the server, to ask it alone to end. The shell waits for the server, also
+    after a signal for all, and ends with its exit code."""
+    asks = f'trap "kill \\$!" {ASKS}; trap : TERM'
+    waits = "while kill -0 $!; do wait $!; done 2> /dev/null; wait $!"
+    return ("bash", "-c", f'{_environment.FORGET}; {asks}; "$@" & {waits}', "bash")
+
+
+def _ending(job: str | None, name: str, signal: str, grace_s: float, then: Sequence[str] = ()) -> tuple[str, ...]:
+    return (sys.executable, "-I", str(ENDER), job, name, signal, f"{grace_s:g}", *then) if job else ()
 
 
 def script(nodes: int, gpus_per_node: int, sbatch_args: Sequence[str], placement: Sequence[str]) -> str:

@@ -1,8 +1,9 @@
 """The steps of a SLURM job that are known by their names; run as a script, it ends one of them.
 
-`_slurm_steps.py JOB NAME GRACE_S [COMMAND...]`, run by its path with the standard library alone: the step gets
-SIGTERM, all its processes on all its nodes, and what is left of it after GRACE_S seconds is cancelled. SLURM's scancel
-without a signal, and srun when it gets one itself, kill within a moment. COMMAND is run last, whatever happened before.
+`_slurm_steps.py JOB NAME SIGNAL GRACE_S [COMMAND...]`, run by its path with the standard library alone: the step gets
+the signal, all its processes on all its nodes, and what is left of it after GRACE_S seconds is cancelled. SLURM's
+scancel without a signal, and srun when it gets one itself, kill within a moment. COMMAND is run last, whatever happened
+before.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ def cancel(step: str, *options: str, env: Mapping[str, str] | None = None) -> No
     )
 
 
-def end(job: str, name: str, grace_s: float) -> None:
+def end(job: str, name: str, signal: str, grace_s: float) -> None:
     """Ends the step of that name, if there is one. Raises OSError and SubprocessError."""
     deadline = time.monotonic() + grace_s
     if grace_s > 0 and (step := steps(job).get(name)) is not None:
-        cancel(step, "--signal=TERM")
+        cancel(step, f"--signal={signal}")
         while name in steps(job) and time.monotonic() < deadline:
             time.sleep(POLL_S)
     if (step := steps(job).get(name)) is not None:
@@ -55,6 +56,6 @@ def end(job: str, name: str, grace_s: float) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        end(sys.argv[1], sys.argv[2], float(sys.argv[3]))
-    if last := sys.argv[4:]:
+        end(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]))
+    if last := sys.argv[5:]:
         sys.exit(subprocess.run(last, stdin=subprocess.DEVNULL, check=False).returncode)  # noqa: S603

@@ -196,8 +196,8 @@ else echo "${STANDIN_JOB:-RUNNING} gpu[1-2]"; fi""",
     "scontrol": 'echo "${STANDIN_HOSTS:-gpu1 gpu2}" | tr " " "\\n"',
     "sinfo": "printf 'gpu:h200:4(S:0-1)\\ngpu:6,nic:2\\n'",
     "scancel": """cd "$STANDIN_AT"; echo "$*" >> cancelled
-if [[ $1 == --signal=TERM && -e pid ]]; then kill "$(cat pid)"; sed -i "/^$2 /d" steps; fi
-if [[ $1 != --signal=TERM ]]; then sed -i "/^$1 /d" steps; fi""",
+if [[ $1 == --signal=* && -e pid ]]; then kill -"${1#*=}" "$(cat pid)"; sed -i "/^$2 /d" steps; fi
+if [[ $1 != --signal=* ]]; then sed -i "/^$1 /d" steps; fi""",
     "srun": """while [[ $1 == --* ]]; do case $1 in --job-name=*) name=${1#*=};; esac; shift; done
 if [[ $name != help-* && $name != end-* ]]; then echo "7.0 $name" > "$STANDIN_AT/steps"; echo $$ > "$STANDIN_AT/pid"; fi
 exec "$@"
@@ -290,7 +290,7 @@ def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
     assert endpoint.info["launcher"] == "slurm"
     assert said[0].startswith("job 7, steps named *-")
     assert said[1].startswith("127.0.0.1: trtllm GPU 0 port ")
-    assert (commands_of_slurm / "cancelled").read_text() == "--signal=TERM 7.0\n7.1\n"
+    assert (commands_of_slurm / "cancelled").read_text() == "--signal=URG 7.0\n7.1\n"
     assert not any("warning" in line for line in said)
 
 
@@ -378,12 +378,49 @@ def test_a_server_does_not_wait_for_ranks_that_another_leads() -> None:
 
 def test_a_step_is_asked_and_then_cancelled(commands_of_slurm: Path) -> None:
     (commands_of_slurm / "steps").write_text("5.1 context_0-ab\n5.2 context_1-ab\n")
-    _slurm_steps.end("5", "context_1-ab", 0.2)
-    assert (commands_of_slurm / "cancelled").read_text() == "--signal=TERM 5.2\n5.2\n"
+    _slurm_steps.end("5", "context_1-ab", "URG", 0.2)
+    assert (commands_of_slurm / "cancelled").read_text() == "--signal=URG 5.2\n5.2\n"
+
+
+WITH_A_RANK = """rank() { trap 'echo the rank is asked' TERM; echo up; while :; do sleep 0.1; done; }
+rank &
+trap 'echo the server is asked; sleep 0.3; exit 5' TERM
+while :; do sleep 0.1; done"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "heard"),
+    [
+        pytest.param(signal.SIGURG, {"the server is asked"}, id="the end of a run"),
+        pytest.param(signal.SIGTERM, {"the server is asked", "the rank is asked"}, id="the end of a job"),
+    ],
+)
+def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
+    tmp_path: Path, sent: signal.Signals, heard: set[str]
+) -> None:
+    """A signal for a step reaches all of it, as one for a process group does."""
+    words = [*_slurm._above_the_server(), "bash", "-c", WITH_A_RANK]
+    with (out := tmp_path / "out").open("w") as file:
+        step = subprocess.Popen(words, stdout=file, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 20
+        while "up" not in out.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(step.pid, sent)
+        assert step.wait(20) == 5
+        assert {*out.read_text().splitlines()} == {"up", *heard}
+    finally:
+        os.killpg(step.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("server", "code"), [("exit 7", 7), ("kill -KILL $$", 137)])
+def test_the_shell_above_a_server_passes_its_exit_code_on(server: str, code: int) -> None:
+    assert subprocess.run([*_slurm._above_the_server(), "bash", "-c", server], timeout=20).returncode == code
 
 
 def test_a_step_that_is_not_there_is_left_alone(commands_of_slurm: Path) -> None:
-    _slurm_steps.end("5", "context_1-ab", 0.2)
+    _slurm_steps.end("5", "context_1-ab", "TERM", 0.2)
     assert not (commands_of_slurm / "cancelled").exists()
 
 
@@ -394,7 +431,7 @@ def test_the_command_that_comes_last_is_run_whatever_slurm_says(
     (commands_of_slurm / "steps").write_text("5.2 context_1-ab\n")
     if not slurm_answers:
         (commands_of_slurm / "squeue").unlink()
-    words = [sys.executable, "-I", _slurm_steps.__file__, "5", "context_1-ab", "0"]
+    words = [sys.executable, "-I", _slurm_steps.__file__, "5", "context_1-ab", "TERM", "0"]
     environ = {
         **os.environ,
         "PATH": f"{commands_of_slurm}{os.pathsep}/nowhere" if not slurm_answers else os.environ["PATH"],
@@ -414,11 +451,11 @@ def test_a_container_is_removed_by_a_step_on_its_node() -> None:
     )
     steps = Steps(container=Container(image="i", engine="docker"), srun_args=["--mem=0"])
     found = step(server, ["gpu2"], 4, steps, **PLACED)
-    assert found.at_end[3:6] == ("7", "generation_0-ab", "0")
-    assert found.at_end[6:9] == ("srun", "--jobid=7", "--job-name=end-generation_0-ab")
+    assert found.at_end[3:7] == ("7", "generation_0-ab", "TERM", "0")
+    assert found.at_end[7:10] == ("srun", "--jobid=7", "--job-name=end-generation_0-ab")
     assert {"--overlap", "--nodelist=gpu2", "--ntasks=1", "--mem=0"} < {*found.at_end}
     assert found.at_end[-4:] == server.at_end
-    assert found.to_stop[3:] == ("7", "generation_0-ab", "5")
+    assert found.to_stop[3:] == ("7", "generation_0-ab", "TERM", "5")
 
 
 @pytest.mark.parametrize("killed", [False, True])

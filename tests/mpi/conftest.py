@@ -16,6 +16,7 @@ import pytest
 
 from launchers import _gpus
 from serve_eval.schema import LaunchContext
+from tests.standin.process import FOLDER as STANDIN
 from tests.standin.process import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +32,27 @@ WAIT_S = 60.0
 def libraries() -> dict[str, Path]:
     """The MPIs that are installed, by where they are from."""
     found = {"pypi": [FOLDER / "lib" / LIBRARY], "debian": [*Path("/usr/lib").glob(f"*/{LIBRARY}")]}
-    return {name: paths[0] for name, paths in found.items() if paths and paths[0].exists()}
+    usable = packages() is not None
+    return {name: paths[0] for name, paths in found.items() if usable and paths and paths[0].exists()}
+
+
+def packages() -> Path | None:
+    """Where mpi4py is, which either needs."""
+    return next(iter((FOLDER / "lib").glob("python*/site-packages")), None)
+
+
+def variables(name: str) -> dict[str, str]:
+    """With these the stand-in starts ranks of that MPI. Skips the test where it is not installed."""
+    there = libraries()
+    if name not in there:
+        pytest.skip(f"make test-mpi installs the MPI of {name}")
+    path = [os.environ["PATH"], *([str(FOLDER / "bin")] if name == "pypi" else [])]
+    return {
+        "STANDIN_MPI": "1",
+        "MPI4PY_LIBMPI": str(there[name]),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{packages()}",
+        "PATH": os.pathsep.join(path),
+    }
 
 
 @dataclass(frozen=True)
@@ -70,17 +91,13 @@ def ordinary_user() -> None:
 @pytest.fixture(params=["pypi", "debian"])
 def mpi(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mpi]:
     """The environment of a user of the one and of the other, with the stand-in as trtllm-serve."""
-    there = libraries()
-    if request.param not in there:
-        pytest.skip(f"make test-mpi installs the MPI of {request.param}")
+    given = variables(request.param)
     for name in [name for name in os.environ if name.startswith((*OURS, "SLURM_", "CUDA_"))]:
         monkeypatch.delenv(name)
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
-    [packages] = (FOLDER / "lib").glob("python*/site-packages")
-    env = environment(STANDIN_MPI="1", PYTHONPATH=f"{ROOT}:{packages}", XDG_CACHE_HOME=str(tmp_path / "cache"))
-    env |= {"MPI4PY_LIBMPI": str(there[request.param]), "TMPDIR": str(tmp_path), MARK: mark}
-    if request.param == "pypi":
-        env["PATH"] = f"{env['PATH']}{os.pathsep}{FOLDER / 'bin'}"
+    path = os.pathsep.join([str(STANDIN), given.pop("PATH")])
+    env = environment(**given, XDG_CACHE_HOME=str(tmp_path / "cache"), TMPDIR=str(tmp_path), PATH=path)
+    env[MARK] = mark
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("tempfile.tempdir", None)

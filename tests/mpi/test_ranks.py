@@ -54,7 +54,8 @@ def test_ranks_live_and_end_with_their_server(
     assert f"Open MPI v{'5' if mpi.name == 'pypi' else '4.1'}" in text
     assert text.count("Finished server process") == 1
     assert [line for line in said if "PRTE_ALLOW_RUN_AS_ROOT" in line] or os.geteuid() != 0
-    assert not [line for line in said if "warning" in line or "not passed on" in line]
+    warnings = [line for line in said if "warning" in line and "shows no GPU" not in line]
+    assert not warnings + [line for line in said if "not passed on" in line]
 
 
 @pytest.fixture
