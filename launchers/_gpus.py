@@ -128,10 +128,11 @@ def check_there(names: Sequence[str], used: Iterable[Gpu] | None) -> list[Gpu]:
     known = list(used)
     found = {name: [gpu for gpu in known if _is(gpu, name)] for name in names}
     if missing := [name for name in found if not found[name] and not name.startswith(PART)]:
+        count = f"{len(known)} GPU{'s' * (len(known) != 1)}"
         raise NoRoomError(
-            f"this machine has {len(known)} GPUs, numbered {', '.join(gpu.number for gpu in known)}, and the plan "
+            f"this machine has {count}, numbered {', '.join(gpu.number for gpu in known)}, and the plan "
             f"needs number {', '.join(missing)}",
-            hint="Use fewer servers or less parallelism, or a machine with more GPUs.",
+            hint="Name other GPUs, or use fewer servers, less parallelism, or a machine with more GPUs.",
         )
     _check_parts([name for name in names if name.startswith(PART)])
     gpus = [found[name][0] if found[name] else Gpu(name) for name in names]

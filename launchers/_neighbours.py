@@ -18,7 +18,7 @@ FREE_MIB = 1024
 """So much of a GPU may be in use, by a desktop for example, and it still counts as free."""
 BACK_S, PAUSE_S = 20.0, 0.5
 """Seconds in which the memory of a GPU comes back after the end of a server, and between two looks at it."""
-NOBODY_TOLD = "nvidia-smi shows no process of it here, so that it is one of another container, or one that ended"
+NOBODY_TOLD = "nvidia-smi shows no process here; it belongs to another container, or to a process that ended"
 
 
 class Process(NamedTuple):
