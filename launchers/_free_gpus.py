@@ -17,7 +17,7 @@ from serve_eval.errors import NoRoomError
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What the option `gpus` comes to, and the locks that are held already."""
+    """The GPUs of a launch, and the locks that it holds already."""
 
     gpus: Named
     locks: Mapping[str, int] = field(default_factory=dict)
@@ -41,11 +41,11 @@ async def reserved(gpus: Named, servers: Sequence[Server], told: Callable[[str],
             used = await asyncio.to_thread(_gpus.memory_used)
             offered = _offered(used)
             busy = await asyncio.to_thread(_neighbours.in_use, offered.values(), used)
-            free, locks, why = _taken(offered, busy, needed, stack)
+            free, locks, unheld, why = _taken(offered, busy, needed, stack)
             if len(free) == needed:
                 break
             stack.close()
-            late = await asyncio.to_thread(_neighbours.late, busy, used)
+            late = await asyncio.to_thread(_neighbours.late, unheld, used)
             if len(free) + len(late) < needed or (deadline is not None and time.monotonic() > deadline):
                 count = f"{needed} GPU{'s are' if needed > 1 else ' is'} needed"
                 raise NoRoomError(
@@ -72,23 +72,24 @@ def _offered(used: Mapping[Gpu, int | None] | None) -> dict[str, Gpu]:
 
 def _taken(
     offered: Mapping[str, Gpu], busy: Mapping[Gpu, str], needed: int, stack: ExitStack
-) -> tuple[list[int | str], dict[str, int], list[str]]:
-    """The first free ones with their locks, and why each of the others before them was not taken."""
+) -> tuple[list[int | str], dict[str, int], list[Gpu], list[str]]:
+    """The first free ones with their locks, the busy ones that no launch holds, and why each was not taken."""
     free: list[int | str] = []
+    unheld: list[Gpu] = []
     locks: dict[str, int] = {}
     why: list[str] = []
     for name, gpu in offered.items():
         if len(free) == needed:
             break
-        if gpu in busy:
-            why.append(busy[gpu])
-            continue
+        lock = _locks.locked([gpu.lock], held=locks, shown={gpu.lock: f"GPU {gpu.number}"})
         try:
-            locks |= stack.enter_context(
-                _locks.locked([gpu.lock], held=locks, shown={gpu.lock: f"GPU {gpu.number}"}),
-            )
+            if gpu in busy:
+                with lock:
+                    unheld.append(gpu)
+                why.append(busy[gpu])
+            else:
+                locks |= stack.enter_context(lock)
+                free.append(name)
         except NoRoomError as error:
             why.append(str(error))
-        else:
-            free.append(name)
-    return free, locks, why
+    return free, locks, unheld, why

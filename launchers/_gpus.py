@@ -1,4 +1,4 @@
-"""Which server gets which GPUs, and what this machine has."""
+"""GPUs of this machine, and those of each server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from launchers._locks import OF_GPU
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
 
 Named = Sequence[int | str] | Literal["auto"] | None
-"""What the option `gpus` comes to: names of GPUs, or the word for those that are free."""
+"""The option `gpus`: names of GPUs, or `auto` for free ones."""
 AUTO = "auto"
 UUID = "GPU-"
-"""How the UUID of a whole GPU begins."""
+"""The start of the UUID of a whole GPU."""
 PART = "MIG-"
-"""How the name of a part of a GPU begins."""
+"""The start of the name of a part of a GPU."""
 NAME = re.compile(r"[0-9]+|(?:GPU|MIG)-\S+")
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 OF_RUNTIME = ("all", "none", "void", "nodevfiles")
@@ -113,7 +113,7 @@ def memory_used() -> dict[Gpu, int | None] | None:
 
 
 def any_here(used: Mapping[Gpu, int | None] | None) -> bool:
-    """Whether this machine has a GPU, by what nvidia-smi tells or by what the kernel shows."""
+    """Return true if nvidia-smi or the kernel shows a GPU of this machine."""
     return used is not None or any(any(Path("/").glob(sign)) for sign in SIGNS)
 
 
@@ -128,10 +128,11 @@ def check_there(names: Sequence[str], used: Iterable[Gpu] | None) -> list[Gpu]:
     known = list(used)
     found = {name: [gpu for gpu in known if _is(gpu, name)] for name in names}
     if missing := [name for name in found if not found[name] and not name.startswith(PART)]:
+        count = f"{len(known)} GPU{'s' * (len(known) != 1)}"
         raise NoRoomError(
-            f"this machine has {len(known)} GPUs, numbered {', '.join(gpu.number for gpu in known)}, and the plan "
+            f"this machine has {count}, numbered {', '.join(gpu.number for gpu in known)}, and the plan "
             f"needs number {', '.join(missing)}",
-            hint="Use fewer servers or less parallelism, or a machine with more GPUs.",
+            hint="Name other GPUs, or use fewer servers, less parallelism, or a machine with more GPUs.",
         )
     _check_parts([name for name in names if name.startswith(PART)])
     gpus = [found[name][0] if found[name] else Gpu(name) for name in names]

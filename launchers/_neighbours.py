@@ -1,4 +1,4 @@
-"""Who else uses the GPUs of this machine."""
+"""Other users of the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FREE_MIB = 1024
 """So much of a GPU may be in use, by a desktop for example, and it still counts as free."""
 BACK_S, PAUSE_S = 20.0, 0.5
 """Seconds in which the memory of a GPU comes back after the end of a server, and between two looks at it."""
-NOBODY_TOLD = "nvidia-smi shows no process of it here, so that it is one of another container, or one that ended"
+NOBODY_TOLD = "nvidia-smi shows no process here; it belongs to another container, or to a process that ended"
 
 
 class Process(NamedTuple):
@@ -122,7 +122,7 @@ def _accounted(processes: Iterable[Process]) -> float:
 
 
 def _user(pid: str, name: str) -> str:
-    """Whose process it is; "" where it cannot be seen, or where a process of this container only has its number."""
+    """The owner of a process; "" where it is not seen here, or where another process has its number here."""
     place = Path("/proc") / pid
     try:
         first = (place / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")

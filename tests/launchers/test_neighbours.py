@@ -119,7 +119,7 @@ def test_a_process_of_another_container_is_unknown(
     smi.tells("0, GPU-a, 1025", processes=(f"GPU-a, {neighbour.pid}, 900, python3",))
     assert f"process {neighbour.pid} (python3 of an unknown user, 900 MiB)" in refused(context)
     smi.tells("0, GPU-a, 1025")
-    assert "nvidia-smi shows no process of it here" in refused(context)
+    assert "nvidia-smi shows no process here" in refused(context)
 
 
 def test_where_no_memory_is_told_that_of_the_processes_counts(context: LaunchContext, smi: Smi) -> None:
@@ -163,6 +163,15 @@ def test_memory_that_comes_back_late_is_waited_for(
     assert said.count(WAITS) == 1
 
 
+def test_free_gpus_are_let_go_while_memory_is_late(context: LaunchContext, smi: Smi, said: list[str]) -> None:
+    """Auto needs both: the free one is not held meanwhile, and taken after all."""
+    smi.tells("0, GPU-a, 70000", "1, GPU-b, 3")
+    _comes_back(smi, 4, "0, GPU-a, 3; echo 1, GPU-b, 3")
+    launch(context, "auto", 2)
+    assert said[0] == WAITS
+    assert said[1].startswith("one: started on GPU 0,1, log ")
+
+
 @pytest.mark.parametrize("gpus", [None, "auto"])
 def test_memory_that_does_not_come_back_is_refused(
     gpus: str | None, context: LaunchContext, smi: Smi, said: list[str]
@@ -172,6 +181,14 @@ def test_memory_that_does_not_come_back_is_refused(
     assert f"GPU 0 has 70000 MiB in use: {_neighbours.NOBODY_TOLD}" in refused(context, gpus)
     assert said == [WAITS]
     assert time.monotonic() - began >= 0.3
+
+
+def test_memory_of_another_launch_is_not_waited_for(context: LaunchContext, smi: Smi, said: list[str]) -> None:
+    smi.tells("0, GPU-a, 70000")
+    with _locks.locked(["GPU-a"]):
+        for gpus in (None, "auto"):
+            assert f"GPU 0 is used by another launch of serve-eval (process {os.getpid()})" in refused(context, gpus)
+    assert not said
 
 
 @pytest.mark.parametrize("gpus", [None, "auto"])
@@ -229,8 +246,7 @@ def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str])
                         pass
         assert str(caught.value).splitlines() == [
             "launcher.gpus: auto: 2 GPUs are needed, and 1 of 5 free",
-            "GPU 0 has 70000 MiB in use: nvidia-smi shows no process of it here, so that it is one of another "
-            "container, or one that ended",
+            f"GPU 0 has 70000 MiB in use: {_neighbours.NOBODY_TOLD}",
             *(f"GPU {n} is used by another launch of serve-eval (process {os.getpid()})" for n in (1, 2, 3)),
         ]
 
@@ -361,9 +377,7 @@ def test_doubles_are_refused(own_machine: None, monkeypatch: pytest.MonkeyPatch)
 def test_gpus_that_are_not_there_are_refused(context: LaunchContext, smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
     smi.tells("0, GPU-a, 3", listed="GPU 0: H200 (UUID: GPU-a)\n  MIG 1g.18gb Device  0: (UUID: MIG-c1)")
     for gpus in ([1], ["GPU-b"], ["00"]):
-        assert f"this machine has 1 GPUs, numbered 0, and the plan needs number {gpus[0]}" in refused(
-            context, gpus=gpus
-        )
+        assert f"this machine has 1 GPU, numbered 0, and the plan needs number {gpus[0]}" in refused(context, gpus=gpus)
     assert "this machine has no MIG-d; its parts of GPUs: MIG-c1" in refused(context, gpus=["MIG-d"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     for gpus in (None, "auto"):

@@ -421,7 +421,7 @@ def test_gpus_are_checked_before_and_after(
     monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(_gpus, "memory_used", MEMORY_USED)
     monkeypatch.setattr(_fleet, "BACK_S", 0.3)
-    with pytest.raises(LaunchError, match="this machine has 1 GPUs, numbered 0, and the plan needs number 1"):
+    with pytest.raises(LaunchError, match="this machine has 1 GPU, numbered 0, and the plan needs number 1"):
         start(context, nothing, tp=2)
     with pytest.raises(LaunchError, match="needs number GPU-b"):
         start(context, nothing, gpus=["GPU-b"])
