@@ -66,3 +66,20 @@ def test_what_stays_all_the_same_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_processes_are_known_by_the_whole_mark() -> None:
     assert _fleet._marked("nobody has this mark") == []
     assert os.getpid() not in _fleet._marked("")
+
+
+def test_servers_that_find_a_port_themselves_lock_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two launches may wait for their ports at the same time."""
+    monkeypatch.setenv("SERVE_EVAL_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr(_fleet._gpus, "memory_used", lambda: None)
+    sleeping = ("sleep", "60")
+    one = Server(name="one", argv=sleeping, probe=sleeping, place=Place(host="127.0.0.1", port=0))
+
+    async def both() -> int:
+        async with (
+            _fleet.fleet([one], log_dir=tmp_path / "a", told=str, stop_timeout_s=2.0) as first,
+            _fleet.fleet([one], log_dir=tmp_path / "b", told=str, stop_timeout_s=2.0) as second,
+        ):
+            return len(first) + len(second)
+
+    assert asyncio.run(both()) == 2
