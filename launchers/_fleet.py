@@ -31,7 +31,7 @@ from serve_eval.errors import LaunchError
 SLACK_MIB = 512
 """By how much the memory in use may differ from what it was."""
 SLOW_END_S = 2.0
-"""After how long the end of servers is told to be waited for."""
+"""Seconds after which a line names the servers that have not ended."""
 LEFT_S = 5.0
 """How long what is killed at the very end may take to go."""
 FIRST_PORT = 10_000

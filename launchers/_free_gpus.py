@@ -17,7 +17,7 @@ from serve_eval.errors import NoRoomError
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What the option `gpus` comes to, and the locks that are held already."""
+    """The GPUs of a launch, and the locks that it holds already."""
 
     gpus: Named
     locks: Mapping[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Which server gets which GPUs, and what this machine has."""
+"""GPUs of this machine, and those of each server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from launchers._locks import OF_GPU
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
 
 Named = Sequence[int | str] | Literal["auto"] | None
-"""What the option `gpus` comes to: names of GPUs, or the word for those that are free."""
+"""The option `gpus`: names of GPUs, or `auto` for free ones."""
 AUTO = "auto"
 UUID = "GPU-"
-"""How the UUID of a whole GPU begins."""
+"""The start of the UUID of a whole GPU."""
 PART = "MIG-"
-"""How the name of a part of a GPU begins."""
+"""The start of the name of a part of a GPU."""
 NAME = re.compile(r"[0-9]+|(?:GPU|MIG)-\S+")
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 OF_RUNTIME = ("all", "none", "void", "nodevfiles")
@@ -113,7 +113,7 @@ def memory_used() -> dict[Gpu, int | None] | None:
 
 
 def any_here(used: Mapping[Gpu, int | None] | None) -> bool:
-    """Whether this machine has a GPU, by what nvidia-smi tells or by what the kernel shows."""
+    """Return true if nvidia-smi or the kernel shows a GPU of this machine."""
     return used is not None or any(any(Path("/").glob(sign)) for sign in SIGNS)
 
 

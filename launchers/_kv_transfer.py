@@ -1,4 +1,4 @@
-"""How the KV cache goes from a context server to a generation server: which library, and by which ways of UCX.
+"""Transfer of the KV cache from a context server to a generation server: the library, and the ways of UCX.
 
 Every version takes the name of the library from the config. What DEFAULT means they decide themselves (NIXL on main,
 UCX before), and a variable that names a library counts for DEFAULT only.
@@ -16,7 +16,7 @@ from typing import Any
 from launchers import _environment, _smi
 
 BACKEND = "UCX"
-"""What is chosen where a plan does not say: NVIDIA's own accuracy test of disaggregated serving runs with it."""
+"""The default of a plan: NVIDIA's own accuracy test of disaggregated serving runs with it."""
 BY_NIXL = ("DEFAULT", "NIXL")
 LINK = re.compile(r"Link \d+:\s+[\d.]+\s+GB/s")
 TLS = "UCX_TLS"
@@ -25,15 +25,15 @@ OWN = "as it was inherited"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """What is known of a machine. `nvlink`: whether its GPUs have links (None: not known). `own`: variables that the
-    servers get from the user, which are not set anew."""
+    """Facts on a machine. `nvlink`: whether its GPUs have links (None: not known). `own`: variables that the
+    servers get from the user, which the launcher leaves alone."""
 
     nvlink: bool | None = None
     own: frozenset[str] = frozenset()
 
 
 def nvlink() -> bool | None:
-    """Whether nvidia-smi shows a link between GPUs; None where it cannot be asked."""
+    """Return true if nvidia-smi shows a link between GPUs; None where it cannot be asked."""
     if (answer := _smi.answer("nvlink", "-s")) is None:
         return None
     code, lines = answer
@@ -41,7 +41,7 @@ def nvlink() -> bool | None:
 
 
 def inherited(names: Collection[str], environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """Return the variables of UCX that a server inherits and that are not set anew.
+    """Return the variables of UCX that a server inherits and that the launcher leaves alone.
 
     UCX_TLS is among them only where it is named: many clusters export one, such as tcp, that cannot move a KV cache.
     """
@@ -52,7 +52,7 @@ def inherited(names: Collection[str], environ: Mapping[str, str] = os.environ) -
 
 
 def variables(backend: str, ways: Ways | None) -> dict[str, str]:
-    """What makes the transfer work on one machine, as NVIDIA's own tests have it, but for what is the user's own."""
+    """Return variables for the transfer on one machine, as in NVIDIA's own tests, without those of the user."""
     if ways is None:
         return {}
     found = {TLS: "^cuda_ipc" if ways.nvlink is False else "^ib"}
@@ -62,7 +62,7 @@ def variables(backend: str, ways: Ways | None) -> dict[str, str]:
 
 
 def summary(backend: str, ways: Ways | None, env: Mapping[str, str | None]) -> dict[str, Any]:
-    """What the report has of it: the library, whether the GPUs have links, and UCX_TLS. `env` are the variables of the
+    """Return what the report has: the library, whether the GPUs have links, and UCX_TLS. `env` are the variables of the
     plan."""
     inherited = OWN if ways is not None and TLS in ways.own else None
     ours = {TLS: inherited, **variables(backend, ways)}

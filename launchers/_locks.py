@@ -23,7 +23,7 @@ VARIABLE = "SERVE_EVAL_LOCK_DIR"
 """Names another folder: where /tmp is not shared by what has to be kept apart."""
 SHARED = Path("/tmp")  # noqa: S108 - a folder of our own in it, whose owner is checked
 OF_GPU = "GPU-"
-"""How the name of a GPU's lock begins: its UUID, or GPU-0."""
+"""The start of the name of a GPU's lock: its UUID, or GPU-0."""
 FOLDER = "."
 """The name of the lock of the folder itself."""
 NAME_CHARS = 200
@@ -89,7 +89,7 @@ def _places(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _usable(place: Path) -> bool:
-    """Whether it is a folder of ours and no link. Others may look at a lock whose name they know, and list none."""
+    """Return true for a folder of ours, no link. Others may look at a lock whose name they know, and list none."""
     try:
         place.mkdir(mode=0o700, parents=place.parent != SHARED, exist_ok=True)
         found = place.lstat()

@@ -1,4 +1,4 @@
-"""What each option of our launchers means, in a line: what `serve-eval list launchers NAME` shows.
+"""The meaning of each option of our launchers, in a line, for `serve-eval list launchers NAME`.
 
 A launcher's file has them as MEANINGS, by the option's name or, where another option of that name means something else,
 by its dotted path. A test fails for an option without one.
@@ -145,7 +145,7 @@ SIMULATED: Mapping[str, str] = {
     "flip_rate": "The share of the prompts that two runs judge differently. Not set: each prompt is drawn alone.",
     "seed": "Of the draws: which prompts are answered right, fail, and so on.",
     "run": "Two runs with the same seed and another number here differ as flip_rate says.",
-    "varied": "A prompt that is asked again is decided anew.",
+    "varied": "A repeated prompt may get another answer.",
     "damage": "The share of the right answers that are lost.",
     "latency_s": "How many seconds an answer takes.",
     "latency_jitter_s": "Up to how many seconds more it takes.",

@@ -1,4 +1,4 @@
-"""How often the kernel killed a process for want of main memory: evidence for a death by SIGKILL."""
+"""The number of times that the kernel killed a process for want of main memory: evidence for a death by SIGKILL."""
 
 from __future__ import annotations
 

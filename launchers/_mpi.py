@@ -1,4 +1,4 @@
-"""What MPI needs of the environment of a server that starts its own ranks, and what is told of it."""
+"""The environment that MPI needs in a server that starts its own ranks, and lines on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launchers import _environment
 from launchers._trtllm_command import Server
 
 AS_ROOT = {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-"""Without both, Open MPI 5 starts no rank for root, and the server waits for it for ever."""
+"""Without both, Open MPI 5 starts no rank for root, and the server never stops waiting."""
 ROOT = ("", "root", "0")
 SETTINGS = ("OMPI_MCA_", "PMIX_MCA_", "UCX_")
 

@@ -1,4 +1,4 @@
-"""Who else uses the GPUs of this machine."""
+"""Other users of the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _accounted(processes: Iterable[Process]) -> float:
 
 
 def _user(pid: str, name: str) -> str:
-    """Whose process it is; "" where it cannot be seen, or where a process of this container only has its number."""
+    """The owner of a process; "" where it is not seen here, or where another process has its number here."""
     place = Path("/proc") / pid
     try:
         first = (place / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")

@@ -10,9 +10,9 @@ from contextlib import suppress
 from launchers._environment import for_helpers
 
 SMI_S = 30.0
-"""How long it may take: it is slow on a machine whose driver starts with it."""
+"""Seconds that it may take: it is slow on a machine whose driver starts with it."""
 KILLED_S = 1.0
-"""How long one that was killed is waited for."""
+"""Seconds to wait for one that was killed."""
 
 
 def asked(*words: str) -> list[str] | None:

@@ -14,7 +14,7 @@ MEMORY_USED = _gpus.memory_used
 
 
 class Smi:
-    """What nvidia-smi says: a line per GPU (`0, GPU-a, 17`), and a line per process (`GPU-a, PID, MIB, NAME`)."""
+    """The output of nvidia-smi: a line per GPU (`0, GPU-a, 17`), and a line per process (`GPU-a, PID, MIB, NAME`)."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Smi:
 
 @pytest.fixture
 def smi(own_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
-    """A machine of which that nvidia-smi tells; without a GPU until it is told of one."""
+    """A machine with that nvidia-smi; without a GPU until a test names one."""
     fake = Smi(tmp_path / "smi")
     monkeypatch.setenv("PATH", f"{fake.folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(_gpus, "memory_used", MEMORY_USED)

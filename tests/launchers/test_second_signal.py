@@ -24,10 +24,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers are lau
 PATIENT_S = 120.0
 """The grace of the servers, longer than a test may take."""
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
-WAITS = "waiting up to 120 s for the end of trtllm; Ctrl-C kills what is left now"
+WAITS = "waiting up to 120 s for the end of {}; Ctrl-C kills what is left now"
 PLAN = {
     "model": "org/model",
-    "launcher": {"name": "trtllm", "gpus": [0], "stop_timeout_s": PATIENT_S},
     "tasks": ["gsm8k"],
     "no_reference": True,
     "limits": {"rate_limit": 2},
@@ -69,8 +68,9 @@ def test_a_supervisor_that_was_asked_ends_at_once_when_its_launcher_is_gone(aske
         supervisor.wait(LEFT_S)
 
 
-def _command(what: str, folder: Path, data: Path) -> list[str]:
-    plan = {**PLAN, "dataset_root": str(data)}
+def _command(what: str, launcher: str, folder: Path, data: Path) -> list[str]:
+    options = {"name": launcher, "gpus": [0, 1], "stop_timeout_s": PATIENT_S}
+    plan = {**PLAN, "launcher": options, "dataset_root": str(data)}
     if what == "serve":
         (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
         return ["serve", "plan.yaml", "-o", "out"]
@@ -83,21 +83,28 @@ def _command(what: str, folder: Path, data: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("what", ["run", "serve", "suite"])
-def test_a_second_signal_while_servers_end(what: str, number: signal.Signals, data_root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "launcher"),
+    [("run", "trtllm"), ("serve", "trtllm"), ("suite", "trtllm"), ("run", "trtllm_disaggregated")],
+)
+def test_a_second_signal_while_servers_end(
+    what: str, launcher: str, number: signal.Signals, data_root: Path, tmp_path: Path
+) -> None:
     mark = uuid.uuid4().hex
-    env = environment(faults={"ignore_sigterm": True})
+    names = ["trtllm"] if launcher == "trtllm" else ["context_0", "generation_0", "orchestrator"]
+    env = environment("v12" if launcher == "trtllm" else "main", faults={"ignore_sigterm": True})
     env |= {MARK: mark, "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     env |= {"XDG_RUNTIME_DIR": str(tmp_path)}
     env.pop("CUDA_VISIBLE_DEVICES", None)
     said = tmp_path / "said"
 
-    def log() -> str:
-        return "".join(path.read_text() for path in (tmp_path / "out").rglob("trtllm.log"))
+    def asked_to_end() -> bool:
+        logs = [path.read_text() for path in (tmp_path / "out").rglob("*.log") if path.stem in names]
+        return len(logs) == len(names) and all("Shutting down" in log for log in logs)
 
     with said.open("wb") as out:
         tool = subprocess.Popen(
-            [sys.executable, "-m", "serve_eval", *_command(what, tmp_path, data_root)],
+            [sys.executable, "-m", "serve_eval", *_command(what, launcher, tmp_path, data_root)],
             cwd=tmp_path,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -108,9 +115,9 @@ def test_a_second_signal_while_servers_end(what: str, number: signal.Signals, da
     try:
         _until(lambda: "base URL" in said.read_text() or _asks(tmp_path), said.read_text())
         os.killpg(tool.pid, number)  # as a terminal does
-        _until(lambda: "Shutting down" in log(), "the server is asked to end")
+        _until(asked_to_end, "the servers are asked to end")
         if (what, number) == ("run", signal.SIGINT):
-            _until(lambda: WAITS in said.read_text(), "a person learns what is waited for")
+            _until(lambda: WAITS.format(", ".join(names)) in said.read_text(), "a person learns what is waited for")
         assert tool.poll() is None
         os.killpg(tool.pid, number)
         assert tool.wait(LEFT_S) == 130, said.read_text()
