@@ -192,7 +192,7 @@ def test_who_is_accused_is_said_in_a_sentence(rows: list[WorkerShare], said: str
     told = Attribution(how="ids", joined=200, planned=210, alpha=0.01, rows=tuple(rows))
     held = "level 0.01, where the router's choice of a server has nothing to do with how hard a prompt is"
     assert list(sentences(told)) == [
-        "servers that answered are known for 200 of 210 samples, by ids",
+        "200 of 210 samples are known by ids to be answered by which servers",
         said,
         *([held] if any(row.accused for row in rows) else []),
     ]

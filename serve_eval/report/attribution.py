@@ -18,7 +18,7 @@ _CLOSE = 0.05
 def sentences(told: Attribution) -> Iterator[str]:
     """What is known, and who is accused."""
     if told.how != "asked":
-        yield f"servers that answered are known for {told.joined} of {told.planned} samples, by {told.how}"
+        yield f"{told.joined} of {told.planned} samples are known by {told.how} to be answered by which servers"
         if 2 * told.joined < told.planned:
             yield "the others could have been answered by several; serve-eval attribute asks each server by itself"
     if told.counted:
