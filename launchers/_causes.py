@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from launchers import _transfer_causes
 
+UNKNOWN_OPTION = "it does not know an option that it was given"
 AT_ONCE, STILL, ENDS_ITSELF = "at once", "still", "ends itself"
 
 
@@ -49,7 +50,7 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, 
     ),
     (
         r"No such option|Invalid value for|unexpected extra argument|Missing argument|error: unrecognized arguments",
-        "it does not know an option that it was given",
+        UNKNOWN_OPTION,
         "trtllm-serve serve --help lists what this version knows.",
     ),
     (

@@ -45,6 +45,13 @@ async def adapted_to_machine(servers: Sequence[Server], key: str | None = None) 
     return adapted(servers, known, key)
 
 
+def forget(servers: Sequence[Server]) -> None:
+    """Takes off the record what --help told: the version behind the same command may be another one by now."""
+    environ = _environment.over(_environment.inherited(os.environ, servers[0].pass_env), servers[0].env)
+    for server in servers:
+        _known_flags.forget(_known_flags.key(server.probe, environ, server.image))
+
+
 def shown(servers: Sequence[Server]) -> list[Server]:
     """The servers for a dry run, which asks nobody: adapted as far as what was told before is remembered."""
     environ = _environment.over(_environment.inherited(os.environ, servers[0].pass_env), servers[0].env)

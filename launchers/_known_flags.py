@@ -57,6 +57,12 @@ def remember(key: Sequence[str | int], flags: frozenset[str]) -> None:
         Path(new.name).replace(file)
 
 
+def forget(key: Sequence[str | int]) -> None:
+    """Takes them off the record."""
+    with suppress(OSError, RuntimeError):
+        _file(key).unlink(missing_ok=True)
+
+
 def _file(key: Sequence[str | int]) -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     folder = base if base.is_absolute() else Path.home() / ".cache"

@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from launchers import _auth_key, _kv_transfer, _mpi
-from launchers._flavour import adapted_to_machine
+from launchers._causes import UNKNOWN_OPTION
+from launchers._flavour import adapted_to_machine, forget
 from launchers._fleet import fleet
 from launchers._log_watch import Watching
 from launchers._process import while_alive
 from launchers._readiness import ready
 from launchers._trtllm_command import Server
+from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext
 
 
@@ -45,20 +47,25 @@ async def session(
     adapted = await adapted_to_machine(servers, key)
     if transfer is not None:
         context.told(_kv_transfer.told(transfer))
-    with _auth_key.secret(adapted, context, key) as (context, started):
-        async with served(
-            adapted,
-            context,
-            launcher=launcher,
-            model=model,
-            ready_timeout_s=ready_timeout_s,
-            answer_timeout_s=answer_timeout_s,
-            stop_timeout_s=stop_timeout_s,
-            cluster=cluster,
-            held=held,
-        ) as endpoint:
-            started()
-            yield replace(endpoint, info={**endpoint.info, "kv_transfer": transfer}) if transfer else endpoint
+    try:
+        with _auth_key.secret(adapted, context, key) as (context, started):
+            async with served(
+                adapted,
+                context,
+                launcher=launcher,
+                model=model,
+                ready_timeout_s=ready_timeout_s,
+                answer_timeout_s=answer_timeout_s,
+                stop_timeout_s=stop_timeout_s,
+                cluster=cluster,
+                held=held,
+            ) as endpoint:
+                started()
+                yield replace(endpoint, info={**endpoint.info, "kv_transfer": transfer}) if transfer else endpoint
+    except LaunchError as error:
+        if UNKNOWN_OPTION in str(error):
+            forget(servers)
+        raise
 
 
 @asynccontextmanager

@@ -95,6 +95,28 @@ def test_the_address_is_what_the_server_tells(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_version_that_changed_behind_its_command_is_asked_anew(
+    context: LaunchContext, standin: Standin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What --help told is remembered for a day, and an option of then may be unknown now."""
+
+    async def start() -> str:
+        async with trtllm.launch(context, ready_timeout_s=30.0) as endpoint:
+            return " ".join(endpoint.info["commands"][0])
+
+    def use(flavour: Flavour) -> None:
+        standin(flavour)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "the same"))
+
+    use("main")
+    assert "--report_addr" in asyncio.run(start())
+    use("v12")
+    with pytest.raises(LaunchError, match="it does not know an option"):
+        asyncio.run(start())
+    assert "--report_addr" not in asyncio.run(start())
+
+
+@pytest.mark.slow
 def test_a_port_is_found_anew_for_every_session(context: LaunchContext, standin: Standin) -> None:
     standin("main")
     ports = []
