@@ -19,7 +19,7 @@ IDLE_BYTES_PER_S = 1 << 20
 
 
 class Used(NamedTuple):
-    """What a process used since its start, children that ended included."""
+    """Return what a process used since its start, children that ended included."""
 
     cpu_s: float
     bytes_read: int

@@ -1,7 +1,7 @@
 """The key that the servers of one launch share, so that no one else can have the KV cache of a request moved.
 
-It is drawn for every launch and stands nowhere but in the config files, which are this user's alone, and there only
-until the servers have read them.
+Every launch draws a new one. Only the config files hold it, which this user alone can read, and only until the
+servers have read them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from serve_eval.schema import LaunchContext
 
 NAME = "internal_request_auth_key"
 SHOWN = "drawn for each launch"
-"""What a dry run shows of it."""
+"""Stands for it in a dry run."""
 GONE = f"# {NAME} was here while the servers started.\n"
 
 
@@ -36,7 +36,7 @@ def given(server: Server, key: str) -> Server:
 
 
 def is_given(servers: Iterable[Server]) -> bool:
-    """Whether servers have a key in their files."""
+    """Tell whether servers have a key in their files."""
     return any(_line(text) for server in servers for text in server.files.values())
 
 
@@ -44,8 +44,10 @@ def is_given(servers: Iterable[Server]) -> bool:
 def secret(
     servers: Sequence[Server], context: LaunchContext, key: str
 ) -> Iterator[tuple[LaunchContext, Callable[[], None]]]:
-    """Keeps the key from all that is told and left behind: for the block, which gets a context of its own, and what to
-    call once the servers have read their files."""
+    """Keep the key out of messages and files for the block.
+
+    Yields a context that masks it, and a function to call once the servers have read their files.
+    """
     if not is_given(servers):
         yield context, lambda: None
         return

@@ -42,13 +42,13 @@ def _result(out: Path) -> dict[str, Any]:
     return found
 
 
-def _same(out: Path, sound: Path, texts: dict[str, str]) -> None:
+def _same(out: Path, sound: Path, texts: dict[str, str], count: int) -> None:
     """Every sample has its own answer, and everything that was made of them is as of a sound server."""
-    asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), len(texts)).samples}
+    asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), count).samples}
     records = read(out / "samples/word_problems.jsonl")
     assert {r.id: r.response.text for r in records if r.response is not None} == asked
     for report in (out, sound):
-        assert _result(report)["tasks"][0]["result"]["scored"] == len(texts)
+        assert _result(report)["tasks"][0]["result"]["scored"] == count
     assert _result(out)["tasks"][0]["result"] == _result(sound)["tasks"][0]["result"]
     lines = [sorted((run / "scores/word_problems.jsonl").read_bytes().splitlines()) for run in (out, sound)]
     assert lines[0] == lines[1]
@@ -63,7 +63,7 @@ def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path: Pat
     with doubling(TWICE, texts) as server:
         done = serve_eval(*_flags(server, count, tmp_path / "twice"))
     assert done.returncode == 3, done.stderr
-    _same(tmp_path / "twice", tmp_path / "sound", texts)
+    _same(tmp_path / "twice", tmp_path / "sound", texts, count)
     (warning,) = [line for line in _result(tmp_path / "twice")["warnings"] if "nobody had asked for" in line]
     assert "withdrawn and asked again" in warning
     assert "a connection of its own" in done.stderr
@@ -86,7 +86,7 @@ def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_p
         assert 100 <= before < count
         done = serve_eval(*_flags(server, count, out, "--concurrency", "24"))
     assert done.returncode == 3, done.stderr
-    _same(out, tmp_path / "sound", texts)
+    _same(out, tmp_path / "sound", texts, count)
 
 
 def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path: Path) -> None:
