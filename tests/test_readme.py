@@ -63,14 +63,6 @@ def test_every_command_that_is_named_exists() -> None:
         assert re.search(rf"\b{name}\b", commands), name
 
 
-def test_the_file_tree_names_every_file_once_and_no_other() -> None:
-    tree = README[README.index("serve_eval/\n  schema.py") : README.index("Layers (a test holds them)")]
-    named = set(re.findall(r"\b\w+\.py\b", tree))
-    files = {f.name for f in ROOT.glob("serve_eval/**/*.py")} | {f.name for f in ROOT.glob("launchers/**/*.py")}
-    assert not named - files
-    assert not {f for f in files if not f.startswith("_")} - named
-
-
 def test_the_plan_file_of_the_readme_is_a_plan() -> None:
     text = re.search(r"```yaml\n(model:.*?)```", README, re.DOTALL)
     assert text is not None

@@ -1,0 +1,86 @@
+"""Sum up what one task gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from serve_eval.schema.score import MEAN, Metric, Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stability:
+    """What `repeats` of the same prompts say of one another; `prompts` are those with a score each time.
+
+    `sd` is the standard deviation of one run's value in points that comes from the endpoint's own noise: by the
+    variance of the scores of a prompt, or of the repeats' values where the value is no mean. For
+    right-or-wrong scores: `flip_rate`, the chance that two repeats disagree on a prompt; `mixed`, the share of prompts
+    that were both; Cochran's Q with `df` and `p`, low when repeats differ as a whole. `pass_at` has pass@k in percent
+    by k; `majority` is the value in points when the repeats vote (None: answers are not discrete, or the value is no
+    mean).
+    """
+
+    repeats: int
+    prompts: int
+    sd: float
+    flip_rate: float | None
+    mixed: float | None
+    cochran_q: float | None
+    df: int
+    p: float | None
+    pass_at: Mapping[str, float]
+    majority: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerError:
+    """An error of a scorer, or that it took too long: on `count` samples, of which `sample` is one."""
+
+    told: str
+    count: int
+    sample: str
+
+    @property
+    def line(self) -> str:
+        """It in a line."""
+        answers = "1 answer has" if self.count == 1 else f"{self.count} answers have"
+        return f"{answers} no score, such as that to {self.sample}: {self.told}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What a task gave. Counts: planned = scored + failed + spared (by an early stop).
+
+    `value` (points) is over the scored samples only and None when there are none; `bounds` are the lowest and highest
+    value that the missing answers allow (Manski bounds), None where something is missing and the metric is unbounded or
+    the aggregation not monotone, and after an early stop. With repeats each of them counts as a sample, and `stability`
+    tells how they agree. `aggregation` is the name of what made the value of the scores, `secondary` are values beside
+    it in points. `modes` counts in which ways answers failed, for a task that tells. `scorer_errors` are behind the
+    failures of that kind, the most frequent first; `hook_errors` tell what the task's other functions raised, without
+    which the figures that they make are left out.
+    """
+
+    task: str
+    metric: Metric
+    planned: int
+    scored: int
+    failed: int
+    truncated: int
+    stopped_in_reasoning: int
+    outcomes: Mapping[str, int]
+    failures: Mapping[str, int]
+    value: float | None
+    bounds: tuple[float, float] | None
+    parts: Mapping[str, float]
+    breakdown: Mapping[str, object]
+    spared: int = 0
+    stability: Stability | None = None
+    aggregation: str = MEAN.name
+    secondary: Mapping[str, float] = field(default_factory=dict)
+    modes: Mapping[str, int] = field(default_factory=dict)
+    scorer_errors: tuple[ScorerError, ...] = ()
+    hook_errors: tuple[str, ...] = ()
+
+    @property
+    def unparsed(self) -> int:
+        return self.outcomes.get(Outcome.UNPARSED, 0)

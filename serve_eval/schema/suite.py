@@ -1,0 +1,135 @@
+"""Describe a suite of runs and its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from enum import StrEnum
+
+from serve_eval.schema.plan import Plan
+from serve_eval.schema.verdict import VerdictOutcome
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteRun:
+    """One plan of a suite. `name` is also the name of its folder; `attributes` are the user's own words about it, such
+    as size or quantisation, and decide nothing; nor do `notes`, which tell what of its case files is not asked."""
+
+    name: str
+    plan: Plan
+    attributes: Mapping[str, Scalar] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiver:
+    """A known FAIL that does not fail its suite up to the end of the day `until` (UTC). `match` says of which runs and
+    tasks: see serve_eval.suite.match."""
+
+    match: Mapping[str, object]
+    reason: str
+    until: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """Runs that give one verdict together, in the order in which they are shown."""
+
+    name: str
+    runs: tuple[SuiteRun, ...]
+    waivers: tuple[Waiver, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunError:
+    """What ended a run of a suite without a report: the error's name, message and hint, and the exit code that the run
+    would have had alone."""
+
+    kind: str
+    message: str
+    hint: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteRow:
+    """One task of one run in the light of the whole suite. Values, bounds, reference and threshold are in points.
+
+    `estimate` stands instead of a value after an early stop. `own` is the outcome that the run alone gave, `outcome`
+    the one after the correction for many tests. `p` is that of the paired comparison; `p_holm` is there where the
+    paired rule judged, `q_bh` wherever there is a p. `finding` is the paired one after the correction. `waiver` is the
+    one that keeps this row from failing the suite.
+    """
+
+    run: str
+    task: str
+    model: str | None
+    attributes: Mapping[str, Scalar]
+    rule: str
+    own: VerdictOutcome
+    outcome: VerdictOutcome
+    failed: int = 0
+    evaluated: float | None = None
+    estimate: float | None = None
+    bounds: tuple[float, float] | None = None
+    reference: float | None = None
+    threshold: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    q_bh: float | None = None
+    finding: str | None = None
+    waiver: Waiver | None = None
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class WaiverState(StrEnum):
+    """What became of a waiver: it kept a FAIL from counting; its day is over; what it names passes; what it names was
+    not decided; it names nothing of the suite."""
+
+    APPLIED = "applied"
+    EXPIRED = "expired"
+    NOT_NEEDED = "not needed"
+    UNDECIDED = "undecided"
+    NO_MATCH = "no match"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaiverUse:
+    """A waiver with its state and the rows that it names and that fail, as `run/task`."""
+
+    waiver: Waiver
+    state: WaiverState
+    failing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteRunReport:
+    """How one run of a suite ended. `folder` is relative to the suite's; `kept`: its report was there already."""
+
+    name: str
+    attributes: Mapping[str, Scalar]
+    folder: str
+    kept: bool
+    error: RunError | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteReport:
+    """The truth about a suite: what suite_report.json holds. `alpha` is the chance of any false alarm among the paired
+    gates together; `verdict` is the exit code in a word."""
+
+    schema_version: int
+    name: str
+    verdict: str
+    exit_code: int
+    alpha: float
+    runs: tuple[SuiteRunReport, ...]
+    rows: tuple[SuiteRow, ...]
+    waivers: tuple[WaiverUse, ...]
+    started_at: str
+    wall_s: float

@@ -1,0 +1,77 @@
+"""Count what it took to get the answers: attempts, times, tokens and load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from serve_eval.schema.plan import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """Tokens per step of speculative decoding, over the `answers` that tell it: see docs/method.md for the formulas.
+
+    `length` leaves out the first step of each answer, which has no draft, and is what references are compared with
+    (None: no answer had a second step). `all_steps` counts it. `per_answer` is the mean of what the answers tell.
+    """
+
+    answers: int
+    length: float | None
+    all_steps: float
+    per_answer: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What it took to get the answers of a task, over all sessions.
+
+    `attempts` counts requests, `retries` those beyond a sample's first by what had gone wrong before
+    ("http_error 429"), `not_streamed` those among them that asked without streaming for an answer that a stream had
+    lost. Times are percentiles (p50, p90, p99, max) in seconds of answered requests; empty where nothing was measured.
+    `acceptance` is there when answers tell how many tokens a step gave. `cached_tokens` of the prompts came out of a
+    prefix cache (None: no answer tells).
+    """
+
+    attempts: int
+    retries: Mapping[str, int]
+    not_streamed: int
+    latency_s: Mapping[str, float]
+    ttft_s: Mapping[str, float]
+    tpot_s: Mapping[str, float]
+    prompt_tokens: int
+    completion_tokens: int
+    acceptance: Acceptance | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A change of the number of requests in flight, seconds after the session's first request, and what was seen under
+    the number before: samples finished per second and their mean latency in seconds."""
+
+    at_s: float
+    concurrency: int
+    samples_per_s: float
+    latency_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the engine did in one session. `loop_lag_s` is how long our own event loop was late at most: the error of
+    the times that were measured. `steps` are the changes of an automatic concurrency. `cancelled` counts the requests
+    in flight that an early stop, or the end of the session, gave up, `met_start` those that waited while the endpoint
+    said that it was starting."""
+
+    limits: Limits
+    order_seed: int
+    finished: int
+    wall_s: float
+    max_in_flight: int
+    retries: int
+    retry_budget: int
+    loop_lag_s: float
+    steps: tuple[Step, ...] = ()
+    cancelled: int = 0
+    met_start: int = 0
