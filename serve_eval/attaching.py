@@ -13,7 +13,8 @@ from serve_eval import held, holding
 from serve_eval.endpoint import launch
 from serve_eval.errors import EndpointError, LaunchError
 from serve_eval.held import Held
-from serve_eval.preparation import PreparedTask
+from serve_eval.keeper import while_kept
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.schema import Endpoint, Plan
 
 WATCH_S = 0.25
@@ -100,30 +101,6 @@ async def _last_words(registry: Path, entry: Held) -> LaunchError:
     for log in sorted(Path(entry.log_dir).glob("*.log")):
         lines += [f"{log.name}: {line}" for line in _last_lines(log)]
     return LaunchError("\n  ".join(lines), hint="By serve-eval serve --stop, or by a signal.")
-
-
-@asynccontextmanager
-async def while_kept(keeper: asyncio.Task[None]) -> AsyncIterator[None]:
-    """The block ends with the keeper's error as soon as there is one."""
-    task, over = asyncio.current_task(), False
-    assert task is not None
-    cancelling = task.cancelling()
-
-    def ended(_: object) -> None:
-        if not over:
-            task.cancel()
-
-    keeper.add_done_callback(ended)
-    try:
-        yield
-    except asyncio.CancelledError:
-        error = keeper.exception() if keeper.done() and not keeper.cancelled() else None
-        if error is not None and task.uncancel() <= cancelling:
-            raise error from None
-        raise
-    finally:
-        over = True
-        keeper.remove_done_callback(ended)
 
 
 def _last_lines(log: Path) -> list[str]:

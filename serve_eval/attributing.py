@@ -33,7 +33,8 @@ from serve_eval.client.client import Client
 from serve_eval.connection import connect
 from serve_eval.endpoint import last_endpoint
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
-from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.preparation import prepare
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.report.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.schema import (
     Attributed,

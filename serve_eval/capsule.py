@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,16 +23,16 @@ import msgspec
 from serve_eval import journal, run_folder
 from serve_eval.asking import request_of
 from serve_eval.client import logprobs, wire
-from serve_eval.connection import looks_secret
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.folders import nearest
 from serve_eval.journal import Record
-from serve_eval.masking import HIDDEN, Masking
-from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.preparation import prepare
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.repeats import Repeated
 from serve_eval.rescoring import scores_on_file
 from serve_eval.run_folder import pretty_json, write_private
 from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample, file_stem
+from serve_eval.secret_mask import SecretMask, variables_in
 from serve_eval.server_logs import between, log_files, read
 from serve_eval.smoke.curl import curl, escaped
 from serve_eval.smoke.row import Sent
@@ -45,9 +45,6 @@ LOG_LINES = 2000
 NAME_LENGTH = 80
 """Characters of an id that the name of a folder has."""
 BASE_URL = "BASE_URL"
-_TOKEN = re.compile(r"\b(?:Bearer\s+|sk-|hf_|nvapi-|ghp_)[A-Za-z0-9._-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
-_PLAIN = re.compile(r"tokens|tokeniz|_env$", re.IGNORECASE)
-"""Names that sound like a secret's and are none: counts of tokens, tokenizers, names of variables."""
 _README = """# One request of serve-eval, to be sent again
 
     sh curl.sh                                    # to {base_url}
@@ -111,7 +108,7 @@ def capsules(
     if taken is not None:
         raise RunFolderError(f"{taken} is there already", hint="Choose another folder with -o, or delete it.")
     for one, folder in zip(packed, folders, strict=True):
-        _write(one, folder, Mask(plan, environ))
+        _write(one, folder, SecretMask(plan.connection, environ))
     return folders
 
 
@@ -196,40 +193,7 @@ def _name(one: _Packed) -> str:
 # --------------------------------------------------------------------------------------------------- what is written
 
 
-class Mask:
-    """Takes secrets out of what others wrote: what the variables of the connection hold and those that are called so,
-    and what looks like a key."""
-
-    def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
-        connection = plan.connection
-        named = {connection.api_key_env, *_variables(*connection.headers.values(), connection.proxy or "")}
-        held = (value.strip() for name, value in environ.items() if name in named or looks_secret(name))
-        self._masking = Masking(held)
-
-    def __call__(self, text: str) -> str:
-        return _TOKEN.sub(HIDDEN, self._masking.text(text))
-
-    def holds(self, data: bytes) -> bool:
-        """Whether bytes hold one of the secrets that are known."""
-        return self._masking.holds(data)
-
-    def of(self, value: Any, name: str = "") -> Any:
-        """The same of JSON, and of texts under a name that a secret has."""
-        if isinstance(value, Mapping):
-            return {self(str(key)): self.of(inner, str(key)) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            texts = bool(value) and all(isinstance(inner, str) for inner in value)
-            return [self.of(inner, name) for inner in (self._masking.pieces(value) if texts else value)]
-        if not isinstance(value, str):
-            return value
-        return HIDDEN if looks_secret(name) and not _PLAIN.search(name) else self(value)
-
-
-def _variables(*texts: str) -> Iterable[str]:
-    return (name for text in texts for name in re.findall(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", text))
-
-
-def _write(one: _Packed, folder: Path, mask: Mask) -> None:
+def _write(one: _Packed, folder: Path, mask: SecretMask) -> None:
     bodies = _bodies(one)
     if any(map(mask.holds, bodies.values())):
         raise PlanError(
@@ -253,7 +217,7 @@ def _write(one: _Packed, folder: Path, mask: Mask) -> None:
         raise
 
 
-def _masked(told: Mapping[str, Any], mask: Mask) -> str:
+def _masked(told: Mapping[str, Any], mask: SecretMask) -> str:
     """JSON without secrets: records and plans are made plain first, so that what is in them is looked at too."""
     return pretty_json(mask.of(msgspec.to_builtins(told, str_keys=True))).decode()
 
@@ -353,7 +317,7 @@ def _versions(one: _Packed) -> dict[str, Any]:
     }
 
 
-def _logs(one: _Packed, folder: Path, mask: Mask) -> str:
+def _logs(one: _Packed, folder: Path, mask: SecretMask) -> str:
     """Writes what the servers' logs say around the request, and tells of it."""
     attempts = one.attempts
     found: list[str] = []
@@ -376,7 +340,7 @@ def _logs(one: _Packed, folder: Path, mask: Mask) -> str:
 
 def _readme(one: _Packed, bodies: Sequence[str], logs: str) -> str:
     connection = one.plan.connection
-    variables = [connection.api_key_env, *_variables(*connection.headers.values(), connection.proxy or "")]
+    variables = [connection.api_key_env, *variables_in(*connection.headers.values(), connection.proxy or "")]
     attempts = one.attempts
     said = "It was answered." if any(r.response is not None for r in one.records) else "It was never answered."
     with suppress(IndexError, OverflowError):

@@ -32,14 +32,16 @@ from serve_eval.divergence import look_at_all
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFolderError
 from serve_eval.evaluation import evaluate
+from serve_eval.file_names import COMPARISON, COMPARISON_PLAN
 from serve_eval.fingerprint import fingerprint
 from serve_eval.meeting import Meeting, Seat
-from serve_eval.preparation import PreparedTask, prepare
-from serve_eval.runner import Progress
-from serve_eval.schema import HOLDOUT, Comparison, Divergence, Endpoint, Plan, Spec, lives
+from serve_eval.preparation import prepare
+from serve_eval.prepared_task import PreparedTask
+from serve_eval.progress import Labelled
+from serve_eval.schema import HOLDOUT, Comparison, Divergence, Endpoint, Plan, Progress, Spec, lives
 from serve_eval.twin_verdict import SCHEMA_VERSION, check_rule, compared, reference_runs_needed, same_fingerprints
 
-PLAN_FILE, RESULT_FILE, AGAIN, SERVERS = "compare.json", "comparison.json", "again", "servers"
+PLAN_FILE, RESULT_FILE, AGAIN, SERVERS = COMPARISON_PLAN, COMPARISON, "again", "servers"
 SELF, SHOW_FLIPS = 200, 20
 """Unless told otherwise: prompts that one endpoint is asked twice, and flips that are listed and looked at closely."""
 
@@ -389,20 +391,3 @@ async def _look(
             told = await look_at_all(p.task, samples, a, b)
             found |= {(task.task, sample.id): one for sample, one in zip(samples, told, strict=True)}
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """Progress under the name of a side."""
-
-    shown: Progress
-    label: str
-
-    def begin(self, task: str, planned: int, had: int) -> None:
-        self.shown.begin(f"{self.label}: {task}", planned, had)
-
-    def update(self, task: str, done: int, failed: int, value: float | None) -> None:
-        self.shown.update(f"{self.label}: {task}", done, failed, value)
-
-    def end(self, task: str) -> None:
-        self.shown.end(f"{self.label}: {task}")

@@ -19,7 +19,7 @@ from serve_eval.client.preflight import discover_model, short
 from serve_eval.connection import connect, hidden_in_errors
 from serve_eval.errors import PlanError
 from serve_eval.hung import Asked, Hung
-from serve_eval.preparation import PreparedTask
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.quirks import quirks
 from serve_eval.schema import Endpoint, LaunchContext, Plan, Prompt, Sample, Task

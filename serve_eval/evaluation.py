@@ -38,7 +38,8 @@ from serve_eval.masking import Masking
 from serve_eval.meeting import Seat
 from serve_eval.order import arranged, task_seed
 from serve_eval.order_seed import OrderSeeds
-from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.preparation import prepare
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import probe
 from serve_eval.proofs import FILE as STEPS_FILE
 from serve_eval.proofs import Proofs, of_judgements
@@ -46,9 +47,9 @@ from serve_eval.proofs import told as told_of_steps
 from serve_eval.quirks import quirks
 from serve_eval.reporting import check_pairs, environment, report_on, verdict_rule
 from serve_eval.rerunning import Rerun, note_asked, set_aside
-from serve_eval.runner import Lane, Progress, Session, ask
+from serve_eval.runner import Lane, Session, ask
 from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Report, lives
+from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Progress, Report, lives
 from serve_eval.served import noted
 from serve_eval.served_files import noted_from_files
 from serve_eval.watch import Watch

@@ -24,7 +24,7 @@ from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Isolation, Program, Ran, Response, Sample, Task
 
 if TYPE_CHECKING:
-    from serve_eval.runner import Progress
+    from serve_eval.schema import Progress
 
 FOLDER = "executions"
 KEPT_CHARACTERS = 2000

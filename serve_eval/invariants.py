@@ -40,16 +40,16 @@ from serve_eval import answer_pairs, first_token, order_seed, origins, run_folde
 from serve_eval.answer_pairs import Had
 from serve_eval.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.chunk_lengths import Lengths, lengths
-from serve_eval.comparison import Labelled
 from serve_eval.connection import connect
 from serve_eval.deployment import chunk_sizes
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation import evaluate
-from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.preparation import prepare
+from serve_eval.prepared_task import PreparedTask
+from serve_eval.progress import Labelled
 from serve_eval.report.exit_code import FAIL, NOTHING_SCORED, PASS
-from serve_eval.runner import Progress
-from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Spec
+from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Progress, Spec
 from serve_eval.self_flips import self_flips
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm

@@ -18,7 +18,7 @@ from serve_eval.descriptors import ensure_descriptors
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.journal import Journal
 from serve_eval.proofs import Proofs, of_judgements
-from serve_eval.runner import Lane, Progress, Session
+from serve_eval.runner import Lane, Session
 from serve_eval.runner import ask as ask_lanes
 from serve_eval.schema import (
     Dataset,
@@ -31,6 +31,7 @@ from serve_eval.schema import (
     Metric,
     Outcome,
     Plan,
+    Progress,
     Question,
     Response,
     Sample,

@@ -19,7 +19,8 @@ from serve_eval.fingerprint import sample_key
 from serve_eval.journal import Journal
 from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.judgements import Judgements
-from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.preparation import prepare
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.proofs import FILE as STEPS
 from serve_eval.proofs import Proofs, standing
 from serve_eval.reference_samples import SampleScores

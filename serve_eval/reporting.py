@@ -18,7 +18,7 @@ from serve_eval.degradation import told as told_of
 from serve_eval.endpoint import LAUNCHERS
 from serve_eval.errors import NotComparableError
 from serve_eval.order_seed import OrderSeeds
-from serve_eval.preparation import PreparedTask
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import reason
 from serve_eval.prompt_kinds import kinds_of
 from serve_eval.protocol import TASKS

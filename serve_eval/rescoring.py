@@ -28,7 +28,8 @@ from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.judgements import Judgements
 from serve_eval.order_seed import ORDER_FILE
 from serve_eval.plan import resolve, to_file
-from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.preparation import prepare
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.proofs import FILE as STEPS
 from serve_eval.proofs import Proofs, standing
 from serve_eval.protocol import TASKS, build_task

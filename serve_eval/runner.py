@@ -18,7 +18,7 @@ from serve_eval.errors import JournalError
 from serve_eval.hung import Hung
 from serve_eval.journal import Journal, Record
 from serve_eval.proofs import Proofs, Step, doubtful, withdraw
-from serve_eval.schema import Load, Response
+from serve_eval.schema import Load, Progress, Response
 from serve_eval.tally import Tally
 from serve_eval.watch import Watch
 
@@ -34,16 +34,6 @@ LOOK_S = 1.0
 GC_THRESHOLDS = (50_000, 100, 1000)
 """How rarely the garbage collector runs meanwhile: at 4096 in flight it was measured to take half of the time, at 512 a
 tenth. Memory stays the same, since requests leave no cycles behind."""
-
-
-class Progress(Protocol):
-    """Told how each task goes; several may be under way. The library itself never prints."""
-
-    def begin(self, task: str, planned: int, had: int) -> None: ...
-
-    def update(self, task: str, done: int, failed: int, value: float | None) -> None: ...
-
-    def end(self, task: str) -> None: ...
 
 
 class Prefix(Protocol):

@@ -19,7 +19,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.executions import Executions, program_of
 from serve_eval.journal import Journal, Record
 from serve_eval.judgements import Judgements
-from serve_eval.repeats import Repeated, stability
+from serve_eval.repeats import Repeated
 from serve_eval.schema import (
     HOLDOUT,
     MEAN,
@@ -36,6 +36,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scoring import Grade, ScoredApart, try_grading
 from serve_eval.scoring import score_response as score_response
+from serve_eval.stability import stability
 from serve_eval.stats.missing import missing_bounds
 from serve_eval.traffic import TrafficCounter
 

@@ -15,7 +15,7 @@ from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.judgements import Judgements
 from serve_eval.order import arranged, task_seed
 from serve_eval.order_seed import OrderSeeds
-from serve_eval.preparation import PreparedTask
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.proofs import Proofs, withdraw_all
 from serve_eval.rerunning import Rerun
 from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question, Spec

@@ -18,7 +18,7 @@ from serve_eval.errors import NotComparableError, RunFolderError
 from serve_eval.fingerprint import fingerprint
 from serve_eval.history import _unfit
 from serve_eval.measured import measured
-from serve_eval.preparation import PreparedTask
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.reporting import check_pairs
 from serve_eval.schema import (
     MEAN,

@@ -14,7 +14,8 @@ from serve_eval.asking import request_of
 from serve_eval.errors import NotComparableError, PlanError
 from serve_eval.evaluation import evaluate
 from serve_eval.plan import resolve, to_file
-from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.preparation import prepare
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.protocol import ONLY_IF_SET, apply, build_task
 from serve_eval.schema import (
     AccuracySpec,

@@ -29,8 +29,8 @@ from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.report.exit_code import FAIL, PASS
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, Plan, Response
 from serve_eval.scoring import ScoredApart
-from serve_eval.smoke import story as smoking
 from serve_eval.smoke.check import Check
+from serve_eval.smoke.run import chosen, run_checks
 from serve_eval.smoke.session import Session
 from serve_eval.work import scoring_of
 
@@ -112,7 +112,7 @@ async def watch(
                 told(f"the alarm of round {alarm.round} stands: {alarm.told}")
             told("When it is mended: the same command with --forget-alarms")
             return FAIL
-        checks = checks_of(smoking.chosen("quick")) if job.smoke else []
+        checks = checks_of(chosen("quick")) if job.smoke else []
         done = 0
 
         def ended() -> None:
@@ -232,11 +232,11 @@ async def _round(
         if due:
             package = partial(openai_client, plan, environ=environ, timeout_s=job.timeout_s)
             session = Session(client, model=plan.model, openai=package, timeout_s=job.timeout_s)
-            done = await smoking.smoke(session, checks, curl=lambda sent: "")
+            done = await run_checks(session, checks, curl=lambda sent: "")
             seen.checks = {row.name: str(row.outcome) for row in done.rows}
             seen.told = {row.name: row.told for row in done.rows if row.outcome != "PASS"}
             seen.stopped = done.stopped
-            seen.tokens += done.generated + sum(check.prompt_tokens for check in checks[: len(done.rows)])
+            seen.tokens += session.generated + sum(check.prompt_tokens for check in checks[: len(done.rows)])
         results = await pool.ask(client, asked, positions)
     for position, result in zip(positions, results, strict=True):
         await _note(seen, state, asked, position, result, apart)

@@ -15,7 +15,8 @@ from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
 from serve_eval.judgements import judges_of
 from serve_eval.plan import to_file
-from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.preparation import prepare
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.report.exit_code import PASS, UNDECIDED
 from serve_eval.report.text import clean
 from serve_eval.run_folder import pretty_json

@@ -66,6 +66,7 @@ def smoke(
     from serve_eval.errors import PlanError
     from serve_eval.plan import resolve_address
     from serve_eval.smoke import story
+    from serve_eval.smoke.run import chosen
 
     if api_key is not None:
         raise PlanError(
@@ -90,7 +91,7 @@ def smoke(
     }
     settings["headers"] = _headers(_lines(header, "SERVE_EVAL_HEADER"))
     plan = resolve_address({name: value for name, value in settings.items() if value is not None}, os.environ)
-    checks = story.chosen("full" if level == "full" else "quick", passkey_tokens=passkey, context_tokens=context_tokens)
+    checks = chosen("full" if level == "full" else "quick", passkey_tokens=passkey, context_tokens=context_tokens)
     needed = story.required(names_of(require) or [], checks)
     if dry_run:
         _preview(checks, as_json=as_json)

@@ -269,10 +269,10 @@ def _job(plan: Plan, *, every: str, tokens: int | None, prompts: int | None, **m
 def _cost(job: Watch) -> list[str]:
     """What it takes, by estimates from above."""
     from serve_eval.canary import budget, pool
-    from serve_eval.smoke import story as smoking
+    from serve_eval.smoke.run import chosen
 
     asked = job.pool or pool.generated(job.prompts, chat=True)
-    checks = budget.checks_of(smoking.chosen("quick")) if job.smoke else []
+    checks = budget.checks_of(chosen("quick")) if job.smoke else []
     smoke = budget.smoke_tokens(checks)
     spending = budget.budget(
         job.tokens, smoke=smoke, prompt_tokens=asked.prompt_tokens(), answer_tokens=asked.answer_tokens

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from serve_eval import journal, run_folder
-from serve_eval.capsule import Mask
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.preparation import prepare
 from serve_eval.rescoring import Line, scores_on_file
@@ -31,6 +30,7 @@ from serve_eval.schema import (
     file_stem,
     lives,
 )
+from serve_eval.secret_mask import SecretMask
 from serve_eval.server_logs import log_files
 from serve_eval.trust import trusted
 
@@ -203,7 +203,7 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
         report=report,
         tasks=tuple(tasks),
         logs=tuple(log_files(folder, sessions)),
-        mask=Mask(plan, os.environ),
+        mask=SecretMask(plan.connection, os.environ),
     )
 
 

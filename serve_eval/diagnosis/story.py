@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval import comparison, run_folder
+from serve_eval import run_folder
 from serve_eval.diagnosis import course, cut, extraction, setting, sides, template, unanswered
 from serve_eval.diagnosis.evidence import Evidence, TaskEvidence, read
 from serve_eval.diagnosis.finding import Finding
 from serve_eval.errors import RunFolderError
+from serve_eval.file_names import COMPARISON_PLAN, SUITE_RUNS
 
 SCHEMA_VERSION = 1
-SUITE_RUNS = "runs"
 
 TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = (
     unanswered.failures,
@@ -89,7 +89,7 @@ def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
     named = _runs(folder)
     read_runs = [(label, read(path, include_path=include_path)) for label, path in named]
     between: tuple[Finding, ...] = ()
-    if (folder / comparison.PLAN_FILE).exists() and len(read_runs) == 2:
+    if (folder / COMPARISON_PLAN).exists() and len(read_runs) == 2:
         between = tuple(sides.prompt_tokens(read_runs[0][1], read_runs[1][1]))
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
@@ -108,7 +108,7 @@ def findings(evidence: Evidence) -> tuple[Finding, ...]:
 
 def _runs(folder: Path) -> list[tuple[str, Path]]:
     """The run folders to look at, each with what it is called."""
-    if (folder / comparison.PLAN_FILE).exists():
+    if (folder / COMPARISON_PLAN).exists():
         return _sides(folder)
     if (folder / SUITE_RUNS).is_dir() and not (folder / run_folder.PLAN_FILE).exists():
         found = sorted(path for path in (folder / SUITE_RUNS).iterdir() if (path / run_folder.PLAN_FILE).exists())
@@ -120,7 +120,7 @@ def _runs(folder: Path) -> list[tuple[str, Path]]:
 
 def _sides(folder: Path) -> list[tuple[str, Path]]:
     """A and B of a comparison: below it, or where the finished run lies that was compared."""
-    file = folder / comparison.PLAN_FILE
+    file = folder / COMPARISON_PLAN
     try:
         stored = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
         given = {side: msgspec.json.decode(stored[side], type=dict[str, msgspec.Raw]).get("run") for side in ("a", "b")}

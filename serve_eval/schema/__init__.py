@@ -37,6 +37,7 @@ from serve_eval.schema.execution import Ended, Isolation, Program, Ran
 from serve_eval.schema.invariants import Invariant, Invariants
 from serve_eval.schema.judge import Judge, Judgement, JudgeReport, Question
 from serve_eval.schema.plan import AccuracySpec, Connection, Limits, Order, Plan, Spec
+from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
 from serve_eval.schema.report import Report, TaskReport
 from serve_eval.schema.result import ScorerError, Stability, TaskResult
@@ -149,6 +150,7 @@ __all__ = [
     "PairedComparison",
     "Plan",
     "Program",
+    "Progress",
     "Prompt",
     "PromptLogprobs",
     "Question",

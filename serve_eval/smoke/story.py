@@ -5,54 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from serve_eval.errors import EndpointError, PlanError
+from serve_eval.errors import PlanError
 from serve_eval.folders import nearest
 from serve_eval.report.exit_code import FAIL, INFRASTRUCTURE, PASS
-from serve_eval.smoke.answer import NotAnswered
 from serve_eval.smoke.check import Check
-from serve_eval.smoke.checks import (
-    answering,
-    ending,
-    guided,
-    load,
-    messages,
-    probabilities,
-    prompts,
-    quality,
-    reach,
-    sampling,
-    sdk,
-)
-from serve_eval.smoke.row import Found, Outcome, Row, Sent, failed
-from serve_eval.smoke.session import Session, StillStarting
-
-Level = Literal["quick", "full"]
-
-
-def chosen(level: Level, *, passkey_tokens: int | None = None, context_tokens: int | None = None) -> list[Check]:
-    """The checks of a level, in their order. `passkey_tokens` adds a key hidden in so many. What has ended early
-    versions of servers comes last."""
-    given = [quality.passkey_check("passkey", passkey_tokens)] if passkey_tokens else []
-    every = [
-        *reach.CHECKS,
-        *answering.CHECKS,
-        *ending.CHECKS,
-        *sampling.CHECKS,
-        *probabilities.CHECKS,
-        *guided.CHECKS,
-        *messages.CHECKS,
-        *prompts.CHECKS,
-        *sdk.CHECKS,
-        *load.CHECKS,
-        *quality.CHECKS,
-        *given,
-        *load.LAST,
-        prompts.long_prompt_check(context_tokens),
-        *ending.LAST,
-    ]
-    return [check for check in every if level == "full" or not check.full]
+from serve_eval.smoke.row import Outcome, Row, Sent
+from serve_eval.smoke.run import chosen, run_checks
+from serve_eval.smoke.session import Session
 
 
 def required(names: Sequence[str], checks: Sequence[Check]) -> frozenset[str]:
@@ -105,33 +65,10 @@ async def smoke(
     curl: Callable[[Sent], str],
     told: Callable[[Row], None] = lambda row: None,
 ) -> Smoke:
-    """Runs the checks one after the other; each row is `told` as soon as it is had. UNSUPPORTED in `needed` is FAIL.
-
-    Stops where nothing is left to be checked: the endpoint is starting, is not reached, answers neither kind of
-    request, or does not answer a short request after a check that failed.
-    """
-    began, rows, stopped = time.monotonic(), [], ""
-    for check in checks:
-        start = time.monotonic()
-        session.allow(check.requests, check.tokens)
-        try:
-            found = await check.run(session)
-        except NotAnswered as error:
-            found = error.answer.instead()
-        except StillStarting as error:
-            stopped = f"{error}. {error.hint}".rstrip(". ")
-            break
-        except EndpointError as error:
-            asked = session.known.models
-            found = failed(f"{error}. {error.hint}".rstrip(". "), asked.sent if asked is not None else None)
-            stopped = "the endpoint could not be asked"
-        row = _row(check, found, time.monotonic() - start, session, needed, curl)
-        rows.append(row)
-        told(row)
-        if not stopped:
-            stopped = await _stops(check, row, session)
-        if stopped:
-            break
+    """Run the checks and judge them: see `run_checks`. Each row goes to `told` at once."""
+    began = time.monotonic()
+    checked = await run_checks(session, checks, needed=needed, curl=curl, told=told)
+    rows = checked.rows
     if session.chat or session.text:
         code = FAIL if any(row.outcome is Outcome.FAIL for row in rows) else PASS
     else:
@@ -139,41 +76,11 @@ async def smoke(
     return Smoke(
         rows=rows,
         exit_code=code,
-        stopped=stopped,
+        stopped=checked.stopped,
         requests=session.requests,
         generated=session.generated,
         seconds=time.monotonic() - began,
     )
-
-
-def _row(
-    check: Check,
-    found: Found,
-    seconds: float,
-    session: Session,
-    needed: Collection[str],
-    curl: Callable[[Sent], str],
-) -> Row:
-    outcome, said = found.outcome, session.client.masking.message(found.told)
-    if outcome is Outcome.UNSUPPORTED and check.name in needed:
-        outcome, said = Outcome.FAIL, f"required: {said}"
-    return Row(
-        name=check.name,
-        outcome=outcome,
-        told=said,
-        time_s=round(seconds, 3),
-        model=check.model,
-        curl=None if found.sent is None or outcome is Outcome.PASS else curl(found.sent),
-    )
-
-
-async def _stops(check: Check, row: Row, session: Session) -> str:
-    """Why nothing more can be checked; nothing where it can."""
-    if check.name == "completions" and not (session.chat or session.text):
-        return "the endpoint answers neither chat nor completions"
-    if row.outcome is Outcome.FAIL and (session.chat or session.text) and not await session.alive():
-        return f"after {check.name} a short request was not answered any more"
-    return ""
 
 
 def summary(done: Smoke) -> Iterator[str]:

@@ -16,8 +16,7 @@ from serve_eval.origins import defect
 from serve_eval.report.exit_code import INFRASTRUCTURE
 from serve_eval.rerunning import Rerun
 from serve_eval.run_folder import pretty_json, write_private
-from serve_eval.runner import Progress
-from serve_eval.schema import RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
+from serve_eval.schema import Progress, RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
 from serve_eval.suite.folder import RUNS, SCHEMA_VERSION, SERVERS, SUITE_REPORT_FILE, kept_report, open_folder
 from serve_eval.suite.judgement import ALPHA, Ended, judge
 from serve_eval.suite.shared_server import SharedServer, groups

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
-from serve_eval.capsule import Mask, capsules
+from serve_eval.capsule import capsules
 from serve_eval.cases import holdout
 from serve_eval.client.client import Client
 from serve_eval.diagnosis.story import diagnose
@@ -25,6 +25,7 @@ from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.schema import Connection, Endpoint, Limits, Spec
+from serve_eval.secret_mask import SecretMask
 from tests.diagnosis.server import Asked, Said, Server, answers_to, plan_for, run, sound
 
 VAULT_KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="
@@ -170,7 +171,7 @@ def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None
     ],
 )
 def test_what_is_written_of_what_others_told(told: object, written: object, tmp_path: Path) -> None:
-    assert Mask(plan_for(tmp_path), ENVIRON).of(told) == written
+    assert SecretMask(plan_for(tmp_path).connection, ENVIRON).of(told) == written
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

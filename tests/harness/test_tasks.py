@@ -16,7 +16,8 @@ from serve_eval import origins
 from serve_eval.errors import DatasetError, PlanError, SandboxError, ServeEvalError
 from serve_eval.evaluation import evaluate
 from serve_eval.exporting import export
-from serve_eval.preparation import PreparedTask, prepare
+from serve_eval.preparation import prepare
+from serve_eval.prepared_task import PreparedTask
 from serve_eval.rescoring import rescore
 from serve_eval.schema import Limits, Need, Plan, Report, Spec, TaskReport, VerdictOutcome
 from tests.harness.made_tasks import write

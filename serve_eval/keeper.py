@@ -1,0 +1,31 @@
+"""End work on an endpoint when what keeps the endpoint up ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+@asynccontextmanager
+async def while_kept(keeper: asyncio.Task[None]) -> AsyncIterator[None]:
+    """End the block with the keeper's error as soon as there is one."""
+    task, over = asyncio.current_task(), False
+    assert task is not None
+    cancelling = task.cancelling()
+
+    def ended(_: object) -> None:
+        if not over:
+            task.cancel()
+
+    keeper.add_done_callback(ended)
+    try:
+        yield
+    except asyncio.CancelledError:
+        error = keeper.exception() if keeper.done() and not keeper.cancelled() else None
+        if error is not None and task.uncancel() <= cancelling:
+            raise error from None
+        raise
+    finally:
+        over = True
+        keeper.remove_done_callback(ended)

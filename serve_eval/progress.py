@@ -1,0 +1,24 @@
+"""Show the progress of several runs side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from serve_eval.schema import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Progress under the name of a side."""
+
+    shown: Progress
+    label: str
+
+    def begin(self, task: str, planned: int, had: int) -> None:
+        self.shown.begin(f"{self.label}: {task}", planned, had)
+
+    def update(self, task: str, done: int, failed: int, value: float | None) -> None:
+        self.shown.update(f"{self.label}: {task}", done, failed, value)
+
+    def end(self, task: str) -> None:
+        self.shown.end(f"{self.label}: {task}")

@@ -1,0 +1,129 @@
+"""Run checks one after the other, and keep a row of what each one found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from serve_eval.errors import EndpointError
+from serve_eval.smoke.answer import NotAnswered
+from serve_eval.smoke.check import Check
+from serve_eval.smoke.checks import (
+    answering,
+    ending,
+    guided,
+    load,
+    messages,
+    probabilities,
+    prompts,
+    quality,
+    reach,
+    sampling,
+    sdk,
+)
+from serve_eval.smoke.row import Found, Outcome, Row, Sent, failed
+from serve_eval.smoke.session import Session, StillStarting
+
+Level = Literal["quick", "full"]
+
+
+def chosen(level: Level, *, passkey_tokens: int | None = None, context_tokens: int | None = None) -> list[Check]:
+    """The checks of a level, in their order. `passkey_tokens` adds a key hidden in so many. What has ended early
+    versions of servers comes last."""
+    given = [quality.passkey_check("passkey", passkey_tokens)] if passkey_tokens else []
+    every = [
+        *reach.CHECKS,
+        *answering.CHECKS,
+        *ending.CHECKS,
+        *sampling.CHECKS,
+        *probabilities.CHECKS,
+        *guided.CHECKS,
+        *messages.CHECKS,
+        *prompts.CHECKS,
+        *sdk.CHECKS,
+        *load.CHECKS,
+        *quality.CHECKS,
+        *given,
+        *load.LAST,
+        prompts.long_prompt_check(context_tokens),
+        *ending.LAST,
+    ]
+    return [check for check in every if level == "full" or not check.full]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRows:
+    """What checks found. `stopped` says why the others were left out ("": none was)."""
+
+    rows: Sequence[Row]
+    stopped: str
+
+
+async def run_checks(
+    session: Session,
+    checks: Sequence[Check],
+    *,
+    needed: Collection[str] = (),
+    curl: Callable[[Sent], str],
+    told: Callable[[Row], None] = lambda row: None,
+) -> CheckedRows:
+    """Run the checks one after the other; `told` receives each row at once. UNSUPPORTED in `needed` is FAIL.
+
+    Stops where nothing is left to be checked: the endpoint is starting, is not reached, answers neither kind of
+    request, or does not answer a short request after a check that failed.
+    """
+    rows, stopped = list[Row](), ""
+    for check in checks:
+        start = time.monotonic()
+        session.allow(check.requests, check.tokens)
+        try:
+            found = await check.run(session)
+        except NotAnswered as error:
+            found = error.answer.instead()
+        except StillStarting as error:
+            stopped = f"{error}. {error.hint}".rstrip(". ")
+            break
+        except EndpointError as error:
+            asked = session.known.models
+            found = failed(f"{error}. {error.hint}".rstrip(". "), asked.sent if asked is not None else None)
+            stopped = "the endpoint could not be asked"
+        row = _row(check, found, time.monotonic() - start, session, needed, curl)
+        rows.append(row)
+        told(row)
+        if not stopped:
+            stopped = await _stops(check, row, session)
+        if stopped:
+            break
+    return CheckedRows(rows=rows, stopped=stopped)
+
+
+def _row(
+    check: Check,
+    found: Found,
+    seconds: float,
+    session: Session,
+    needed: Collection[str],
+    curl: Callable[[Sent], str],
+) -> Row:
+    outcome, said = found.outcome, session.client.masking.message(found.told)
+    if outcome is Outcome.UNSUPPORTED and check.name in needed:
+        outcome, said = Outcome.FAIL, f"required: {said}"
+    return Row(
+        name=check.name,
+        outcome=outcome,
+        told=said,
+        time_s=round(seconds, 3),
+        model=check.model,
+        curl=None if found.sent is None or outcome is Outcome.PASS else curl(found.sent),
+    )
+
+
+async def _stops(check: Check, row: Row, session: Session) -> str:
+    """Why nothing more can be checked; nothing where it can."""
+    if check.name == "completions" and not (session.chat or session.text):
+        return "the endpoint answers neither chat nor completions"
+    if row.outcome is Outcome.FAIL and (session.chat or session.text) and not await session.alive():
+        return f"after {check.name} a short request was not answered any more"
+    return ""
