@@ -2,7 +2,7 @@
 
     python -m launchers._simulator --answers FILE [--model NAME] [--port 0] [--ready-file FILE] [FAULTS]
 
-The answer file has one JSON object per line: `sha256` of the prompt (`serve_eval.prompt_hash`), the texts `right` and
+The answer file has one JSON object per line: `sha256` of the prompt (`serve_eval.schema.prompt_hash`), the texts `right` and
 `wrong`, and the `probability` of the right one. A token is a word with the white space before it.
 
 Chance is decided by hashes. A prompt is answered right where a uniform number of (seed, run, prompt) lies below its
@@ -50,8 +50,8 @@ from launchers._openai_server import (
     trtllm_error,
 )
 from launchers._own_server import serve_until_ended
-from serve_eval.prompt_hash import prompt_sha256, uniform
 from serve_eval.schema import Prompt
+from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 
 UNKNOWN_ANSWER = "I do not know."
 SAMPLED_ANSWERS = (

@@ -13,8 +13,8 @@ from launchers._faults import Fault, out_of_range
 from launchers._own_server import own_server
 from launchers._prompt_logprobs import Form, Telling
 from serve_eval.errors import LaunchError, PlanError
-from serve_eval.prompt_hash import uniform
 from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema.prompt_hash import uniform
 
 MEANINGS = _meanings.SIMULATED
 

@@ -24,7 +24,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval import origins, run_folder, served, slow_workers
-from serve_eval.address import normalise_base_url
 from serve_eval.apart import Unfinished
 from serve_eval.asking import request_of
 from serve_eval.attribution import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong
@@ -50,6 +49,7 @@ from serve_eval.schema import (
     Task,
     WorkerShare,
 )
+from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.scoring import ScoredApart, graded_of
 from serve_eval.slow_workers import Timed
 from serve_eval.stats.contingency import CONTEXT, GENERATION, Cell

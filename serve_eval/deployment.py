@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serve_eval.address import authority, normalise_base_url
 from serve_eval.errors import ServeEvalError
 from serve_eval.schema import Endpoint, Failure, Limits, Task
+from serve_eval.schema.base_url import authority, normalise_base_url
 
 if TYPE_CHECKING:
     from serve_eval.client.client import Client

@@ -13,16 +13,16 @@ from pathlib import Path
 import msgspec
 
 from serve_eval import deployment, folders, run_folder
-from serve_eval.address import normalise_base_url
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import discover_model, short
 from serve_eval.connection import connect, hidden_in_errors
 from serve_eval.errors import PlanError
 from serve_eval.hung import Asked, Hung
 from serve_eval.prepared_task import PreparedTask
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.quirks import quirks
 from serve_eval.schema import Endpoint, LaunchContext, Plan, Prompt, Sample, Task
+from serve_eval.schema.base_url import normalise_base_url
+from serve_eval.schema.prompt_hash import prompt_sha256
 
 LAUNCHERS = "launchers"
 RETRIES = "hidden_retries"

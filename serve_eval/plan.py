@@ -30,10 +30,10 @@ from typing import Any
 import msgspec
 
 from serve_eval import connection, folders, origins, protocol
-from serve_eval.address import normalise_base_url
 from serve_eval.cases.planned import Planned, planned
 from serve_eval.errors import PlanError
 from serve_eval.schema import EARLY_RULES, AccuracySpec, Connection, Limits, Plan, Spec, lives
+from serve_eval.schema.base_url import normalise_base_url
 
 TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts"
 EPS = 0.01

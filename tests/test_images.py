@@ -12,7 +12,6 @@ from serve_eval.client import wire
 from serve_eval.client.client import Client
 from serve_eval.fingerprint import sample_key
 from serve_eval.order import arranged
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import (
     Endpoint,
     Failure,
@@ -26,6 +25,7 @@ from serve_eval.schema import (
     SamplingParams,
     TextPart,
 )
+from serve_eval.schema.prompt_hash import prompt_sha256
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 PROMPT = (

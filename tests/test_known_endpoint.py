@@ -16,9 +16,9 @@ from launchers.simulated import probability
 from serve_eval.evaluation import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
-from serve_eval.prompt_hash import prompt_sha256, uniform
 from serve_eval.registration import register
 from serve_eval.schema import Limits, Plan, Response, Spec
+from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.missing import missing_bounds

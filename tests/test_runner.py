@@ -19,7 +19,6 @@ from serve_eval.client.client import Client
 from serve_eval.concurrency import START
 from serve_eval.errors import EndpointError
 from serve_eval.journal import Journal
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.runner import Lane, Session, ask
 from serve_eval.schema import (
     DataRoots,
@@ -38,6 +37,7 @@ from serve_eval.schema import (
     Score,
     Task,
 )
+from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.scorers.choice import prefix_match
 from serve_eval.tally import Tally, replay, score_response
 from serve_eval.watch import DEAD_AFTER, Watch

@@ -6,8 +6,8 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from serve_eval.address import authority
 from serve_eval.errors import EndpointError
+from serve_eval.schema.base_url import authority
 
 PROBE_S = 0.5
 """Seconds between two tries of an address where no server listens, and the limit of each."""

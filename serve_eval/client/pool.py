@@ -12,12 +12,12 @@ from urllib.parse import unquote, urlsplit
 
 import aiohappyeyeballs
 
-from serve_eval.address import authority, on_the_wire
 from serve_eval.client.line import Line
 from serve_eval.client.reply import Reply
 from serve_eval.client.steps import IDLE_S, Steps
 from serve_eval.client.tunnel import Tunnel
 from serve_eval.errors import PlanError
+from serve_eval.schema.base_url import authority, on_the_wire
 
 KEEPALIVE_S = 3.0
 """Below the 5 s after which trtllm-serve closes an idle connection: a POST on a closing connection is lost."""

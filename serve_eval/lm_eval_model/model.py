@@ -15,7 +15,6 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
-from serve_eval.address import normalise_base_url
 from serve_eval.cli._async import loop_factory
 from serve_eval.client.client import Client
 from serve_eval.connection import connect, problems
@@ -27,6 +26,7 @@ from serve_eval.folders import nearest
 from serve_eval.harness.instances import MAX_TOKENS, as_messages, as_text, continued, sampling_of
 from serve_eval.probe import first_token, prompt_logprobs
 from serve_eval.schema import Connection, Endpoint, Failure, FailureKind, Limits, Plan, Prompt, Request, Response, Spec
+from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.scorers.likelihood import continuation, is_likeliest
 
 NAME = "serve-eval"

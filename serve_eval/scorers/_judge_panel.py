@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from serve_eval import connection
-from serve_eval.address import normalise_base_url
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection, Judge, SamplingParams
+from serve_eval.schema.base_url import normalise_base_url
 
 ITSELF = "itself"
 """What the endpoint that is judged is called where it is its own judge."""

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from serve_eval.address import normalise_base_url
 from serve_eval.errors import PlanError
 from serve_eval.folders import nearest
 from serve_eval.schema import AccuracySpec, Plan, Scalar, SuiteRun
+from serve_eval.schema.base_url import normalise_base_url
 
 PLAIN = ("name", "task", "model", "endpoint")
 NESTED = ("accuracy_spec", "attributes")

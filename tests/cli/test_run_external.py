@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import DataRoots
+from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.tasks.gsm8k import task
 from tests.cli.command import serve_eval
 

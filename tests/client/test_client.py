@@ -19,7 +19,6 @@ from launchers._simulator import STATS, SimulatorConfig, Stats, create_app, serv
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import EndpointError, PlanError
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import (
     Endpoint,
     Failure,
@@ -31,6 +30,7 @@ from serve_eval.schema import (
     SamplingParams,
     ToolCall,
 )
+from serve_eval.schema.prompt_hash import prompt_sha256
 
 T = TypeVar("T")
 QUICK = Limits(stall_timeout_s=20.0, connect_timeout_s=10.0, sample_timeout_s=40.0)

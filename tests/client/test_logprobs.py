@@ -16,7 +16,6 @@ from serve_eval.client.client import Client
 from serve_eval.client.logprobs import decode
 from serve_eval.client.wire import InvalidResponse
 from serve_eval.journal import Journal, Record
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import (
     Endpoint,
     Failure,
@@ -27,6 +26,7 @@ from serve_eval.schema import (
     Response,
     SamplingParams,
 )
+from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.scorers.likelihood import continuation, is_likeliest, negative_log_likelihood
 
 TEXT = "The sky is blue."

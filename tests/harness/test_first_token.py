@@ -16,9 +16,9 @@ import pytest
 from serve_eval import origins, run_folder
 from serve_eval.evaluation import evaluate
 from serve_eval.probe import TEXT
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.rescoring import rescore
 from serve_eval.schema import Plan, Spec, TaskReport, VerdictOutcome
+from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.harness.made_tasks import CAPITALS, write
 from tests.harness.served import served
 

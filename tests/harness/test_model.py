@@ -19,8 +19,8 @@ from serve_eval import origins
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation import evaluate
 from serve_eval.exporting import export
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import Limits, Plan, Spec
+from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.harness.made_tasks import write
 from tests.harness.served import served
 

@@ -23,8 +23,8 @@ from launchers._process import server_process
 from launchers._simulator import _IN_PROCESS_ONLY, SimulatorConfig, _parse
 from serve_eval import folders
 from serve_eval.errors import EndpointError, LaunchError, PlanError
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.launchers.processes import gone, wait_until_gone
 
 ROOT = Path(__file__).resolve().parents[2]

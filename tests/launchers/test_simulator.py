@@ -15,8 +15,8 @@ import pytest
 from aiohttp import web
 
 from launchers._simulator import SAMPLED_ANSWERS, STATS, UNKNOWN_ANSWER, SimulatorConfig, Stats, create_app, serve
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import Message, Prompt
+from serve_eval.schema.prompt_hash import prompt_sha256
 
 QUESTION = "What is 2 + 2?"
 TURNS = (Message(role="system", content="Be brief."), Message(role="user", content=QUESTION))

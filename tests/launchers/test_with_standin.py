@@ -11,8 +11,8 @@ import pytest
 
 from serve_eval.evaluation import evaluate
 from serve_eval.preparation import prepare
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import Plan, Report, Spec, VerdictOutcome
+from serve_eval.schema.prompt_hash import prompt_sha256
 
 MODEL = "my-org/my-model"
 TWICE = {"context_servers": {"num_instances": 2}, "generation_servers": {"num_instances": 2}}

@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from serve_eval.evaluation import evaluate
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import DataRoots, Message, Plan, Response, Sample, Spec, Task
+from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.tasks import longbench_v1
 from serve_eval.tasks._longbench_sets import SETS
 from tests.harness.served import served

@@ -18,7 +18,7 @@ import yaml
 
 from serve_eval.plan import resolve
 from serve_eval.preparation import prepare
-from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.slurm.cluster import cluster
 from tests.standin.process import environment
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.prompt_hash import uniform
+from serve_eval.schema.prompt_hash import uniform
 
 
 class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

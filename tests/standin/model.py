@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from launchers._tools import fitting
-from serve_eval.prompt_hash import prompt_sha256, uniform
 from serve_eval.schema import Message, Prompt
+from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 from tests import skills
 
 BOS, EOS, TURN, SAYS, TURN_END = 1, 2, 3, 4, 5

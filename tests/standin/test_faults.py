@@ -15,7 +15,7 @@ import httpx
 import msgspec
 import pytest
 
-from serve_eval.prompt_hash import prompt_sha256
+from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.standin.faults import Faults
 from tests.standin.in_process import Deployed, aggregated, deployed
 from tests.standin.model import BOS, Model, decode, encode

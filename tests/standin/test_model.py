@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import Message
+from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.standin.fields import parse
 from tests.standin.generation import generate, split_thoughts
 from tests.standin.model import BOS, EOS, Model, decode, encode, encode_messages, prompt_of

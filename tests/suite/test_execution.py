@@ -21,7 +21,6 @@ from launchers._simulator import SimulatorConfig, serve
 from serve_eval import endpoint as endpoints
 from serve_eval.errors import LaunchError, RunFolderError
 from serve_eval.prepared_task import PreparedTask
-from serve_eval.prompt_hash import prompt_sha256
 from serve_eval.schema import (
     AccuracySpec,
     Connection,
@@ -33,6 +32,7 @@ from serve_eval.schema import (
     SuiteRun,
     VerdictOutcome,
 )
+from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.suite.execution import evaluate_suite
 from serve_eval.suite.folder import kept_report, open_folder
 from serve_eval.suite.shared_server import groups

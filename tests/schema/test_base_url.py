@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.address import normalise_base_url
 from serve_eval.errors import PlanError
+from serve_eval.schema.base_url import normalise_base_url
 
 
 @pytest.mark.parametrize(
