@@ -11,9 +11,9 @@ from launchers import _meanings
 from launchers._embedded.damage import Damage
 from launchers._own_server import own_server
 from serve_eval.errors import LaunchError
+from serve_eval.protocol.special_tokens import beginning as beginning_of
+from serve_eval.protocol.special_tokens import read
 from serve_eval.schema import Endpoint, LaunchContext
-from serve_eval.special_tokens import beginning as beginning_of
-from serve_eval.special_tokens import read
 
 NAME = "embedded"
 WEIGHTS = Path(__file__).with_name("_embedded") / "model"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from serve_eval.asking import request_of
 from serve_eval.client.client import Client
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Failure, Spec
 
 TASK = "passkey_lines"

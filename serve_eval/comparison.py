@@ -33,11 +33,11 @@ from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFolderError
 from serve_eval.evaluation import evaluate
 from serve_eval.file_names import COMPARISON, COMPARISON_PLAN
-from serve_eval.fingerprint import fingerprint
 from serve_eval.meeting import Meeting, Seat
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.progress import Labelled
+from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import HOLDOUT, Comparison, Divergence, Endpoint, Plan, Progress, Spec, lives
 from serve_eval.twin_verdict import SCHEMA_VERSION, check_rule, compared, reference_runs_needed, same_fingerprints
 

@@ -28,13 +28,14 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval import folders, run_folder, special_tokens
+from serve_eval import folders, run_folder
 from serve_eval.client.client import Client
 from serve_eval.connection import connect, hidden_in_errors
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.prepared_task import PreparedTask, lacks_context
 from serve_eval.probe import PREFIX, first_token, is_one_token, prompt_logprobs
-from serve_eval.protocol import build_task
+from serve_eval.protocol import special_tokens
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Ability, DataRoots, LaunchContext, Need, Plan, Sample, Spec, Task
 
 LAUNCHERS = "launchers"

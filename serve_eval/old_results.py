@@ -21,8 +21,8 @@ from serve_eval import reference, reference_samples
 from serve_eval.cases.biochatter import AS_BIOCHATTER, RESULTS, SCORED_ELSEWHERE
 from serve_eval.cases.questions import Skipped
 from serve_eval.errors import DatasetError
-from serve_eval.fingerprint import sample_key
-from serve_eval.protocol import build_task
+from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.shared import build_task
 from serve_eval.reference_samples import SampleScores
 from serve_eval.registration import taken, write_entry
 from serve_eval.schema import AccuracySpec, DataRoots, Sample, Spec, Task

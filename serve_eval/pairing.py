@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from serve_eval import reference_samples
 from serve_eval.errors import ReferenceFileError, ServeEvalError
-from serve_eval.fingerprint import sample_key
+from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.reference_samples import SampleScores
 from serve_eval.schema import MEAN, Dataset, Reference, Task
 

@@ -29,9 +29,10 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import connection, folders, origins, protocol
+from serve_eval import connection, folders, origins
 from serve_eval.cases.planned import Planned, planned
 from serve_eval.errors import PlanError
+from serve_eval.protocol import shared
 from serve_eval.schema import EARLY_RULES, AccuracySpec, Connection, Limits, Plan, Spec, lives
 from serve_eval.schema.base_url import normalise_base_url
 
@@ -451,7 +452,7 @@ def _check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: _Pr
     ):
         try:
             if folder == TASKS:
-                protocol.build_task(spec)
+                shared.build_task(spec)
                 continue
             make = folders.load(folder, spec.name)
             folders.check_options(make, spec.options, "launcher" if folder == LAUNCHERS else "")

@@ -15,9 +15,9 @@ from typing import Any
 from serve_eval import folders, pairing, reference
 from serve_eval.cases import biochatter
 from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError, SandboxError
-from serve_eval.fingerprint import fingerprint, protocol_differences
 from serve_eval.prepared_task import PreparedTask
-from serve_eval.protocol import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
+from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
+from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Spec, Task
 from serve_eval.stats.classic import num_samples_for
 

@@ -16,8 +16,8 @@ from serve_eval import folders
 from serve_eval.errors import ServeEvalError
 from serve_eval.judgements import judges_of
 from serve_eval.plan import DEFAULT_BASE_URL
-from serve_eval.protocol import OPTIONS as CHOICES
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import OPTIONS as CHOICES
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Connection, DataRoots, Plan, Spec, Task, lives
 
 LAUNCHERS, TASKS = "launchers", "serve_eval.tasks"

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import ReferenceFileError
-from serve_eval.fingerprint import KEY_BYTES
+from serve_eval.protocol.fingerprint import KEY_BYTES
 
 BITMAP, UINT16 = "bitmap", "uint16"
 LEVELS = 65535

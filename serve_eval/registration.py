@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from serve_eval import reference, reference_samples, run_folder
 from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
 from serve_eval.executions import FOLDER, Executions
-from serve_eval.fingerprint import sample_key
 from serve_eval.journal import Journal
 from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.judgements import Judgements
@@ -23,6 +22,7 @@ from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.proofs import FILE as STEPS
 from serve_eval.proofs import Proofs, standing
+from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.reference_samples import SampleScores
 from serve_eval.schema import AccuracySpec, Plan
 from serve_eval.tally import Tally, take

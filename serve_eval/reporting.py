@@ -21,7 +21,7 @@ from serve_eval.order_seed import OrderSeeds
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import reason
 from serve_eval.prompt_kinds import kinds_of
-from serve_eval.protocol import TASKS
+from serve_eval.protocol.shared import TASKS
 from serve_eval.report.exit_code import exit_code
 from serve_eval.rerunning import archived
 from serve_eval.schema import (

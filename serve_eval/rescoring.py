@@ -22,7 +22,6 @@ from serve_eval import folders, run_folder
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation import judge_again
 from serve_eval.executions import FOLDER, Executions, permitted
-from serve_eval.fingerprint import fingerprint
 from serve_eval.journal import read
 from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.judgements import Judgements
@@ -32,7 +31,8 @@ from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.proofs import FILE as STEPS
 from serve_eval.proofs import Proofs, standing
-from serve_eval.protocol import TASKS, build_task
+from serve_eval.protocol.fingerprint import fingerprint
+from serve_eval.protocol.shared import TASKS, build_task
 from serve_eval.schema import (
     DataRoots,
     Dataset,

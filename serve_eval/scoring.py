@@ -21,7 +21,7 @@ from serve_eval import folders, origins
 from serve_eval.apart import Apart, Unfinished
 from serve_eval.apart_process import escaped, told
 from serve_eval.errors import ServeEvalError
-from serve_eval.protocol import TASKS, bare_task
+from serve_eval.protocol.shared import TASKS, bare_task
 from serve_eval.schema import DataRoots, Outcome, Response, Sample, Score, Spec, Task
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from serve_eval import answer_pairs, deployment, folders, run_folder
 from serve_eval.answer_pairs import Had
 from serve_eval.endpoint import RETRIES
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.report.exit_code import exit_code
 from serve_eval.report.self_flips import conclusion, evidence
 from serve_eval.schema import (

@@ -14,7 +14,7 @@ import pytest
 import serve_eval.tasks
 from serve_eval import folders
 from serve_eval.evaluation import evaluate
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Outcome, Plan, Report, Response, Sample, Spec
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs/adding-a-task.md").read_text()

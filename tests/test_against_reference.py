@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from serve_eval import reference_samples
 from serve_eval.against_reference import GRADED, LEAST, RIGHT, expected, of_reference
-from serve_eval.fingerprint import sample_key
+from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.reference_samples import LEVELS, SampleScores
 from serve_eval.schema import AccuracySpec, Dataset, Metric, Reference, ReferenceRuns, Sample
 

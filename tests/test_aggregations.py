@@ -15,10 +15,10 @@ from serve_eval import pairing
 from serve_eval.aggregations import mean_of_means, ratio_of_sums
 from serve_eval.early import watch
 from serve_eval.errors import NotComparableError, RunFolderError
-from serve_eval.fingerprint import fingerprint
 from serve_eval.history import _unfit
 from serve_eval.measured import measured
 from serve_eval.prepared_task import PreparedTask
+from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.reporting import check_pairs
 from serve_eval.schema import (
     MEAN,

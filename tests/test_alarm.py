@@ -27,7 +27,7 @@ from serve_eval.degradation import VALUE, Course, Lookout, degradations
 from serve_eval.endpoint import _write_answers
 from serve_eval.evaluation import evaluate
 from serve_eval.preparation import prepare
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.registration import register
 from serve_eval.report.page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec

@@ -26,7 +26,7 @@ from serve_eval.degradation import (
     told,
     told_so_far,
 )
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Attempt, Failure, FailureKind, Metric, Response, Sample, Spec, Usage
 from serve_eval.tally import Tally
 

@@ -10,8 +10,8 @@ from launchers._words import IMAGE_TOKENS
 from serve_eval.cli._dry_run import _readable
 from serve_eval.client import wire
 from serve_eval.client.client import Client
-from serve_eval.fingerprint import sample_key
 from serve_eval.order import arranged
+from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
     Endpoint,
     Failure,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from serve_eval.prompt_kinds import BEGINNING, SUBJECT, kinds_of
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Message, Sample, Spec
 
 TASK = build_task(Spec(name="gsm8k"))

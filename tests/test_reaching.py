@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from serve_eval import folders, reaching
-from serve_eval.protocol import OPTIONS as CHOICES
+from serve_eval.protocol.shared import OPTIONS as CHOICES
 from serve_eval.schema import Connection, Limits, Plan, Spec
 
 TEXTS = (str, list, tuple, dict, typing.Any)

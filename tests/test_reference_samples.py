@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ReferenceFileError
-from serve_eval.fingerprint import KEY_BYTES, sample_key
+from serve_eval.protocol.fingerprint import KEY_BYTES, sample_key
 from serve_eval.reference_samples import LEVELS, SampleScores, as_stored, places, read, write
 from serve_eval.schema import Sample
 

@@ -24,7 +24,7 @@ from serve_eval.apart import Unfinished
 from serve_eval.executions import Executions
 from serve_eval.journal import Journal, Record
 from serve_eval.judgements import Judgements
-from serve_eval.protocol import TASKS, bare_task
+from serve_eval.protocol.shared import TASKS, bare_task
 from serve_eval.schema import (
     HOLDOUT,
     Aggregation,

@@ -15,9 +15,9 @@ from serve_eval import pairing, reference, reference_samples, run_folder
 from serve_eval.answer_pairs import read_report
 from serve_eval.cli._dry_run import facts
 from serve_eval.evaluation import evaluate, judge_again
-from serve_eval.fingerprint import sample_key
 from serve_eval.preparation import prepare
-from serve_eval.protocol import build_task
+from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.shared import build_task
 from serve_eval.registration import register
 from serve_eval.rescoring import rescore
 from serve_eval.schema import (

@@ -39,8 +39,8 @@ from launchers._openai_requests import (
 )
 from launchers._openai_server import Refused, bad_request, encode, json_response, send_stream, serve_app
 from launchers._own_server import serve_until_ended
+from serve_eval.protocol.special_tokens import CONFIG_FILE, json_of
 from serve_eval.schema import Prompt
-from serve_eval.special_tokens import CONFIG_FILE, json_of
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MOST_CHOICES = 256

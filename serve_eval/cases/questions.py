@@ -13,9 +13,9 @@ from serve_eval.cases.biochatter import Lacking
 from serve_eval.cases.expansion import Expanded, ExpansionError, count, expand
 from serve_eval.cases.file import CaseFiles, Module, RawCase
 from serve_eval.errors import PlanError
-from serve_eval.fingerprint import canonical
 from serve_eval.folders import SCORERS
 from serve_eval.pace import Pace
+from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Message, Override, Response, SamplingParams, Scorer, Spec
 
 MAX_EXPANDED = 10_000

@@ -24,7 +24,7 @@ def listing(
     from serve_eval import folders, origins
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
-    from serve_eval.protocol import OPTIONS
+    from serve_eval.protocol.shared import OPTIONS
     from serve_eval.report.text import clean
 
     packages = {title: package for package, title in origins.KINDS.items()}

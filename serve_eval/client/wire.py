@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from serve_eval import special_tokens as tokenizer
 from serve_eval.client.calls import ToolCalls
+from serve_eval.protocol import special_tokens as tokenizer
 from serve_eval.schema import Prompt, PromptLogprobs, Request, ToolCall, Usage
 
 COMPLETIONS = "/completions"

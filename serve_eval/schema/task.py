@@ -90,7 +90,7 @@ class Task:
     answers; `answers` then gives two numbers as texts, the log-probability of every token, or of samples with choices
     the one that is right and one that is wrong, each behind its head. With `chat` its prompts are messages. What is the
     same for every task, such as system prompt, sampling and chat template, is applied to this value by
-    serve_eval.protocol, which also names it in `protocol`.
+    serve_eval.protocol.shared, which also names it in `protocol`.
 
     `program(sample, response)`, of a task that runs what was answered, is what to run (None: there is nothing in the
     answer to run); `score` then finds the result in `response.ran`.

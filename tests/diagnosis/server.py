@@ -15,7 +15,7 @@ from aiohttp import web
 
 from launchers._simulator import serve
 from serve_eval.evaluation import evaluate
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Endpoint, Limits, Plan, Prompt, Report, Spec
 
 MODEL = "m"

@@ -22,7 +22,7 @@ from serve_eval.diagnosis.finding import Finding
 from serve_eval.diagnosis.story import DiagnosedRun, diagnose
 from serve_eval.diagnosis.told import lines
 from serve_eval.errors import RunFolderError
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.registration import register
 from serve_eval.schema import Attribution, DataRoots, Limits, Plan, Report, Spec, WorkerShare, WorkerTimes
 from tests.diagnosis.server import Act, Asked, Said, Server, answers_to, plan_for, run, sound

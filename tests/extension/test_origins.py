@@ -11,7 +11,7 @@ import pytest
 from serve_eval import folders, origins
 from serve_eval.errors import PlanError
 from serve_eval.plan import resolve
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Spec
 from tests.cli.command import serve_eval
 from tests.extension.conftest import write_task

@@ -42,7 +42,7 @@ def main(way: str, folder: str, names: list[str]) -> None:
 
 def _ours(folder: str, names: list[str]) -> dict[str, Any]:
     from serve_eval import origins
-    from serve_eval.protocol import build_task
+    from serve_eval.protocol.shared import build_task
     from serve_eval.schema import DataRoots, Spec
     from serve_eval.tasks.lm_eval import loaded_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.harness import library
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Spec
 
 

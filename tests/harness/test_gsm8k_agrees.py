@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.harness.measures import measured
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Response, Spec
 from serve_eval.scorers.numeric import FLEXIBLE, STRICT
 from serve_eval.tasks.lm_eval import loaded_of

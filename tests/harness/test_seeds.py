@@ -43,7 +43,7 @@ def test_what_is_asked_is_what_lm_eval_asks_on_a_fresh_machine(tmp_path: Path) -
 
 def test_a_document_scores_the_same_whenever_it_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from serve_eval import origins
-    from serve_eval.protocol import build_task
+    from serve_eval.protocol.shared import build_task
     from serve_eval.schema import DataRoots, Response, Spec
 
     write(tmp_path)
@@ -63,7 +63,7 @@ def test_a_document_scores_the_same_whenever_it_is_scored(tmp_path: Path, monkey
 def test_what_a_task_registers_in_lm_eval_stays_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing its module again must not be refused as a second registration."""
     from serve_eval import origins
-    from serve_eval.protocol import build_task
+    from serve_eval.protocol.shared import build_task
     from serve_eval.schema import DataRoots, Spec
 
     write(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serve_eval import folders
-from serve_eval.fingerprint import canonical
+from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import (
     DataRoots,
     Dataset,

@@ -14,7 +14,7 @@ from launchers import _tools
 from launchers._openai_answers import Generated
 from launchers._openai_requests import understand
 from serve_eval import folders
-from serve_eval.fingerprint import canonical
+from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Ended, Judgement, Need, Outcome, Ran, Response, Sample, Score, Scorer, ToolCall
 from tests.scorers.offered import REFUSED, TAKEN, Tried
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from serve_eval import folders
-from serve_eval.fingerprint import canonical
-from serve_eval.protocol import build_task
+from serve_eval.protocol.fingerprint import canonical
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     DataRoots,
     Dataset,

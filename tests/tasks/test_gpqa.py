@@ -10,7 +10,7 @@ import pytest
 
 from serve_eval.datasets.known import GPQA_PASSWORD
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Response, Spec
 from serve_eval.tasks._order import shuffled
 from serve_eval.tasks.gpqa import INSTRUCTION, choice_orders, suite_orders, task

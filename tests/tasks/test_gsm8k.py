@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample, Spec
 from serve_eval.tasks import gsm8k_inferencex
 from serve_eval.tasks._gsm8k import shots as drawn

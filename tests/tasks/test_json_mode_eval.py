@@ -7,7 +7,7 @@ import pytest
 
 from serve_eval.asking import request_of
 from serve_eval.errors import DatasetError
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Need, Response, Spec
 from serve_eval.tasks.json_mode_eval import task
 from tests.tasks.made_data import write_jsonl

@@ -8,7 +8,7 @@ import pytest
 
 from serve_eval.asking import request_of
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.protocol import build_task
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Outcome, Response, Sample, Score, Spec
 from serve_eval.tasks._longbench_prompts import installed, read
 from serve_eval.tasks._longbench_sets import CHINESE, ROWS, SETS

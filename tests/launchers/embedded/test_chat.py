@@ -11,7 +11,7 @@ import pytest
 
 from launchers._embedded.server import create_app
 from launchers._openai_server import serve_app
-from serve_eval import chat_template
+from serve_eval.protocol import chat_template
 from tests.launchers.embedded import tiny
 
 ENDLESS = "{% for _ in range(90000) %}" * 3 + "{% endfor %}" * 3

@@ -14,8 +14,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from serve_eval import chat_template, folders
+from serve_eval import folders
 from serve_eval.errors import PlanError
+from serve_eval.protocol import chat_template
 from serve_eval.schema import (
     DataRoots,
     Dataset,

@@ -16,7 +16,7 @@ from serve_eval.evaluation import evaluate
 from serve_eval.plan import resolve, to_file
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
-from serve_eval.protocol import ONLY_IF_SET, apply, build_task
+from serve_eval.protocol.shared import ONLY_IF_SET, apply, build_task
 from serve_eval.schema import (
     AccuracySpec,
     DataRoots,

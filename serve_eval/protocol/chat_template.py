@@ -17,11 +17,11 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from serve_eval import special_tokens
 from serve_eval.apart import Apart, Unfinished
 from serve_eval.errors import PlanError
+from serve_eval.protocol import special_tokens
+from serve_eval.protocol.special_tokens import CONFIG_FILE, TOKENS_FILE
 from serve_eval.schema import Message
-from serve_eval.special_tokens import CONFIG_FILE, TOKENS_FILE
 
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from serve_eval import chat_template
-from serve_eval.chat_template import ChatTemplate, Rendering, read, renderer
 from serve_eval.errors import PlanError
+from serve_eval.protocol import chat_template
+from serve_eval.protocol.chat_template import ChatTemplate, Rendering, read, renderer
 from serve_eval.schema import ImagePart, ImageUrl, Message
 
 TURNS = (Message(role="system", content="Be brief."), Message(role="user", content="Ünd <1+1>?"))

@@ -1,0 +1,1 @@
+"""Decide what a task's number means: shared options of a protocol, chat templates, the fingerprint."""
