@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from serve_eval.errors import PlanError
-from serve_eval.inherited import inherited as inherited_by_any
-from serve_eval.inherited import secret
+from serve_eval.processes.environment import inherited as inherited_by_any
+from serve_eval.processes.environment import secret
 
 NAMES = frozenset(
     {"HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN"}  # a server loads gated models with it

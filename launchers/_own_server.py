@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from launchers._process import ServerProcess, server_process, while_alive
-from serve_eval.inherited import inherited
+from serve_eval.processes.environment import inherited
 
 READY_S = 60.0
 """How long the server may take to start."""

@@ -24,7 +24,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval import origins, run_folder, served, slow_workers
-from serve_eval.apart import Unfinished
 from serve_eval.asking import request_of
 from serve_eval.attribution import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.client import wire
@@ -34,6 +33,7 @@ from serve_eval.endpoint import last_endpoint
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
+from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.report.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.schema import (
     Attributed,

@@ -18,7 +18,6 @@ from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
 from serve_eval.connection import connect, hidden_in_errors
-from serve_eval.descriptors import ensure_descriptors
 from serve_eval.endpoint import (
     RETRIES,
     Launching,
@@ -41,6 +40,7 @@ from serve_eval.order_seed import OrderSeeds
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import probe
+from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.proofs import FILE as STEPS_FILE
 from serve_eval.proofs import Proofs, of_judgements
 from serve_eval.proofs import told as told_of_steps

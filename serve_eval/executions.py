@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from serve_eval.apart import Unfinished
-from serve_eval.apart_process import told
 from serve_eval.errors import RunFolderError, SandboxError
 from serve_eval.journal import Record, answers
+from serve_eval.processes.bounded_call import Unfinished
+from serve_eval.processes.forkserver import told
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Isolation, Program, Ran, Response, Sample, Task

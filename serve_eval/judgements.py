@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.apart import Unfinished
-from serve_eval.apart_process import told
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.journal import Record, answers, read
+from serve_eval.processes.bounded_call import Unfinished
+from serve_eval.processes.forkserver import told
 from serve_eval.schema import (
     Failure,
     FailureKind,

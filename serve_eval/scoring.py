@@ -1,7 +1,7 @@
 """What an answer is worth, or why that cannot be said: a scorer that raises or never ends costs that answer its score,
 and nothing else.
 
-Tasks that are not known to be quick are scored in processes of their own (serve_eval.apart), where each is built again
+Tasks that are not known to be quick are scored in processes of their own (serve_eval.processes.bounded_call), where each is built again
 of its name and options. What it takes is then bounded by `limits.scorer_timeout_s` and never holds up the event loop.
 """
 
@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from serve_eval import folders, origins
-from serve_eval.apart import Apart, Unfinished
-from serve_eval.apart_process import escaped, told
 from serve_eval.errors import ServeEvalError
+from serve_eval.processes.bounded_call import Apart, Unfinished
+from serve_eval.processes.forkserver import escaped, told
 from serve_eval.protocol.shared import TASKS, bare_task
 from serve_eval.schema import DataRoots, Outcome, Response, Sample, Score, Spec, Task
 

@@ -12,13 +12,13 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from serve_eval.apart import Unfinished
-from serve_eval.apart_process import told
 from serve_eval.degradation import Course
 from serve_eval.errors import ServeEvalError
 from serve_eval.executions import Executions, program_of
 from serve_eval.journal import Journal, Record
 from serve_eval.judgements import Judgements
+from serve_eval.processes.bounded_call import Unfinished
+from serve_eval.processes.forkserver import told
 from serve_eval.repeats import Repeated
 from serve_eval.schema import (
     HOLDOUT,

@@ -20,10 +20,10 @@ import msgspec
 import pytest
 
 from serve_eval import folders, origins
-from serve_eval.apart import Unfinished
 from serve_eval.executions import Executions
 from serve_eval.journal import Journal, Record
 from serve_eval.judgements import Judgements
+from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.protocol.shared import TASKS, bare_task
 from serve_eval.schema import (
     HOLDOUT,
@@ -48,7 +48,7 @@ from serve_eval.schema import (
 from serve_eval.scoring import Grade, Recipe, ScoringProcesses, grade
 from serve_eval.tally import Tally, replay, take
 from tests.cli.command import environment, serve_eval
-from tests.test_apart import _gone
+from tests.processes.test_bounded_call import _gone
 
 KINDS = ["fine", "raises", "exits", "hangs", "none", "nan", "beyond", "fine"]
 FILE = """

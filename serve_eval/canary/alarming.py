@@ -14,7 +14,7 @@ import msgspec
 
 from serve_eval.connection import expanded
 from serve_eval.errors import PlanError
-from serve_eval.inherited import inherited
+from serve_eval.processes.environment import inherited
 from serve_eval.schema import Connection
 
 COMMAND_S, WEBHOOK_S = 60.0, 10.0

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from serve_eval import choices, origins
-from serve_eval.apart import Unfinished
 from serve_eval.canary import questions
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import refuse, trial
@@ -15,6 +14,7 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import probe
+from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import (
     MEAN,

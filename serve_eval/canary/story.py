@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serve_eval import run_folder
-from serve_eval.apart import Unfinished
 from serve_eval.canary import judging, pool, record
 from serve_eval.canary.alarming import Delivery, deliver
 from serve_eval.canary.budget import LEAST, Budget, budget, checks_of, smoke_tokens
@@ -26,6 +25,7 @@ from serve_eval.canary.record import Alarm, Seen, State
 from serve_eval.connection import connect, openai_client
 from serve_eval.endpoint import with_model
 from serve_eval.errors import EndpointError, RunFolderError
+from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.report.exit_code import FAIL, PASS
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, Plan, Response
 from serve_eval.scoring import ScoredApart

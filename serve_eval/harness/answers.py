@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from serve_eval.apart import Unfinished
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.harness import seeds
 from serve_eval.harness.measures import DOCUMENT, Documents, Key, Measure, aggregated, called, measured, number
+from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import Sample
 
 WRONG = "I do not know."

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve_eval.apart_process import alarms_kept
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.harness import seeds
 from serve_eval.harness.library import quiet
+from serve_eval.processes.forkserver import alarms_kept
 from serve_eval.schema import Response, SourceFile
 
 DOCUMENT = "document"

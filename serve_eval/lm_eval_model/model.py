@@ -18,13 +18,13 @@ from tqdm import tqdm
 from serve_eval.cli._async import loop_factory
 from serve_eval.client.client import Client
 from serve_eval.connection import connect, problems
-from serve_eval.descriptors import ensure_descriptors
 from serve_eval.endpoint import with_model
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.first_token import told_by
 from serve_eval.folders import nearest
 from serve_eval.harness.instances import MAX_TOKENS, as_messages, as_text, continued, sampling_of
 from serve_eval.probe import first_token, prompt_logprobs
+from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import Connection, Endpoint, Failure, FailureKind, Limits, Plan, Prompt, Request, Response, Spec
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.scorers.likelihood import continuation, is_likeliest

@@ -17,8 +17,8 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from serve_eval.apart import Apart, Unfinished
 from serve_eval.errors import PlanError
+from serve_eval.processes.bounded_call import Apart, Unfinished
 from serve_eval.protocol import special_tokens
 from serve_eval.protocol.special_tokens import CONFIG_FILE, TOKENS_FILE
 from serve_eval.schema import Message

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 from serve_eval import origins
-from serve_eval.apart import Unfinished
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.harness import library, seeds
 from serve_eval.harness.answers import answers_of, choose, try_scoring
@@ -38,6 +37,7 @@ from serve_eval.harness.measures import (
     number,
     said,
 )
+from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import (
     MEAN,
     Aggregation,

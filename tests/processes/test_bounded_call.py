@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from serve_eval.apart import Apart, Unfinished
-from serve_eval.apart_process import alarms_kept
+from serve_eval.processes.bounded_call import Apart, Unfinished
+from serve_eval.processes.forkserver import alarms_kept
 
 HANG = ("^(a+)+$", "a" * 60 + "!")
 """What `re` needs years for, in C code that hears no signal."""
@@ -260,8 +260,8 @@ def test_the_end_waits_for_no_call() -> None:
 
 _OWNER = """
 import sys, threading, time
-from serve_eval.apart import Apart
-from tests.test_apart import cpu, made, slow
+from serve_eval.processes.bounded_call import Apart
+from tests.processes.test_bounded_call import cpu, made, slow
 if sys.argv[1] == "making":
     apart = Apart({"f": (slow, ())}, limit_s=60.0, at_once=1)
     threading.Thread(target=apart.call, args=("f", "count"), daemon=True).start()
@@ -294,7 +294,7 @@ def cpu(pid: int) -> float:
 @pytest.mark.parametrize("when", ["calling", "making"])
 def test_no_process_outlives_one_that_is_killed(when: str) -> None:
     command = [sys.executable, "-c", _OWNER, when]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as owner:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as owner:
         assert owner.stdout is not None
         pids = [int(pid) for pid in owner.stdout.readline().split()]
         try:

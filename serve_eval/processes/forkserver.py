@@ -1,4 +1,4 @@
-"""The nursery of serve_eval.apart, and the workers that are forked of it.
+"""The nursery of serve_eval.processes.bounded_call, and the workers that are forked of it.
 
 None of them outlives the process that started the nursery, however that ends: the nursery waits for the end of its
 socket and then kills its workers with what they started; while it makes the functions the kernel sends SIGIO at that

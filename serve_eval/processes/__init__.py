@@ -1,0 +1,1 @@
+"""Start processes of our own: bounded calls, their environment, their file descriptors."""
