@@ -190,7 +190,7 @@ async def start(
 def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
     """`serve-eval serve` as a process that has nothing of ours but the environment, and its log. The servers get of
     that what they need."""
-    from serve_eval import yaml_file
+    from serve_eval import yaml_source
 
     (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
     bare = Plan(
@@ -202,7 +202,7 @@ def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
         limits=Limits(sample_timeout_s=plan.limits.sample_timeout_s),
     )
     file, log_file = folder / "plan.yaml", folder / "logs" / "holder.log"
-    write_private(file, yaml_file.dump(msgspec.to_builtins(to_file(bare))).encode())
+    write_private(file, yaml_source.dump(msgspec.to_builtins(to_file(bare))).encode())
     env = {k: v for k, v in os.environ.items() if not k.startswith("SERVE_EVAL_") or k in PASSED}
     with os.fdopen(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
         holder = subprocess.Popen(  # noqa: S603 - ourselves

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import yaml_file
+from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
 from serve_eval.folders import nearest
 from serve_eval.schema import AccuracySpec, Reference, ReferenceRuns
@@ -110,19 +110,19 @@ def _all_entries(name: str, directories: Sequence[Path]) -> list[Entries]:
 
 def load(file: Path) -> Entries:
     """The entries of a file by model, in file order. Raises ReferenceFileError that lists every problem of the file."""
-    return parse(yaml_file.read_text(file, ReferenceFileError), str(file))
+    return parse(yaml_source.read_text(file, ReferenceFileError), str(file))
 
 
 @lru_cache(maxsize=64)
 def parse(text: str, name: str) -> Entries:
     """As `load`, for a text; `name` stands for the file. The same text is parsed once: a suite looks into the same few
     files for every run, and YAML takes a tenth of a second for the largest."""
-    return _references(yaml_file.parse(text, name, ReferenceFileError), Path(name).stem)
+    return _references(yaml_source.parse(text, name, ReferenceFileError), Path(name).stem)
 
 
 def load_acceptance_length(file: Path) -> dict[str, AcceptanceLength]:
     """The content of `acceptance_length.yaml` by test. Raises ReferenceFileError that lists every problem."""
-    document = yaml_file.read(file, ReferenceFileError)
+    document = yaml_source.read(file, ReferenceFileError)
     problems: list[str] = []
     found = {}
     for test, entry in _models(document).items():
@@ -167,14 +167,14 @@ def _raise_all(problems: list[str]) -> None:
         raise ReferenceFileError("\n".join(problems), hint=hint)
 
 
-def _models(document: yaml_file.Document) -> dict[Any, Any]:
+def _models(document: yaml_source.Document) -> dict[Any, Any]:
     if not isinstance(document.value, dict):
         where = f"{document.name}:{document.line()}"
         raise ReferenceFileError(f"{where}: must map model names to entries", hint="A file without entries holds {}.")
     return document.value
 
 
-def _references(document: yaml_file.Document, task: str) -> dict[str, list[Reference]]:
+def _references(document: yaml_source.Document, task: str) -> dict[str, list[Reference]]:
     problems: list[str] = []
     found: dict[str, list[Reference]] = {}
     for model, entries in _models(document).items():
@@ -190,7 +190,7 @@ def _references(document: yaml_file.Document, task: str) -> dict[str, list[Refer
 
 
 def _entries(
-    document: yaml_file.Document, task: str, model: str, entries: list[Any], problems: list[str]
+    document: yaml_source.Document, task: str, model: str, entries: list[Any], problems: list[str]
 ) -> list[Reference]:
     good: list[Reference] = []
     first_line: dict[AccuracySpec, int] = {}

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from serve_eval import reference, yaml_file
+from serve_eval import reference, yaml_source
 from serve_eval.errors import ReferenceFileError
 
 FOLDER = "tests/integration/defs/accuracy/references"
@@ -205,7 +205,7 @@ class _Import:
         self.counts[self._name(file)] = replace(self.counts[self._name(file)], written=len(only_older))
 
     def _rows_of(self, file: Path) -> Iterator[_Row]:
-        document, name = yaml_file.read(file, ReferenceFileError), self._name(file)
+        document, name = yaml_source.read(file, ReferenceFileError), self._name(file)
         for model, entries in _expect(dict, document, document.value or {}).items():
             for index, entry in enumerate(_expect(list, document, entries, model)):
                 _expect(dict, document, entry, model, index)
@@ -232,7 +232,7 @@ class _Import:
         return file.relative_to(self.source).as_posix()
 
 
-def _expect(kind: type, document: yaml_file.Document, value: Any, *path: object) -> Any:
+def _expect(kind: type, document: yaml_source.Document, value: Any, *path: object) -> Any:
     if not isinstance(value, kind):
         name = "a mapping" if kind is dict else "a list"
         raise ReferenceFileError(
@@ -297,7 +297,7 @@ def _plain_names(model: str) -> set[str]:
 # ------------------------------------------------------------------------------------------------------ writing
 
 
-class _Dumper(yaml_file.Dumper):
+class _Dumper(yaml_source.Dumper):
     """Indents lists under their key."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:

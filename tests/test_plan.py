@@ -8,7 +8,7 @@ import pytest
 from serve_eval.errors import PlanError
 from serve_eval.plan import resolve, resolve_address, to_file
 from serve_eval.schema import AccuracySpec, Plan, Spec
-from serve_eval.yaml_file import parse
+from serve_eval.yaml_source import parse
 
 FULL = """\
 model: meta-llama/Llama-3.1-8B-Instruct

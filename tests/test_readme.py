@@ -11,7 +11,7 @@ from serve_eval import folders
 from serve_eval.errors import PlanError
 from serve_eval.plan import resolve
 from serve_eval.suite.file import read as read_suite
-from serve_eval.yaml_file import parse
+from serve_eval.yaml_source import parse
 from tests.cli.command import serve_eval
 
 ROOT = Path(__file__).resolve().parents[1]

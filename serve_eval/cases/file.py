@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from serve_eval import yaml_file
+from serve_eval import yaml_source
 from serve_eval.cases import biochatter, form, holdout
 from serve_eval.errors import PlanError
 from serve_eval.schema import SourceFile
@@ -154,10 +154,10 @@ class _Reader:
             else:
                 self._add(document, (name,), f"{name}: expected a list of cases, or a mapping with `cases`")
 
-    def _add(self, document: yaml_file.Document, path: tuple[Any, ...], message: str) -> None:
+    def _add(self, document: yaml_source.Document, path: tuple[Any, ...], message: str) -> None:
         self.problems.append(f"{document.name}:{document.line(*path)}: {message}")
 
-    def _share(self, document: yaml_file.Document, name: str, value: Any, path: tuple[Any, ...]) -> None:
+    def _share(self, document: yaml_source.Document, name: str, value: Any, path: tuple[Any, ...]) -> None:
         place = f"{document.name}:{document.line(*path)}"
         if name in self._shared and self.resources[name] != value:
             self._add(document, path, f"{name}: has another value at {self._shared[name]}")
@@ -165,7 +165,7 @@ class _Reader:
         self.resources.setdefault(name, value)
 
     def _module(
-        self, document: yaml_file.Document, file: Path, name: Any, raw: Mapping[str, Any], below: tuple[str, ...]
+        self, document: yaml_source.Document, file: Path, name: Any, raw: Mapping[str, Any], below: tuple[str, ...]
     ) -> None:
         """`below` are the keys between the module's and the list of its cases."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -199,7 +199,7 @@ class _Reader:
 
     def _case(
         self,
-        document: yaml_file.Document,
+        document: yaml_source.Document,
         file: Path,
         module: _Growing,
         path: tuple[Any, ...],
@@ -235,10 +235,10 @@ class _Reader:
         module.cases.append(RawCase(name=name, content=content, where=where, folder=folder, biochatter=theirs))
 
 
-def _document(file: Path, key: str) -> yaml_file.Document:
+def _document(file: Path, key: str) -> yaml_source.Document:
     if file.name.endswith(holdout.ENDING):
-        return yaml_file.parse(holdout.decrypted(file, key), str(file), PlanError, text_keys=True)
-    return yaml_file.read(file, PlanError, text_keys=True)
+        return yaml_source.parse(holdout.decrypted(file, key), str(file), PlanError, text_keys=True)
+    return yaml_source.read(file, PlanError, text_keys=True)
 
 
 def _scalars(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

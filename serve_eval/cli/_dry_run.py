@@ -121,9 +121,9 @@ def _early_stop(plan: Plan, p: PreparedTask) -> dict[str, str]:
 
 
 def _text(plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: list[dict[str, Any]]) -> str:
-    from serve_eval import yaml_file
+    from serve_eval import yaml_source
 
-    lines = ["plan:", *_indented(yaml_file.dump(msgspec.to_builtins(to_file(plan))))]
+    lines = ["plan:", *_indented(yaml_source.dump(msgspec.to_builtins(to_file(plan))))]
     lines += launch_lines(commands, files)
     for facts in tasks:
         lines.append(f"task {facts['task']}: {facts['requests']} requests")

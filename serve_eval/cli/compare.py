@@ -211,7 +211,7 @@ def _resolved(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | Non
     from serve_eval.errors import PlanError
     from serve_eval.plan import to_file
     from serve_eval.trust import to_read
-    from serve_eval.yaml_file import read
+    from serve_eval.yaml_source import read
 
     path = Path(text)
     if path.is_dir():

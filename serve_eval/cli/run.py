@@ -510,7 +510,7 @@ def _resolve(
     from serve_eval.errors import PlanError
     from serve_eval.plan import resolve, to_file
     from serve_eval.trust import to_follow, to_read
-    from serve_eval.yaml_file import read
+    from serve_eval.yaml_source import read
 
     if resume is not None and (plan is not None or "output_dir" in settings):
         raise PlanError("--resume takes the plan and the folder of the run: give neither a plan file nor -o with it")

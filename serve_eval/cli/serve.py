@@ -67,7 +67,7 @@ def serve(
 def _resolve(what: str, model: str | None, settings: list[str] | None, include_path: Sequence[str] = ()) -> Plan:
     from serve_eval.errors import PlanError
     from serve_eval.plan import resolve_launcher
-    from serve_eval.yaml_file import read
+    from serve_eval.yaml_source import read
 
     # Of a variable that is meant for runs as well, what concerns a launcher.
     given = settings or [line for line in _lines(None, "SERVE_EVAL_SET") or () if line.startswith("launcher.")]

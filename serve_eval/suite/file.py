@@ -34,8 +34,8 @@ from serve_eval.plan import resolve
 from serve_eval.schema import Scalar, Spec, Suite, SuiteRun, Waiver
 from serve_eval.suite import match, matrix
 from serve_eval.suite.layers import ADDRESSES, Layer, attributes, line, merge, places
-from serve_eval.yaml_file import Document
-from serve_eval.yaml_file import read as read_yaml
+from serve_eval.yaml_source import Document
+from serve_eval.yaml_source import read as read_yaml
 
 KEYS = ("name", "defaults", "plans", "matrix", "exclude", "waivers", "max_runs")
 WAIVER_KEYS = ("match", "reason", "until")

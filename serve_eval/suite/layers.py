@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serve_eval.plan import SECTIONS
-from serve_eval.yaml_file import Document
+from serve_eval.yaml_source import Document
 
 ADDRESSES = ("base_url", "launcher")
 """Two ways of naming the endpoint: the upper layer's replaces both of the lower."""

@@ -23,7 +23,7 @@ from typing import Any
 from serve_eval.folders import nearest
 from serve_eval.plan import KEYS
 from serve_eval.suite.layers import ADDRESSES, Layer, places
-from serve_eval.yaml_file import Document
+from serve_eval.yaml_source import Document
 
 ENDPOINT, LABEL, ATTRIBUTES = "endpoint", "label", "attributes"
 MOST_COMBINATIONS = 10_000

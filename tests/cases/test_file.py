@@ -16,7 +16,7 @@ from serve_eval.cases.form import json_schema
 from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
 from serve_eval.tasks.cases import task
-from serve_eval.yaml_file import parse
+from serve_eval.yaml_source import parse
 from tests.tasks.made_data import EXAMPLE
 
 MANY = ", ".join(f"k{i}: {i}" for i in range(101))

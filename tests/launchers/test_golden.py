@@ -16,7 +16,7 @@ import pytest
 from serve_eval.cli._launch_preview import lines, preview
 from serve_eval.errors import PlanError
 from serve_eval.schema import Plan, Spec
-from serve_eval.yaml_file import parse
+from serve_eval.yaml_source import parse
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/launching.md").read_text()
 GOLDEN = Path(__file__).with_name("golden")

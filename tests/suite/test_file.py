@@ -9,7 +9,7 @@ from serve_eval.errors import PlanError
 from serve_eval.plan import resolve
 from serve_eval.schema import Suite
 from serve_eval.suite.file import read
-from serve_eval.yaml_file import parse
+from serve_eval.yaml_source import parse
 
 PLAN = """\
 model: org/from-file

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval import yaml_file
+from serve_eval import yaml_source
 from serve_eval.errors import PlanError, ReferenceFileError
 
 TEXT = """\
@@ -21,8 +21,8 @@ date: 2026-01-31
 """
 
 
-def _parse(text: str) -> yaml_file.Document:
-    return yaml_file.parse(text, "f.yaml", ReferenceFileError)
+def _parse(text: str) -> yaml_source.Document:
+    return yaml_source.parse(text, "f.yaml", ReferenceFileError)
 
 
 def test_plain_values_come_out_as_yaml_says() -> None:
@@ -70,11 +70,11 @@ def test_the_numbers_of_json_are_numbers(written: str, mark: str) -> None:
     """Not all of them are for PyYAML; a text in quotes stays one, and is written in quotes again."""
     content = {"number": float(written), "text": written, "longer": f"{written}x"}
     assert _parse(f"{mark}number: {written}\ntext: '{written}'\nlonger: {written}x\n").value == content
-    assert _parse(yaml_file.dump(content)).value == content
+    assert _parse(yaml_source.dump(content)).value == content
 
 
 def test_keys_may_be_the_texts_that_they_are_written_as() -> None:
-    document = yaml_file.parse("1: a\nyes: {010: b, ~: c}\n", "f.yaml", PlanError, text_keys=True)
+    document = yaml_source.parse("1: a\nyes: {010: b, ~: c}\n", "f.yaml", PlanError, text_keys=True)
     assert document.value == {"1": "a", "yes": {"010": "b", "~": "c"}}
     assert document.line("yes", "010") == 2
 
@@ -155,9 +155,9 @@ def test_one_enormous_text_is_a_text() -> None:
 def test_a_file_of_another_size_than_any_of_cases_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "huge.yaml"
     with file.open("wb") as out:
-        out.truncate(yaml_file.MOST_BYTES + 1)
+        out.truncate(yaml_source.MOST_BYTES + 1)
     with pytest.raises(PlanError, match="has more than 256 MiB"):
-        yaml_file.read(file, PlanError)
+        yaml_source.read(file, PlanError)
 
 
 PIECES = [
@@ -206,13 +206,13 @@ def test_libyaml_and_python_read_alike(text: str) -> None:
     """What libyaml refuses is read by Python; what both take is the same, and nothing that Python takes is refused."""
 
     def read(loader: object) -> object:
-        before, yaml_file._FAST = yaml_file._FAST, loader
+        before, yaml_source._FAST = yaml_source._FAST, loader
         try:
             document = _parse(text)
         except ReferenceFileError:
             return None
         finally:
-            yaml_file._FAST = before
+            yaml_source._FAST = before
         lines = {path: line for path, line in document.lines.items() if path}
         return repr(document.value), lines, document.written
 
@@ -223,13 +223,13 @@ def test_libyaml_and_python_read_alike(text: str) -> None:
 
 def test_the_given_error_is_raised() -> None:
     with pytest.raises(PlanError, match=r"plan\.yaml:1"):
-        yaml_file.parse("a: [", "plan.yaml", PlanError)
+        yaml_source.parse("a: [", "plan.yaml", PlanError)
 
 
 def test_a_file_is_named_by_its_path(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("é: [1]\n", "utf-8")
-    document = yaml_file.read(file, ReferenceFileError)
+    document = yaml_source.read(file, ReferenceFileError)
     assert document.value == {"é": [1]}
     assert document.name == str(file)
 
@@ -237,17 +237,17 @@ def test_a_file_is_named_by_its_path(tmp_path: Path) -> None:
 def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_bytes(b"\xef\xbb\xbfa: 1\n")
-    assert yaml_file.read(file, ReferenceFileError).value == {"a": 1}
+    assert yaml_source.read(file, ReferenceFileError).value == {"a": 1}
 
 
 def test_bad_utf8_is_an_error_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_bytes(b"a: 1\nb: \xff\n")
     with pytest.raises(ReferenceFileError, match=r"x\.yaml:2: not UTF-8"):
-        yaml_file.read(file, ReferenceFileError)
+        yaml_source.read(file, ReferenceFileError)
 
 
 def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(ReferenceFileError, match="cannot be read"):
-            yaml_file.read(path, ReferenceFileError)
+            yaml_source.read(path, ReferenceFileError)
