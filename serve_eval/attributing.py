@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serve_eval import origins, run_folder, served, slow_workers
+from serve_eval import run_folder, served, slow_workers
 from serve_eval.asking import request_of
 from serve_eval.attribution import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.client import wire
@@ -31,6 +31,7 @@ from serve_eval.client.client import Client
 from serve_eval.connection import connect
 from serve_eval.endpoint import last_endpoint
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
+from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.processes.bounded_call import Unfinished
@@ -157,7 +158,7 @@ async def prepared(
     Raises PlanError where no two workers can be compared or no task can be asked so, NotComparableError when the data
     are not those of the run any more.
     """
-    origins.include(plan.include_path)
+    extensions.include(plan.include_path)
     endpoint = last_endpoint(plan, run)
     workers = list(dict.fromkeys(given)) or await _known_workers(run, plan, endpoint, environ)
     counts = {role: [one for one in workers if one.role == role] for role in ROLES}

@@ -24,8 +24,8 @@ from serve_eval import journal, run_folder
 from serve_eval.asking import request_of
 from serve_eval.client import logprobs, wire
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
-from serve_eval.folders import nearest
 from serve_eval.journal import Record
+from serve_eval.plugins.registry import nearest
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.repeats import Repeated

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import first_token, order_seed, origins, run_folder
+from serve_eval import first_token, order_seed, run_folder
 from serve_eval.against_reference import expected
 from serve_eval.answer_pairs import read_report, read_task
 from serve_eval.connection import connect
@@ -34,6 +34,7 @@ from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFol
 from serve_eval.evaluation import evaluate
 from serve_eval.file_names import COMPARISON, COMPARISON_PLAN
 from serve_eval.meeting import Meeting, Seat
+from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.progress import Labelled
@@ -169,7 +170,7 @@ async def _prepared(a: Side, b: Side, around: _Surroundings) -> list[_Run]:
             plan = replace(plan, tasks=_in_the_order_of(a.plan.tasks, plan.tasks))
         if plan.limits.concurrency == "auto":
             raise PlanError("concurrency: a comparison needs a fixed number", hint="Such as --concurrency 64.")
-        origins.include(plan.include_path)
+        extensions.include(plan.include_path)
         plan = await with_model(plan, around.environ)
         folder = around.out_dir / name.lower()
         if not folder.exists():

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval import deployment, folders, run_folder
+from serve_eval import deployment, run_folder
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import discover_model, short
 from serve_eval.connection import connect, hidden_in_errors
 from serve_eval.errors import PlanError
 from serve_eval.hung import Asked, Hung
+from serve_eval.plugins import registry
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.quirks import quirks
 from serve_eval.schema import Endpoint, LaunchContext, Plan, Prompt, Sample, Task
@@ -55,8 +56,8 @@ async def with_model(
         return plan
     if plan.launcher.name != "external":
         raise PlanError(f"model: required with the launcher {plan.launcher.name!r}")
-    start = folders.load(LAUNCHERS, plan.launcher.name)
-    options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    start = registry.load(LAUNCHERS, plan.launcher.name)
+    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
     context = LaunchContext(model=None, log_dir=Path())
     async with start(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
         client.door.told = told
@@ -68,8 +69,8 @@ async def launch(
     plan: Plan, prepared: Sequence[PreparedTask], folder: Path, *, told: Callable[[str], None] = lambda line: None
 ) -> AsyncIterator[Endpoint]:
     """The endpoint of the plan's launcher, with the options checked. Raises PlanError and LaunchError."""
-    start: Callable[..., AbstractAsyncContextManager[Endpoint]] = folders.load(LAUNCHERS, plan.launcher.name)
-    options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    start: Callable[..., AbstractAsyncContextManager[Endpoint]] = registry.load(LAUNCHERS, plan.launcher.name)
+    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
     context = LaunchContext(
         model=plan.model,
         log_dir=(folder / "logs").absolute(),
@@ -84,8 +85,8 @@ async def launch(
 
 def check_launcher(plan: Plan) -> None:
     """Raises PlanError for options that cannot be launched, before there is a run folder that is bound to them."""
-    start = folders.load(LAUNCHERS, plan.launcher.name)
-    options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    start = registry.load(LAUNCHERS, plan.launcher.name)
+    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
     context = LaunchContext(model=plan.model, log_dir=Path(), patience_s=plan.limits.sample_timeout_s)
     sys.modules[start.__module__].commands(context, **options)
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from serve_eval import deployment, first_token, judging, order_seed, origins, run_folder, server_logs
+from serve_eval import deployment, first_token, judging, order_seed, run_folder, server_logs
 from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.concurrency import MOST
@@ -37,6 +37,7 @@ from serve_eval.masking import Masking
 from serve_eval.meeting import Seat
 from serve_eval.order import arranged, task_seed
 from serve_eval.order_seed import OrderSeeds
+from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import probe
@@ -95,7 +96,7 @@ async def evaluate(
     ServeEvalError for what stops the run; what was had by then is in the folder.
     """
     started_at, began = datetime.now(UTC), time.monotonic()
-    origins.include(plan.include_path)
+    extensions.include(plan.include_path)
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
     plan = await with_model(plan, environ, told=told)
     if prepared is None:
@@ -194,7 +195,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     """
     started_at, began = datetime.now(UTC), time.monotonic()
     saved = run_folder.saved_plan(out_dir)
-    origins.include(plan.include_path)
+    extensions.include(plan.include_path)
     prepared = prepare(plan)
     check_pairs(plan, prepared)
     fingerprints = {p.task.name: p.fingerprint for p in prepared}

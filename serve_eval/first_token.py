@@ -28,10 +28,11 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval import folders, run_folder
+from serve_eval import run_folder
 from serve_eval.client.client import Client
 from serve_eval.connection import connect, hidden_in_errors
 from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.plugins import registry
 from serve_eval.prepared_task import PreparedTask, lacks_context
 from serve_eval.probe import PREFIX, first_token, is_one_token, prompt_logprobs
 from serve_eval.protocol import special_tokens
@@ -69,7 +70,9 @@ def _lacking(plan: Plan) -> list[Task]:
     roots, lacking = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub), []
     for spec in plan.tasks:
         try:
-            if PREFIX in spec.options or PREFIX not in folders.options_of(folders.load("serve_eval.tasks", spec.name)):
+            if PREFIX in spec.options or PREFIX not in registry.options_of(
+                registry.load("serve_eval.tasks", spec.name)
+            ):
                 continue
             task = build_task(spec)
             if task.prompt_logprobs and any(_needs(sample) for sample in task.load(roots, 1).samples):
@@ -96,8 +99,8 @@ def _saved(out_dir: Path) -> dict[str, str | bool]:
 async def _asked(plan: Plan, tasks: Sequence[Task], environ: Mapping[str, str]) -> dict[str, str | bool]:
     """Return the prefixes at a running endpoint. Empty where it has no log-probabilities of prompts, which the probe
     reports."""
-    start = folders.load(LAUNCHERS, plan.launcher.name)
-    options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    start = registry.load(LAUNCHERS, plan.launcher.name)
+    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
     context, found = LaunchContext(model=plan.model, log_dir=Path()), {}
     told: dict[tuple[Path | None, str], str | bool] = {}
     with hidden_in_errors(plan.connection, environ):
@@ -125,8 +128,8 @@ async def told_by(client: Client, tokenizer: Path | None, extra: Mapping[str, ob
 def _before_the_start(plan: Plan, task: Task) -> str | bool | None:
     """Return the prefix at an endpoint that the run starts, as its launcher knows it, else the folder of the
     tokenizer; None where neither does."""
-    start = folders.load(LAUNCHERS, plan.launcher.name)
-    options = folders.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    start = registry.load(LAUNCHERS, plan.launcher.name)
+    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
     told = getattr(sys.modules[start.__module__], "beginning", None)
     known: str | bool | None = None if told is None else told(**options)
     if known is True or (folder := _folder(plan, task)) is None:

@@ -22,11 +22,13 @@ from typing import TextIO
 
 import msgspec
 
-from serve_eval import folders, held, origins
+from serve_eval import held
 from serve_eval.endpoint import LAUNCHERS, check_launcher, launch
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.held import Held
 from serve_eval.plan import to_file
+from serve_eval.plugins import extensions
+from serve_eval.plugins import registry as folders
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.run_folder import write_private
 from serve_eval.schema import Limits, Plan
@@ -62,7 +64,7 @@ def identity(plan: Plan) -> str:
         "model": plan.model or loaded,
         "loaded": str(Path(str(loaded)).resolve()) if Path(str(loaded)).is_dir() else loaded,
     }
-    if (code := origins.loaded().get(f"launchers.{plan.launcher.name}")) is not None:
+    if (code := extensions.loaded().get(f"launchers.{plan.launcher.name}")) is not None:
         content["code"] = code.sha256
     return hashlib.sha256(canonical(content).encode()).hexdigest()[:ID_CHARS]
 

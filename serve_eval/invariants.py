@@ -36,7 +36,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import answer_pairs, first_token, order_seed, origins, run_folder
+from serve_eval import answer_pairs, first_token, order_seed, run_folder
 from serve_eval.answer_pairs import Had
 from serve_eval.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.chunk_lengths import Lengths, lengths
@@ -45,6 +45,7 @@ from serve_eval.deployment import chunk_sizes
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation import evaluate
+from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.progress import Labelled
@@ -118,7 +119,7 @@ async def check(
         raise PlanError("concurrency: these checks need a fixed number", hint="Such as --concurrency 64.")
     plan = replace(plan, limit=plan.limit or LIMIT, repeats=1, repeats_of={}, no_reference=True)
     plan = replace(plan, verdict=Spec(name="classic"), early_stop=None)
-    origins.include(plan.include_path)
+    extensions.include(plan.include_path)
     plan = await first_token.settled(await with_model(plan, environ), out_dir / COLD, environ)
     if not out_dir.exists():
         check_launcher(plan)

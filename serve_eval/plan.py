@@ -29,9 +29,10 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import connection, folders, origins
+from serve_eval import connection
 from serve_eval.cases.planned import Planned, planned
 from serve_eval.errors import PlanError
+from serve_eval.plugins import extensions, registry
 from serve_eval.protocol import shared
 from serve_eval.schema import EARLY_RULES, AccuracySpec, Connection, Limits, Plan, Spec, lives
 from serve_eval.schema.base_url import normalise_base_url
@@ -254,7 +255,7 @@ def _scalars(file: Mapping[str, Any], settings: Mapping[str, Any], problems: _Pr
     for key in file:
         if key not in KEYS:
             secret = connection.looks_secret(str(key))
-            problems.add((key,), connection.KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), KEYS)}")
+            problems.add((key,), connection.KEY_ADVICE if secret else f"unknown key.{registry.nearest(str(key), KEYS)}")
     values: dict[str, Any] = {}
     for name, kind in _SCALARS.items():
         raw = settings.get(name, file.get(name))
@@ -291,7 +292,7 @@ def _section(
         if key not in hints:
             secret = name == "connection" and connection.looks_secret(str(key))
             problems.add(
-                (name, key), connection.KEY_ADVICE if secret else f"unknown key.{folders.nearest(str(key), hints)}"
+                (name, key), connection.KEY_ADVICE if secret else f"unknown key.{registry.nearest(str(key), hints)}"
             )
     found: dict[str, Any] = {}
     for field, hint in hints.items():
@@ -312,7 +313,7 @@ def _spec(raw: Any, folder: str, path: tuple[str | int, ...], problems: _Problem
         if options is None or isinstance(options, Mapping):
             return Spec(name=str(name), options=dict(options or {}))
     problems.add(path, "expected a name, or a name with a mapping of options")
-    return Spec(name=folders.names(folder)[0])
+    return Spec(name=registry.names(folder)[0])
 
 
 def _tasks(in_file: Any, chosen: list[str] | None, problems: _Problems, *, needed: bool) -> list[Spec]:
@@ -324,7 +325,7 @@ def _tasks(in_file: Any, chosen: list[str] | None, problems: _Problems, *, neede
         by_name = {spec.name: spec for spec in listed}
         listed = [by_name.get(name, Spec(name=name)) for name in chosen]
     if needed and not listed and not problems.found:
-        known = ", ".join(folders.names(TASKS))
+        known = ", ".join(registry.names(TASKS))
         problems.add(("tasks",), f"name at least one task (--tasks A,B). Known: {known}")
     names = [spec.name for spec in listed]
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -425,7 +426,7 @@ def _apply(
         ]
     else:
         known = [*(task.name for task in tasks), "launcher", "verdict"]
-        problems.add(("set",), f"{name!r} is not a task of this run.{folders.nearest(name, known)}")
+        problems.add(("set",), f"{name!r} is not a task of this run.{registry.nearest(name, known)}")
     return tasks, launcher, verdict
 
 
@@ -454,8 +455,8 @@ def _check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: _Pr
             if folder == TASKS:
                 shared.build_task(spec)
                 continue
-            make = folders.load(folder, spec.name)
-            folders.check_options(make, spec.options, "launcher" if folder == LAUNCHERS else "")
+            make = registry.load(folder, spec.name)
+            registry.check_options(make, spec.options, "launcher" if folder == LAUNCHERS else "")
             if folder == VERDICTS and (check := getattr(sys.modules[make.__module__], "check", None)):
                 check(**spec.options)
         except PlanError as error:
@@ -509,14 +510,14 @@ def _check_repeats(given: object, file: Mapping[str, Any], tasks: list[Spec], pr
     known = {task.name for task in (*tasks, *in_file)}
     for name in given:
         if name not in known and not lives(name):
-            problems.add(("repeats", name), f"is not a task of this run.{folders.nearest(name, sorted(known))}")
+            problems.add(("repeats", name), f"is not a task of this run.{registry.nearest(name, sorted(known))}")
 
 
 def _included(values: Mapping[str, Any], problems: _Problems) -> tuple[str, ...]:
     """The folders of the user's own code, which are searched from now on."""
     found = tuple(dict.fromkeys(_absolute_all(values.get("include_path"))))
     try:
-        origins.include(found)
+        extensions.include(found)
     except PlanError as error:
         for problem in error.problems:
             problems.add(("include_path",), problem.removeprefix("include_path: "))

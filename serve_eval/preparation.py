@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from serve_eval import folders, pairing, reference
+from serve_eval import pairing, reference
 from serve_eval.cases import biochatter
 from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError, SandboxError
+from serve_eval.plugins import registry
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
 from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
@@ -73,7 +74,7 @@ def _check_mismatches(plan: Plan, tasks: Sequence[Task], references: Sequence[Re
     recorded = {name for found in references if found is not None for name in found.protocol or ()}
     known = sorted({DATASET, *recorded, *(name for task in tasks for name in task.protocol)})
     problems = [
-        f"allow_mismatch: unknown protocol field {name!r}.{folders.nearest(name, known)}"
+        f"allow_mismatch: unknown protocol field {name!r}.{registry.nearest(name, known)}"
         for name in plan.allow_mismatch
         if name not in known
     ]

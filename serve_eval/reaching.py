@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
-from serve_eval import folders
 from serve_eval.errors import ServeEvalError
 from serve_eval.judgements import judges_of
 from serve_eval.plan import DEFAULT_BASE_URL
+from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS as CHOICES
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Connection, DataRoots, Plan, Spec, Task, lives
@@ -135,7 +135,7 @@ def reached(plan: Plan) -> list[Reached]:
 
 def _by_launcher(plan: Plan) -> Iterator[Reached]:
     name, options = plan.launcher.name, plan.launcher.options
-    ours = name in folders.shipped(LAUNCHERS)
+    ours = name in registry.shipped(LAUNCHERS)
     if name not in QUIET or not ours:
         yield Reached(field="launcher", does="start servers by the launcher", value=name)
     if name == "external":
@@ -162,7 +162,7 @@ def _by_connection(where: str, connection: Connection, usual: Connection = USUAL
 
 def _by_task(spec: Spec) -> Iterator[Reached]:
     family = spec.name.partition(":")[0]
-    ours = family in folders.shipped(TASKS)
+    ours = family in registry.shipped(TASKS)
     for option, value in spec.options.items():
         if not ours and option not in CHOICES:
             yield Reached(field=f"{spec.name}.{option}", does="use", value=value)

@@ -19,7 +19,7 @@ import msgspec
 
 from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
-from serve_eval.folders import nearest
+from serve_eval.plugins.registry import nearest
 from serve_eval.schema import AccuracySpec, Reference, ReferenceRuns
 
 SPEC_KEYS = ("dtype", "quant_algo", "kv_cache_quant_algo", "spec_dec_algo", "extra_acc_spec")

@@ -11,13 +11,15 @@ from importlib import metadata
 from pathlib import Path
 
 import serve_eval
-from serve_eval import folders, judging, origins, pairing, run_folder, served, slow_workers
+from serve_eval import judging, pairing, run_folder, served, slow_workers
 from serve_eval.attribution import attributed
 from serve_eval.degradation import degradations
 from serve_eval.degradation import told as told_of
 from serve_eval.endpoint import LAUNCHERS
 from serve_eval.errors import NotComparableError
 from serve_eval.order_seed import OrderSeeds
+from serve_eval.plugins import extensions as origins
+from serve_eval.plugins import registry
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import reason
 from serve_eval.prompt_kinds import kinds_of
@@ -190,15 +192,15 @@ def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why:
 
 
 def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
-    rule = folders.load(VERDICTS, spec.name)
-    options = folders.check_options(rule, spec.options, f"verdict.{spec.name}")
+    rule = registry.load(VERDICTS, spec.name)
+    options = registry.check_options(rule, spec.options, f"verdict.{spec.name}")
     return lambda *arguments, **more: rule(*arguments, **{**options, **more})
 
 
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
     """Raises NotComparableError when the rule compares sample by sample and there is nothing to compare so: the
     reference has no scores per sample, or the value is no mean of them."""
-    rule = sys.modules[folders.load(VERDICTS, plan.verdict.name).__module__]
+    rule = sys.modules[registry.load(VERDICTS, plan.verdict.name).__module__]
     if not getattr(rule, "NEEDS_PAIRS", False):
         return
     for p in prepared:

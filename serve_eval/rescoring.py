@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 import serve_eval
-from serve_eval import folders, run_folder
+from serve_eval import run_folder
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation import judge_again
 from serve_eval.executions import FOLDER, Executions, permitted
@@ -27,6 +27,7 @@ from serve_eval.judgements import FOLDER as JUDGED
 from serve_eval.judgements import Judgements
 from serve_eval.order_seed import ORDER_FILE
 from serve_eval.plan import resolve, to_file
+from serve_eval.plugins import registry
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.proofs import FILE as STEPS
@@ -222,7 +223,7 @@ def _work(saved: Plan, spec: Spec, p: PreparedTask, prints: Mapping[str, Mapping
 
 def _changed_options(old: Spec, new: Spec) -> dict[str, tuple[object, object]]:
     """Option -> value before and after, defaults filled in."""
-    defaults = {name: option.default for name, option in folders.options_of(folders.load(TASKS, old.name)).items()}
+    defaults = {name: option.default for name, option in registry.options_of(registry.load(TASKS, old.name)).items()}
     pairs = {name: (old.options.get(name, defaults.get(name)), value) for name, value in new.options.items()}
     return {name: (before, after) for name, (before, after) in pairs.items() if before != after}
 

@@ -26,9 +26,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from serve_eval import folders, ownership
+from serve_eval import ownership
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
+from serve_eval.plugins import registry
 from serve_eval.schema import Ability, Endpoint, Load, Plan, lives
 
 PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
@@ -301,7 +302,7 @@ def _drop_own_options(task: dict[str, Any]) -> dict[str, Any]:
     """A stored task that lives, without the options that say which its cases are."""
     if not lives(task["name"]):
         return task
-    own = folders.options_of(folders.load("serve_eval.tasks", task["name"]))
+    own = registry.options_of(registry.load("serve_eval.tasks", task["name"]))
     return {"name": task["name"], "options": {k: v for k, v in task["options"].items() if k not in own}}
 
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from serve_eval import folders, origins
 from serve_eval.errors import ServeEvalError
+from serve_eval.plugins import extensions, registry
 from serve_eval.processes.bounded_call import Apart, Unfinished
 from serve_eval.processes.forkserver import escaped, told
 from serve_eval.protocol.shared import TASKS, bare_task
@@ -140,12 +140,12 @@ def recipe_for(spec: Spec, *, dataset_roots: tuple[str, ...], allow_hub: bool, w
     """Return how another process builds a task as it is built here."""
     return Recipe(
         spec=spec,
-        include_path=origins.included(),
-        places=folders.places((TASKS, folders.SCORERS)),
+        include_path=extensions.included(),
+        places=registry.places((TASKS, registry.SCORERS)),
         dataset_roots=dataset_roots,
         allow_hub=allow_hub,
         wanted=wanted,
-        code={name: one.sha256 for name, one in origins.loaded().items()},
+        code={name: one.sha256 for name, one in extensions.loaded().items()},
     )
 
 
@@ -194,10 +194,10 @@ class ScoringProcesses:
 def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
     """Return the scoring function of a task that is built again here. Raises ServeEvalError where it would be another
     one."""
-    origins.include(recipe.include_path)
-    folders.look_in(recipe.places)
+    extensions.include(recipe.include_path)
+    registry.look_in(recipe.places)
     task = bare_task(recipe.spec)
-    now = origins.loaded()
+    now = extensions.loaded()
     changed = [name for name, sha256 in recipe.code.items() if name in now and now[name].sha256 != sha256]
     if changed:
         raise ServeEvalError(

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import folders, origins, ownership, run_folder, served
+from serve_eval import ownership, run_folder, served
 from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.plugins import extensions, registry
 from serve_eval.reaching import CONNECTION, reached
 from serve_eval.schema import Plan
 
@@ -144,15 +145,15 @@ def trusted(saved: Plan, include_path: Sequence[str]) -> Plan:
 
     Raises PlanError for a task, launcher or verdict rule that is not found then, naming the folders that the plan has.
     """
-    origins.include(include_path)
+    extensions.include(include_path)
     wanted = [("serve_eval.tasks", task) for task in saved.tasks]
     wanted += [("launchers", saved.launcher), ("serve_eval.verdicts", saved.verdict)]
     unknown = [
-        f"{folders.kind_of(folder)} {spec.name!r}"
+        f"{registry.kind_of(folder)} {spec.name!r}"
         for folder, spec in wanted
-        if spec.name.partition(":")[0] not in folders.names(folder)
+        if spec.name.partition(":")[0] not in registry.names(folder)
         # Which of lm-eval's tasks a folder has is not known without looking into it.
-        or (spec.name.startswith(f"{origins.LM_EVAL}:") and not include_path)
+        or (spec.name.startswith(f"{extensions.LM_EVAL}:") and not include_path)
     ]
     if unknown and saved.include_path:
         flags = " ".join(f"--include-path {shlex.quote(path)}" for path in saved.include_path)

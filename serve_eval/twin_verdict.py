@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval import answer_pairs, deployment, folders, run_folder
+from serve_eval import answer_pairs, deployment, run_folder
 from serve_eval.answer_pairs import Had
 from serve_eval.endpoint import RETRIES
 from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.exit_code import exit_code
 from serve_eval.report.self_flips import conclusion, evidence
@@ -44,11 +45,11 @@ Looked = Mapping[Prompt, Divergence]
 
 def check_rule(rule: Spec) -> None:
     """Raises PlanError for a rule that does not compare pairs, or with options that cannot be meant."""
-    make = folders.load(VERDICTS, rule.name)
+    make = registry.load(VERDICTS, rule.name)
     module = sys.modules[make.__module__]
     if not getattr(module, "NEEDS_PAIRS", False):
         raise PlanError(f"--verdict: {rule.name} does not compare pairs", hint="paired, noninferiority or anchors.")
-    options = folders.check_options(make, rule.options, f"verdict.{rule.name}")
+    options = registry.check_options(make, rule.options, f"verdict.{rule.name}")
     try:
         module.check(**options)
     except PlanError as error:
@@ -57,7 +58,7 @@ def check_rule(rule: Spec) -> None:
 
 def reference_runs_needed(rule: Spec) -> int:
     """The least number of runs of A for which the rule can decide anything."""
-    make = folders.load(VERDICTS, rule.name)
+    make = registry.load(VERDICTS, rule.name)
     return int(getattr(sys.modules[make.__module__], "NEEDS_REFERENCE_RUNS", 1))
 
 
@@ -206,7 +207,7 @@ def _verdict(plan: Plan, a: Had, b: Had, rule: Spec) -> Verdict:
     reference = Reference(
         task=after.task, model=plan.model or "A", spec=plan.accuracy_spec, value=before.value, num_samples=a.planned
     )
-    make: Callable[..., Verdict] = folders.load(VERDICTS, rule.name)
+    make: Callable[..., Verdict] = registry.load(VERDICTS, rule.name)
     pairs, why = None, ""
     if before.aggregation != MEAN.name:
         why = f"the value is the {before.aggregation} of the scores, which pairs do not tell about"
@@ -215,7 +216,7 @@ def _verdict(plan: Plan, a: Had, b: Had, rule: Spec) -> Verdict:
             pairs = answer_pairs.score_pairs(a, b)
         except ServeEvalError as error:
             why = str(error)
-    options = folders.check_options(make, rule.options, f"verdict.{rule.name}")
+    options = registry.check_options(make, rule.options, f"verdict.{rule.name}")
     verdict = make(after, reference, hypothesis, pairs, **options)
     # The others are of the classic test, which does not judge here.
     verdict = replace(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import serve_eval.tasks
-from serve_eval import folders
 from serve_eval.evaluation import evaluate
+from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Outcome, Plan, Report, Response, Sample, Spec
 
@@ -56,9 +56,9 @@ def _run(root: Path, accuracy: float) -> Report:
 
 
 def test_it_is_listed_asked_scored_and_judged(root: Path) -> None:
-    assert "capitals" in folders.names("serve_eval.tasks")
+    assert "capitals" in registry.names("serve_eval.tasks")
     assert (
-        folders.summary("serve_eval.tasks", "capitals")
+        registry.summary("serve_eval.tasks", "capitals")
         == "Capitals: the name of a country's capital city, as an example of a task."
     )
     good, bad = _run(root, 1.0), _run(root, 0.0)

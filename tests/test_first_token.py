@@ -11,10 +11,10 @@ import pytest
 
 from launchers import embedded, simulated
 from launchers._simulator import SimulatorConfig, serve
-from serve_eval import origins
 from serve_eval.client.client import Client
 from serve_eval.errors import PlanError
 from serve_eval.first_token import remarks, settled, told_by
+from serve_eval.plugins import extensions
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import prompt_logprobs
 from serve_eval.protocol import special_tokens
@@ -90,8 +90,8 @@ def test_a_plan_has_it_before_its_endpoint_starts(tmp_path: Path, monkeypatch: p
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks/judged.py").write_text(JUDGED)
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<b>"}')
-    monkeypatch.setattr(origins, "_included", [])
-    origins.include((str(tmp_path),))
+    monkeypatch.setattr(extensions, "_included", [])
+    extensions.include((str(tmp_path),))
 
     def prefix_of(launcher: dict[str, Any], **options: Any) -> object:
         plan = Plan(

@@ -7,7 +7,8 @@ from dataclasses import fields
 
 import pytest
 
-from serve_eval import folders, reaching
+from serve_eval import reaching
+from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS as CHOICES
 from serve_eval.schema import Connection, Limits, Plan, Spec
 
@@ -22,9 +23,9 @@ def _can_hold_text(hint: typing.Any) -> bool:
     return hint in TEXTS or typing.get_origin(hint) in TEXTS or any(map(_can_hold_text, inner))
 
 
-@pytest.mark.parametrize("launcher", folders.shipped("launchers"))
+@pytest.mark.parametrize("launcher", registry.shipped("launchers"))
 def test_every_option_of_a_launcher_is_classified(launcher: str) -> None:
-    options = set(folders.options_of(folders.load("launchers", launcher)))
+    options = set(registry.options_of(registry.load("launchers", launcher)))
     harmless = reaching.HARMLESS[launcher]
     assert options <= harmless | reaching.OPTIONS.keys(), "list it in serve_eval/reaching.py"
     assert harmless <= options, "it is gone"
@@ -38,11 +39,11 @@ def test_every_field_of_a_plan_is_classified() -> None:
     assert not [name for name, hint in typing.get_type_hints(Limits).items() if _can_hold_text(hint)]
 
 
-@pytest.mark.parametrize("task", folders.shipped("serve_eval.tasks"))
+@pytest.mark.parametrize("task", registry.shipped("serve_eval.tasks"))
 def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task: str) -> None:
-    make = folders.function("serve_eval.tasks", task)
+    make = registry.function("serve_eval.tasks", task)
     hints = typing.get_type_hints(make)
-    texts = {f"{task}.{name}" for name in folders.options_of(make) if _can_hold_text(hints[name])}
+    texts = {f"{task}.{name}" for name in registry.options_of(make) if _can_hold_text(hints[name])}
     own = {name for name in texts if name.partition(".")[2] not in CHOICES}
     known = {*reaching.JUDGED_BY, *reaching.ASKING_OPTIONS, *reaching.HARMLESS_OPTIONS}
     assert own <= known, "list it in serve_eval/reaching.py"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import folders
 from serve_eval.errors import PlanError
 from serve_eval.plan import resolve
+from serve_eval.plugins import registry
 from serve_eval.suite.file import read as read_suite
 from serve_eval.yaml_source import parse
 from tests.cli.command import serve_eval
@@ -85,7 +85,7 @@ def test_the_suite_files_of_the_pages_are_suites(page: str, tmp_path: Path) -> N
 
 
 def test_the_table_of_tasks_has_a_row_for_each() -> None:
-    for name in folders.names("serve_eval.tasks"):
+    for name in registry.names("serve_eval.tasks"):
         assert f"\n| {name} |" in (ROOT / "docs/tasks.md").read_text()
         assert re.search(rf"\b{name}\b", README[README.index("## Tasks") :])
 

@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval import folders, origins
 from serve_eval.executions import Executions
 from serve_eval.journal import Journal, Record
 from serve_eval.judgements import Judgements
+from serve_eval.plugins import extensions, registry
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.protocol.shared import TASKS, bare_task
 from serve_eval.schema import (
@@ -94,9 +94,9 @@ MENDED = FILE.replace("SCORE", "pass")
 
 def _forget() -> None:
     """The code of others, as a new process knows none."""
-    origins._included.clear()
-    origins._loaded.clear()
-    for name in [name for name in sys.modules if name.startswith(origins._PREFIX)]:
+    extensions._included.clear()
+    extensions._loaded.clear()
+    for name in [name for name in sys.modules if name.startswith(extensions._PREFIX)]:
         del sys.modules[name]
 
 
@@ -166,7 +166,7 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
 
 
 def test_a_file_that_changes_during_a_run_scores_nothing_by_halves(own: Path) -> None:
-    origins.include([str(own)])
+    extensions.include([str(own)])
     bare_task(Spec(name="odd"))
     recipe = _recipe(Spec(name="odd"), include_path=(str(own),), code={"tasks.odd": "another"})
     with ScoringProcesses({"odd": recipe}, limit_s=20.0) as scoring:
@@ -238,7 +238,7 @@ def _seconds(pid: int) -> float:
 
 def _recipe(spec: Spec, **more: Any) -> Recipe:
     fields: dict[str, Any] = {"include_path": (), "dataset_roots": (), "allow_hub": False, "wanted": 10, "code": {}}
-    return Recipe(spec=spec, places=folders.places((TASKS, folders.SCORERS)), **{**fields, **more})
+    return Recipe(spec=spec, places=registry.places((TASKS, registry.SCORERS)), **{**fields, **more})
 
 
 def _graded(scoring: ScoringProcesses, task: str, sample: Sample, text: str) -> Grade | Unfinished:
@@ -263,7 +263,7 @@ def test_a_score_is_the_same_in_another_process() -> None:
 
 
 def test_every_task_of_ours_says_where_it_is_scored() -> None:
-    built = {name: bare_task(Spec(name=name)) for name in folders.names(TASKS) if name not in ("cases", "lm_eval")}
+    built = {name: bare_task(Spec(name=name)) for name in registry.names(TASKS) if name not in ("cases", "lm_eval")}
     apart = {name for name, task in built.items() if task.scoring != "inline"}
     assert apart == {"cnn_dailymail", "json_mode_eval", "longbench_v1", "zero_scrolls"}
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from serve_eval import folders, perf_files, served_files
+from serve_eval import perf_files, served_files
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import PlanError
 from serve_eval.evaluation import evaluate
 from serve_eval.joining import METRICS, record
 from serve_eval.journal import Journal
+from serve_eval.plugins import registry
 from serve_eval.preparation import prepare
 from serve_eval.schema import Attempt, Limits, Plan, Report, Spec
 from tests.standin import metrics
@@ -178,9 +179,9 @@ def test_only_plain_answers_of_this_session_can_be_unknown(
 
 
 def test_an_option_that_is_no_folder_is_refused() -> None:
-    start = folders.load("launchers", "external")
+    start = registry.load("launchers", "external")
     with pytest.raises(PlanError, match="perf_metrics_dir"):
-        folders.check_options(start, {"base_url": "http://h/v1", "perf_metrics_dir": 7}, "launcher.external")
+        registry.check_options(start, {"base_url": "http://h/v1", "perf_metrics_dir": 7}, "launcher.external")
 
 
 def test_a_key_that_files_tell_is_not_written_down(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from serve_eval import choices, origins
+from serve_eval import choices
 from serve_eval.canary import questions
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import refuse, trial
 from serve_eval.errors import EndpointError, PlanError
+from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import probe
@@ -65,7 +66,7 @@ def of_plan(plan: Plan) -> Pool:
     its preparation raises."""
     if len(plan.tasks) != 1:
         raise PlanError(f"a watch asks one task, not {len(plan.tasks)}", hint="Start one for each, with its own -o.")
-    origins.include(plan.include_path)
+    extensions.include(plan.include_path)
     prepared = prepare(replace(plan, limit=plan.limit or PROMPTS, no_reference=True))
     if len(prepared) != 1:
         raise PlanError(f"{plan.tasks[0].name} is {len(prepared)} tasks; a watch asks one")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from serve_eval.folders import nearest
+from serve_eval.plugins.registry import nearest
 
 Scorer = Annotated[
     str | dict[str, dict[str, Any] | None],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import PlanError
-from serve_eval.folders import nearest
+from serve_eval.plugins.registry import nearest
 from serve_eval.schema import ImagePart, ImageUrl, Message, TextPart
 
 _NAME = re.compile(r"\$(?:\$(?=\{)|\{([^{}]*)\})")

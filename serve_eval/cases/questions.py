@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from serve_eval import folders
 from serve_eval.cases import biochatter, keys, prompts
 from serve_eval.cases.biochatter import Lacking
 from serve_eval.cases.expansion import Expanded, ExpansionError, count, expand
 from serve_eval.cases.file import CaseFiles, Module, RawCase
 from serve_eval.errors import PlanError
-from serve_eval.folders import SCORERS
 from serve_eval.pace import Pace
+from serve_eval.plugins import registry
+from serve_eval.plugins.registry import SCORERS
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Message, Override, Response, SamplingParams, Scorer, Spec
 
@@ -85,7 +85,7 @@ def questions(
     Raises PlanError with every problem.
     """
     if name not in files.modules:
-        raise PlanError(f"there are no cases called {name!r}.{folders.nearest(name, files.modules)}")
+        raise PlanError(f"there are no cases called {name!r}.{registry.nearest(name, files.modules)}")
     module = files.modules[name]
     if as_biochatter is not None and (scorer or not any(case.biochatter for case in module.cases)):
         why = "the option scorer decides" if scorer else "the files are not BioChatter's (*_data.yaml)"
@@ -168,8 +168,8 @@ def scorer_of(spec: Spec) -> Scorer:
 def _scorer(name: str, options: str) -> Scorer:
     import msgspec
 
-    make = folders.load(SCORERS, name)
-    checked = folders.check_options(make, msgspec.json.decode(options), f"scorer.{name}")
+    make = registry.load(SCORERS, name)
+    checked = registry.check_options(make, msgspec.json.decode(options), f"scorer.{name}")
     made: Scorer = make(**checked)
     return made
 

@@ -10,8 +10,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from serve_eval import folders, origins
-from serve_eval.nested_options import Option, options, struct_of
+from serve_eval.plugins import extensions, registry
+from serve_eval.plugins.nested_options import Option, options, struct_of
 
 WIDTH = 80
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -24,10 +24,10 @@ def described(package: str, name: str) -> list[str]:
 
     Raises PlanError for what cannot be used.
     """
-    function = folders.function(package, name)
+    function = registry.function(package, name)
     meanings: Mapping[str, str] = getattr(sys.modules[function.__module__], "MEANINGS", {})
-    lines = _wrapped(f"{name}: {folders.summary(package, name)}", "", "    ")
-    lines += [f"    from {origin.place}" for origin in origins.find(package, name)]
+    lines = _wrapped(f"{name}: {registry.summary(package, name)}", "", "    ")
+    lines += [f"    from {origin.place}" for origin in extensions.find(package, name)]
     for option in options(function):
         nested = struct_of(option.hint) is not None
         told = "options of its own, which follow" if nested else f"{_kind(option.hint)}; {_default(option)}"

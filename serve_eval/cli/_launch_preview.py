@@ -7,14 +7,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from serve_eval import folders
+from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext, Plan
 
 
 def preview(plan: Plan, log_dir: Path) -> tuple[list[list[str]], dict[str, str]]:
     """The command lines of the plan's launcher, and the text of its files by path. Raises PlanError for its options."""
-    launcher = folders.load("launchers", plan.launcher.name)
-    options = folders.check_options(launcher, plan.launcher.options, "launcher")
+    launcher = registry.load("launchers", plan.launcher.name)
+    options = registry.check_options(launcher, plan.launcher.options, "launcher")
     module = sys.modules[launcher.__module__]
     context = LaunchContext(model=plan.model, log_dir=log_dir, patience_s=plan.limits.sample_timeout_s)
     files = module.files(context, **options) if hasattr(module, "files") else {}

@@ -141,7 +141,7 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     except Exception as error:
         if interrupted() or os.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
-        from serve_eval.origins import defect
+        from serve_eval.plugins.extensions import defect
 
         say(f"error: unexpected {type(error).__name__}: {error}", defect(error))
         sys.exit(4)

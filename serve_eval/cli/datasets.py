@@ -93,11 +93,11 @@ def path(
 
 def _chosen(names: Sequence[str] | None) -> dict[str, Source]:
     """The known sets of these names, or all. Raises PlanError for an unknown one."""
-    from serve_eval import folders
     from serve_eval.datasets.known import KNOWN
     from serve_eval.errors import PlanError
+    from serve_eval.plugins import registry
 
-    problems = [f"unknown data set {n!r}.{folders.nearest(n, KNOWN)}" for n in names or () if n not in KNOWN]
+    problems = [f"unknown data set {n!r}.{registry.nearest(n, KNOWN)}" for n in names or () if n not in KNOWN]
     if problems:
         raise PlanError(problems)
     return {name: KNOWN[name] for name in names} if names else dict(KNOWN)

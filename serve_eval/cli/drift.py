@@ -84,7 +84,7 @@ def drift(
 def _chosen(history: History, task: str | None, model: str | None) -> list[Series]:
     """The series of that task and model. Raises PlanError where there is none."""
     from serve_eval.errors import PlanError
-    from serve_eval.folders import nearest
+    from serve_eval.plugins.registry import nearest
 
     chosen = list(history.series)
     for flag, name, field in (("--task", task, "task"), ("--model", model, "model")):

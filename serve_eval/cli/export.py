@@ -26,7 +26,7 @@ def export(
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.exporting import export as written
-    from serve_eval.folders import nearest
+    from serve_eval.plugins.registry import nearest
     from serve_eval.report.text import clean
 
     if to_format not in FORMATS:

@@ -21,16 +21,16 @@ def listing(
 
     Exit codes: 0, and 2 where something of others cannot be used.
     """
-    from serve_eval import folders, origins
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
+    from serve_eval.plugins import extensions, registry
     from serve_eval.protocol.shared import OPTIONS
     from serve_eval.report.text import clean
 
-    packages = {title: package for package, title in origins.KINDS.items()}
+    packages = {title: package for package, title in extensions.KINDS.items()}
     if kind not in (*packages, "all"):
-        raise PlanError(f"unknown kind {kind!r}.{folders.nearest(kind, [*packages, 'all'])}")
-    origins.include(folders_of(include_path))
+        raise PlanError(f"unknown kind {kind!r}.{registry.nearest(kind, [*packages, 'all'])}")
+    extensions.include(folders_of(include_path))
     if name is not None:
         _one(packages.get(kind), kind, name)
         return
@@ -38,15 +38,15 @@ def listing(
     for title, package in packages.items():
         if kind in (title, "all"):
             emit(f"{title}:\n")
-            for name in folders.names(package):
+            for name in registry.names(package):
                 try:
                     lines = _entry(package, name)
                 except PlanError as error:
                     lines, broken = [f"{name}: error: {error}. {error.hint}".rstrip(" .")], True
                 emit("".join(f"  {clean(line)}\n" for line in lines))
             if title == "tasks":
-                for name, file in origins.lm_eval_tasks():
-                    emit(f"  {clean(f'{origins.LM_EVAL}:{name}')}\n      from {clean(str(file))}\n")
+                for name, file in extensions.lm_eval_tasks():
+                    emit(f"  {clean(f'{extensions.LM_EVAL}:{name}')}\n      from {clean(str(file))}\n")
                 emit(f"  and for every task: {', '.join(sorted(OPTIONS))}\n")
                 emit(f"  not built, though their references import: {', '.join(NOT_BUILT)}\n")
     if broken:
@@ -55,17 +55,17 @@ def listing(
 
 def _one(package: str | None, kind: str, name: str) -> None:
     """Raises PlanError for a name that there is not."""
-    from serve_eval import folders
     from serve_eval.cli._described import described
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
+    from serve_eval.plugins import registry
     from serve_eval.report.text import clean
 
     if package is None:
         raise PlanError(f"{kind} {name}: say of which kind it is", hint="Such as serve-eval list launchers trtllm.")
     file = name.partition(":")[0]
-    if file not in (known := folders.names(package)):
-        raise PlanError(f"unknown {folders.kind_of(package)} {name!r}.{folders.nearest(name, known)}")
+    if file not in (known := registry.names(package)):
+        raise PlanError(f"unknown {registry.kind_of(package)} {name!r}.{registry.nearest(name, known)}")
     lines = described(package, file)
     if package == "launchers":
         lines += ["", "Set them by --set launcher.OPTION=VALUE, or under launcher in a plan."]
@@ -76,14 +76,14 @@ def _entry(package: str, name: str) -> list[str]:
     """A name with its summary, its options and its origin. Raises PlanError for what cannot be used."""
     import msgspec
 
-    from serve_eval import folders, origins
+    from serve_eval.plugins import extensions, registry
 
-    function = folders.function(package, name)
-    member = folders.family_of(package, function)
+    function = registry.function(package, name)
+    member = registry.family_of(package, function)
     shown = f"{name}:{member.upper()}" if member else name
-    lines = [f"{shown}: {folders.summary(package, name)}"]
-    lines += [f"    from {origin.place}" for origin in origins.find(package, name)]
-    for option, parameter in folders.options_of(function).items():
+    lines = [f"{shown}: {registry.summary(package, name)}"]
+    lines += [f"    from {origin.place}" for origin in extensions.find(package, name)]
+    for option, parameter in registry.options_of(function).items():
         default = "required" if parameter.default is parameter.empty else repr(parameter.default)
         if isinstance(parameter.default, msgspec.Struct):
             default = f"options of its own: serve-eval list launchers {name} shows them"

@@ -48,17 +48,18 @@ def show(
     references_dir: _ReferencesDir = None,
 ) -> None:
     """Show the entries of a reference file in the order in which they are tried."""
-    from serve_eval import folders, reference
+    from serve_eval import reference
     from serve_eval.errors import PlanError
+    from serve_eval.plugins import registry
 
     files = reference.known_files(_directories(references_dir))
     chosen = [file for file in files if file.stem == task]
     if not chosen:
         known = sorted({file.stem for file in files})
-        raise PlanError(f"there is no reference file {task!r}.{folders.nearest(task, known)}")
+        raise PlanError(f"there is no reference file {task!r}.{registry.nearest(task, known)}")
     lines = _lengths(chosen) if task == reference.ACCEPTANCE_LENGTH else _entries(chosen)
     if model is not None and model not in lines:
-        raise PlanError(f"{task} has no entry for {model!r}.{folders.nearest(model, lines)}")
+        raise PlanError(f"{task} has no entry for {model!r}.{registry.nearest(model, lines)}")
     for name in lines if model is None else [model]:
         _say(name)
         for line in lines[name]:

@@ -88,12 +88,12 @@ def _suite(
     that it names, have to be said anew, and where it is to be followed, that what it runs and reaches is trusted."""
     from dataclasses import replace
 
-    from serve_eval import origins
+    from serve_eval.plugins import extensions
     from serve_eval.suite.file import read
     from serve_eval.suite.folder import suite_and_owner
     from serve_eval.trust import check, trusted
 
-    origins.include(include_path)
+    extensions.include(include_path)
     if resume is not None:
         suite, own = suite_and_owner(resume)
     else:

@@ -10,7 +10,7 @@ from serve_eval.client import starting
 from serve_eval.client.client import UNREACHABLE_HINT, Client
 from serve_eval.client.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError
-from serve_eval.folders import nearest
+from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Failure, FailureKind, Message, Prompt, Request, SamplingParams
 
 PING = "1 + 1 ="

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError, install_hint
-from serve_eval.folders import nearest
 from serve_eval.harness import seeds
+from serve_eval.plugins.registry import nearest
 
 FEWSHOT_SEED = 1234
 """With which lm-eval draws worked examples, unless its command line is told otherwise."""

@@ -14,8 +14,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from serve_eval import folders
 from serve_eval.errors import PlanError
+from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
 from serve_eval.schema import (
     DataRoots,
@@ -91,9 +91,9 @@ def bare_task(spec: Spec) -> Task:
 
 def _built(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
     """The task with its own options, and those that mean the same for every task."""
-    make = folders.load(TASKS, spec.name)
-    checked = folders.check_options(make, spec.options, where, also=OPTIONS)
-    own = folders.options_of(make)
+    make = registry.load(TASKS, spec.name)
+    checked = registry.check_options(make, spec.options, where, also=OPTIONS)
+    own = registry.options_of(make)
     task: object = make(**{name: value for name, value in checked.items() if name in own})
     if not isinstance(task, Task) or task.name != spec.name:  # the names of its files are made of it
         made = f"the task {task.name!r}" if isinstance(task, Task) else f"a {type(task).__name__}"
@@ -104,7 +104,7 @@ def _built(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
 def usual_task(spec: Spec, **options: object) -> Task:
     """The task with the defaults of its options, but for those that it cannot be made without, and `options`. Where its
     files are is one of those, and of a user's cases every option of their own says which they are."""
-    own = folders.options_of(folders.load(TASKS, spec.name))
+    own = registry.options_of(registry.load(TASKS, spec.name))
     needed = {
         name: spec.options[name]
         for name, option in own.items()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from serve_eval.errors import PlanError
-from serve_eval.folders import nearest
+from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Message
 from serve_eval.scorers import _judge_prompts as prompts
 from serve_eval.scorers._judge_verdict import reader

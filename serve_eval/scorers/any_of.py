@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serve_eval import folders
 from serve_eval.errors import PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import Outcome, Response, Score, Scorer
 from serve_eval.scorers._expected import kind, place, placed, scoring_nothing, value_of
 
@@ -13,8 +13,8 @@ def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
     name to options. Raises PlanError for an unknown one and for one that runs code or asks
     judges."""
     name, options = (scorer, {}) if isinstance(scorer, str) else _only(scorer)
-    make = folders.load(folders.SCORERS, name)
-    by: Scorer = make(**folders.check_options(make, options, f"any_of.scorer.{name}"))
+    make = registry.load(registry.SCORERS, name)
+    by: Scorer = make(**registry.check_options(make, options, f"any_of.scorer.{name}"))
     if by.program is not None or by.questions is not None:
         does = "runs what is answered" if by.questions is None else "asks judges about an answer"
         raise PlanError(f"any_of: {name} {does}, and does so for one expectation only")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.errors import PlanError
-from serve_eval.folders import nearest
+from serve_eval.plugins.registry import nearest
 from serve_eval.report.exit_code import FAIL, INFRASTRUCTURE, PASS
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.row import Outcome, Row, Sent

@@ -29,8 +29,8 @@ from typing import Any
 
 from serve_eval import connection
 from serve_eval.errors import PlanError
-from serve_eval.folders import nearest
 from serve_eval.plan import resolve
+from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Scalar, Spec, Suite, SuiteRun, Waiver
 from serve_eval.suite import match, matrix
 from serve_eval.suite.layers import ADDRESSES, Layer, attributes, line, merge, places

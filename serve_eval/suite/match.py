@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from serve_eval.errors import PlanError
-from serve_eval.folders import nearest
+from serve_eval.plugins.registry import nearest
 from serve_eval.schema import AccuracySpec, Plan, Scalar, SuiteRun
 from serve_eval.schema.base_url import normalise_base_url
 

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from serve_eval import origins
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.harness import library, seeds
 from serve_eval.harness.answers import answers_of, choose, try_scoring
@@ -37,6 +36,7 @@ from serve_eval.harness.measures import (
     number,
     said,
 )
+from serve_eval.plugins import extensions
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import (
     MEAN,
@@ -86,10 +86,10 @@ def task(
     settles it before the task is loaded for a run. `sigma`: spread of a document's figure in points, for references
     without their own. Raises PlanError for what cannot be asked.
     """
-    own = origins.lm_eval_folders()
+    own = extensions.lm_eval_folders()
     config = library.config(name, own)
     settled = library.settled(config)
-    origins.note_file("serve_eval.tasks", f"lm_eval:{name}", library.place(name, own))
+    extensions.note_file("serve_eval.tasks", f"lm_eval:{name}", library.place(name, own))
     _check(name, config, settled, num_fewshot, fewshot_as_multiturn)
     shots = (settled.num_fewshot or 0) if num_fewshot is None else num_fewshot
     kind = settled.output_type
@@ -200,7 +200,7 @@ def task(
 
 def loaded_of(name: str, options: Mapping[str, Any]) -> tuple[Documents, Mapping[str, Measure]]:
     """What was loaded of a task in this process, and its metrics, by its name and the options of a plan."""
-    own = origins.lm_eval_folders()
+    own = extensions.lm_eval_folders()
     config = library.config(name, own)
     given = {option: options.get(option, usual) for option, usual in _DECIDING.items()}
     given["prefix"] = given["prefix"] or ""

@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import folders
 from serve_eval.aggregations import mean_of_means
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -60,7 +60,7 @@ def task(
     so. Raises PlanError for options out of range.
     """
     chosen = list(SETS) if sets is None else sets
-    problems = [f"longbench_v1.sets: unknown set {n!r}.{folders.nearest(n, SETS)}" for n in chosen if n not in SETS]
+    problems = [f"longbench_v1.sets: unknown set {n!r}.{registry.nearest(n, SETS)}" for n in chosen if n not in SETS]
     total = sum(SETS[name].rows for name in chosen if name in SETS)
     count = total if num_samples is None else num_samples
     if problems or count < 1:

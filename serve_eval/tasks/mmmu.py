@@ -19,10 +19,10 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import folders
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -73,7 +73,7 @@ def task(
     image alone, for models that take no more; the suite does so for some. Raises PlanError for options out of range.
     """
     chosen = list(SUBJECTS) if subjects is None else subjects
-    problems = [f"mmmu.subjects: unknown {n!r}.{folders.nearest(n, SUBJECTS)}" for n in chosen if n not in SUBJECTS]
+    problems = [f"mmmu.subjects: unknown {n!r}.{registry.nearest(n, SUBJECTS)}" for n in chosen if n not in SUBJECTS]
     total = ROWS * len(chosen)
     count = total if num_samples is None else num_samples
     if problems or count < 1:

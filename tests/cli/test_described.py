@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
-from serve_eval import folders
 from serve_eval.cli._described import WIDTH, described, meaning
 from serve_eval.cli.listing import listing
 from serve_eval.errors import PlanError
-from serve_eval.nested_options import options
+from serve_eval.plugins import registry
+from serve_eval.plugins.nested_options import options
 
-LAUNCHERS = folders.shipped("launchers")
+LAUNCHERS = registry.shipped("launchers")
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_option_of_every_launcher_is_described(name: str) -> None:
-    function = folders.function("launchers", name)
+    function = registry.function("launchers", name)
     meanings = sys.modules[function.__module__].MEANINGS  # type: ignore[attr-defined]
     paths = [option.path for option in options(function)]
     assert [path for path in paths if not meaning(path, meanings)] == []

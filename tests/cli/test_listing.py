@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval import folders
 from serve_eval.cli.listing import NOT_BUILT, listing
+from serve_eval.plugins import registry
 from serve_eval.reference import load, shipped_dir
 
 
 def test_the_list_has_every_task_and_says_what_is_not_built(capfd: pytest.CaptureFixture[str]) -> None:
     listing("tasks")
     told = capfd.readouterr().out
-    assert all(f"\n  {name}:" in told for name in folders.names("serve_eval.tasks"))
+    assert all(f"\n  {name}:" in told for name in registry.names("serve_eval.tasks"))
     assert "\n  cases:NAME: " in told
     assert "not built, though their references import: voxpopuli, videomme, mixed_modality_*" in told
 
@@ -18,7 +18,7 @@ def test_the_list_has_every_task_and_says_what_is_not_built(capfd: pytest.Captur
 def test_the_list_has_every_scorer_of_cases_with_its_options(capfd: pytest.CaptureFixture[str]) -> None:
     listing("scorers")
     told = capfd.readouterr().out
-    assert all(f"\n  {name}: " in told for name in folders.names(folders.SCORERS))
+    assert all(f"\n  {name}: " in told for name in registry.names(registry.SCORERS))
     assert "\n  words: The answer has certain words" in told
     assert "\n      whole_words: False\n" in told
 
@@ -28,4 +28,4 @@ def test_the_references_of_what_is_not_built_are_there(name: str) -> None:
     files = list(shipped_dir().glob(f"{name}.yaml"))
     assert files
     assert all(load(file) is not None for file in files)
-    assert name not in folders.names("serve_eval.tasks")
+    assert name not in registry.names("serve_eval.tasks")

@@ -41,12 +41,12 @@ def main(way: str, folder: str, names: list[str]) -> None:
 
 
 def _ours(folder: str, names: list[str]) -> dict[str, Any]:
-    from serve_eval import origins
+    from serve_eval.plugins import extensions
     from serve_eval.protocol.shared import build_task
     from serve_eval.schema import DataRoots, Spec
     from serve_eval.tasks.lm_eval import loaded_of
 
-    origins.include((folder,))
+    extensions.include((folder,))
     random.seed(99)
     before, told = random.getstate(), {}
     for name in names:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from serve_eval import origins
 from serve_eval.errors import ServeEvalError
+from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.schema import Plan, Spec
 from tests.cli.command import in_a_process
@@ -65,10 +65,10 @@ def test_a_task_that_sets_an_alarm_works_in_every_command(tmp_path: Path) -> Non
 def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(origins, "_included", [])
+    monkeypatch.setattr(extensions, "_included", [])
     folder = write(tmp_path / "tasks")
     code = (folder / "lm_eval/alarm.py").read_text()
-    origins.include([str(folder)])
+    extensions.include([str(folder)])
     task = Spec(name="lm_eval:made_alarm")
     plan = Plan(model="m", launcher=Spec(name="simulated"), tasks=(task,), no_reference=True)
     before = signal.getsignal(signal.SIGALRM)
@@ -76,7 +76,7 @@ def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missin
     assert len(p.dataset.samples) == 8
     assert signal.getsignal(signal.SIGALRM) is before
     (folder / "lm_eval/alarm.py").write_text(code.replace("print(", "import no_such_package\n    print("))
-    monkeypatch.setattr(origins, "_loaded", {})
+    monkeypatch.setattr(extensions, "_loaded", {})
     with pytest.raises(ServeEvalError, match=r"cannot score an answer: ModuleNotFoundError: .*no_such_package"):
         _prepare_again(plan, monkeypatch)
 

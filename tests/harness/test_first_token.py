@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval import origins, run_folder
+from serve_eval import run_folder
 from serve_eval.evaluation import evaluate
+from serve_eval.plugins import extensions
 from serve_eval.probe import TEXT
 from serve_eval.rescoring import rescore
 from serve_eval.schema import Plan, Spec, TaskReport, VerdictOutcome
@@ -69,7 +70,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(origins, "_included", [])
+    monkeypatch.setattr(extensions, "_included", [])
 
 
 def _plan(url: str, folder: Path, name: str, **options: Any) -> Plan:

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval import origins
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation import evaluate
 from serve_eval.exporting import export
+from serve_eval.plugins import extensions
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.harness.made_tasks import write
@@ -61,7 +61,7 @@ def answers(tmp_path: Path) -> Path:
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No key of the user's, and no folder of another test."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(origins, "_included", [])
+    monkeypatch.setattr(extensions, "_included", [])
 
 
 def _plan(folder: Path, launcher: Spec) -> Plan:

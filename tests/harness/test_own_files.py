@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from serve_eval import origins
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation import evaluate
 from serve_eval.exporting import export
+from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.registration import register
 from serve_eval.schema import Plan, Spec, VerdictOutcome
@@ -55,8 +55,8 @@ def leaves(doc, results):
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "_included", [])
-    monkeypatch.setattr(origins, "_loaded", {})
+    monkeypatch.setattr(extensions, "_included", [])
+    monkeypatch.setattr(extensions, "_loaded", {})
 
 
 def _write(root: Path, name: str, text: str) -> Path:
@@ -72,7 +72,7 @@ def _write(root: Path, name: str, text: str) -> Path:
 def _plan(name: str, *folders: Path) -> Plan:
     server = Spec(name="simulated", options={"accuracy": 1.0})
     paths = tuple(map(str, folders))
-    origins.include(paths)
+    extensions.include(paths)
     task = Spec(name=f"lm_eval:{name}")
     return Plan(model="m", launcher=server, tasks=(task,), include_path=paths, no_reference=True)
 
@@ -151,7 +151,7 @@ def test_a_name_with_a_key_in_quotes_is_found_without_reading_every_file(
     quoted.write_text(f'"task": "in quotes"\n{ASKS}')
     [p] = prepare(_plan("in quotes", folder))
     assert len(p.dataset.samples) == 4
-    assert ("in quotes", quoted) in origins.lm_eval_tasks()
+    assert ("in quotes", quoted) in extensions.lm_eval_tasks()
 
 
 def test_two_folders_that_have_a_task_of_one_name_are_an_error(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_the_code_of_a_folder_is_noted_and_its_change_is_told(tmp_path: Path, mo
     [line] = [text for text in report.warnings if "lm_eval" in text]
     assert line.startswith(f"tasks.lm_eval:noted is that of {folder / 'lm_eval'}/")
     (folder / "lm_eval/code.py").write_text(CODE + "\n# changed\n")
-    monkeypatch.setattr(origins, "_loaded", {})
+    monkeypatch.setattr(extensions, "_loaded", {})
     again = _run(_plan("noted", folder), tmp_path / "out")
     assert any("lm_eval:noted" in text and "answers were had when it was" in text for text in again.warnings)
 

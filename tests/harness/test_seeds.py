@@ -42,13 +42,13 @@ def test_what_is_asked_is_what_lm_eval_asks_on_a_fresh_machine(tmp_path: Path) -
 
 
 def test_a_document_scores_the_same_whenever_it_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from serve_eval import origins
+    from serve_eval.plugins import extensions
     from serve_eval.protocol.shared import build_task
     from serve_eval.schema import DataRoots, Response, Spec
 
     write(tmp_path)
-    monkeypatch.setattr(origins, "_included", [])
-    origins.include((str(tmp_path),))
+    monkeypatch.setattr(extensions, "_included", [])
+    extensions.include((str(tmp_path),))
     task = build_task(Spec(name="lm_eval:drawn_score"))
     samples = task.load(DataRoots(), 1).samples
     response = Response(text="", finish_reason=None, choice_logprobs=((-1.0,),) * 4)
@@ -62,7 +62,7 @@ def test_a_document_scores_the_same_whenever_it_is_scored(tmp_path: Path, monkey
 
 def test_what_a_task_registers_in_lm_eval_stays_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing its module again must not be refused as a second registration."""
-    from serve_eval import origins
+    from serve_eval.plugins import extensions
     from serve_eval.protocol.shared import build_task
     from serve_eval.schema import DataRoots, Spec
 
@@ -75,8 +75,8 @@ def test_what_a_task_registers_in_lm_eval_stays_registered(tmp_path: Path, monke
     listed = "metric_list: [{metric: acc, aggregation: drawn_last, higher_is_better: true}]\n"
     text = f"include: _drawn_yaml\ntask: drawn_registers\nprocess_docs: !function registering.same\n{listed}"
     (folder / "drawn_registers.yaml").write_text(text)
-    monkeypatch.setattr(origins, "_included", [])
-    origins.include((str(tmp_path),))
+    monkeypatch.setattr(extensions, "_included", [])
+    extensions.include((str(tmp_path),))
     for shots in (0, 1):
         for name in ("drawn_registers", *list(DRAWN)[:1]):
             task = build_task(Spec(name=f"lm_eval:{name}", options={"num_fewshot": shots}))

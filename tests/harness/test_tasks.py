@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from serve_eval import origins
 from serve_eval.errors import DatasetError, PlanError, SandboxError, ServeEvalError
 from serve_eval.evaluation import evaluate
 from serve_eval.exporting import export
+from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.rescoring import rescore
@@ -54,7 +54,7 @@ def _no_network() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """No folder of another test."""
-    monkeypatch.setattr(origins, "_included", [])
+    monkeypatch.setattr(extensions, "_included", [])
 
 
 def _plan(folder: Path, names: tuple[str, ...], **more: Any) -> Plan:
@@ -67,7 +67,7 @@ def _plan(folder: Path, names: tuple[str, ...], **more: Any) -> Plan:
 
 
 def _prepare(plan: Plan) -> list[PreparedTask]:
-    origins.include(plan.include_path)
+    extensions.include(plan.include_path)
     return prepare(plan)
 
 
@@ -272,7 +272,7 @@ def test_the_code_of_a_folder_runs_anew_only_when_it_is_named_anew(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _run(_plan(folder, ("made_sums",)), tmp_path / "out")
-    monkeypatch.setattr(origins, "_included", [])
+    monkeypatch.setattr(extensions, "_included", [])
     with pytest.raises(PlanError, match=r"takes its task 'lm_eval:made_sums' from .*, whose code runs only") as caught:
         export(tmp_path / "out")
     assert caught.value.hint == f"If you trust it: --include-path {folder}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_eval import folders
+from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import (
     DataRoots,
@@ -23,8 +23,8 @@ from serve_eval.schema import (
 
 def task(*, judge: dict[str, Any], count: int = 10) -> Task:
     """`count` questions; `judge` holds the options of the scorer judge."""
-    make = folders.load("serve_eval.scorers", "judge")
-    scorer = make(**folders.check_options(make, judge, "scorer.judge"))
+    make = registry.load("serve_eval.scorers", "judge")
+    scorer = make(**registry.check_options(make, judge, "scorer.judge"))
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         samples = [

@@ -21,8 +21,8 @@ from unittest import mock
 import httpx
 
 from launchers import _gpus, trtllm_disaggregated
-from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError, ServeEvalError
+from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.standin.options import ALL, Flavour
 from tests.standin.process import environment
@@ -91,7 +91,7 @@ def _launched(log_dir: Path, story: Any, **options: Any) -> tuple[Any, list[str]
     said: list[str] = []
     context = LaunchContext(model="org/model", log_dir=log_dir, told=said.append)
     times = {"ready_timeout_s": 20.0, "answer_timeout_s": 4.0}
-    given = folders.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
+    given = registry.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
 
     async def tell() -> Any:
         async with trtllm_disaggregated.launch(context, **given) as endpoint:

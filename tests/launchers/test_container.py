@@ -16,8 +16,8 @@ import pytest
 from launchers import _container, container
 from launchers._container import Container
 from launchers._trtllm_command import Place, Server
-from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.conftest import Engine
 from tests.launchers.processes import process_number
@@ -28,7 +28,7 @@ SOURCE = "type=bind,source="
 
 
 def checked(**options: Any) -> dict[str, Any]:
-    return folders.check_options(container.launch, {"image": "image:1", **options}, "launcher")
+    return registry.check_options(container.launch, {"image": "image:1", **options}, "launcher")
 
 
 def line(**options: Any) -> list[str]:

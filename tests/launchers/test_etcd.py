@@ -19,8 +19,8 @@ import httpx
 import pytest
 
 from launchers import trtllm_disaggregated
-from serve_eval import folders
 from serve_eval.errors import LaunchError
+from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.standin.etcd import Etcd
 from tests.standin.process import free_port
@@ -64,7 +64,7 @@ def _wait(url: str) -> None:
 
 def start(context: LaunchContext, story: Callable[[Endpoint], Any], **options: Any) -> Any:
     times = {"ready_timeout_s": 20.0, "answer_timeout_s": 10.0}
-    given = folders.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
+    given = registry.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
 
     async def tell() -> Any:
         async with trtllm_disaggregated.launch(context, **given) as endpoint:

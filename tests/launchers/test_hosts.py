@@ -14,9 +14,9 @@ from aiohttp import web
 
 from launchers import _container, _fleet, _hosts, llama_cpp, trtllm, trtllm_disaggregated
 from launchers._trtllm_command import Place, Server
-from serve_eval import folders
 from serve_eval.client.client import Client
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, Failure, LaunchContext, Limits
 
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
@@ -80,12 +80,12 @@ def test_what_is_no_host_is_refused_before_anything_starts(host: str) -> None:
     with pytest.raises(PlanError, match=r"launcher\.host"):
         trtllm.commands(CONTEXT, host=host)
     with pytest.raises(PlanError, match=r"launcher\.host"):
-        llama_cpp.commands(CONTEXT, **folders.check_options(llama_cpp.launch, {"model": "m.gguf", "host": host}, "l"))
+        llama_cpp.commands(CONTEXT, **registry.check_options(llama_cpp.launch, {"model": "m.gguf", "host": host}, "l"))
 
 
 @pytest.mark.parametrize("host", ["::1", "::", "fe80::1"])
 def test_an_orchestrator_binds_ipv4_only(host: str) -> None:
-    options = folders.check_options(trtllm_disaggregated.launch, {"host": host}, "launcher")
+    options = registry.check_options(trtllm_disaggregated.launch, {"host": host}, "launcher")
     with pytest.raises(
         PlanError, match=f"launcher.host: {host}: the orchestrator .* binds IPv4 addresses only"
     ) as told:
@@ -112,7 +112,7 @@ def test_a_server_on_ipv6_is_launched_and_asked(context: LaunchContext, standin:
     async def story() -> tuple[Endpoint, int, list[str] | Failure]:
         options: dict[str, Any] = {"host": "::1", "gpus": [0], "ready_timeout_s": 30.0}
         async with (
-            trtllm.launch(context, **folders.check_options(trtllm.launch, options, "launcher")) as endpoint,
+            trtllm.launch(context, **registry.check_options(trtllm.launch, options, "launcher")) as endpoint,
             httpx.AsyncClient(trust_env=False) as plain,
             Client(endpoint, Limits()) as client,
         ):

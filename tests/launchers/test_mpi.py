@@ -18,7 +18,7 @@ from launchers._causes import cause
 from launchers._deployment import Disaggregated
 from launchers._slurm_container import Container
 from launchers._trtllm_command import Place, Server
-from serve_eval import folders
+from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
 from tests.launchers.processes import process_number
 
@@ -125,7 +125,7 @@ def test_in_a_container_it_is_its_own_user_that_counts(user: str | None, allowed
     [words] = container.commands(CONTEXT, image="i", user=user)
     assert (set(words) >= WORDS) == allowed
     by_engine = {"container": {"image": "i", "engine": "docker", "user": user}}
-    [step] = slurm.commands(CONTEXT, **folders.check_options(slurm.launch, by_engine, "launcher"))
+    [step] = slurm.commands(CONTEXT, **registry.check_options(slurm.launch, by_engine, "launcher"))
     assert (set(step) >= WORDS) == allowed
 
 

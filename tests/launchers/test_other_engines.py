@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from launchers import llama_cpp, transformers_serve
-from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 
 CONTEXT = LaunchContext(model="my-model", log_dir=Path("logs"))
@@ -63,7 +63,7 @@ TOKEN = "hf_" + 4 * "0aB1cD2e"
     ],
 )
 def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: str) -> None:
-    assert folders.check_options(launcher.launch, options, "launcher") == options
+    assert registry.check_options(launcher.launch, options, "launcher") == options
     assert [shlex.join(command) for command in launcher.commands(CONTEXT, **options)] == [line]
 
 

@@ -12,8 +12,8 @@ import pytest
 from launchers import _routers, trtllm_disaggregated
 from launchers._flavour import adapted
 from launchers._trtllm_command import Place, Server, to_yaml
-from serve_eval import folders
 from serve_eval.errors import PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
 from tests.standin.options import ALL
 from tests.standin.routers import TYPES
@@ -31,7 +31,7 @@ def _no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _commands(router: object, side: str = "context_servers") -> None:
     options = {side: {"router": router}}
-    trtllm_disaggregated.commands(CONTEXT, **folders.check_options(trtllm_disaggregated.launch, options, "launcher"))
+    trtllm_disaggregated.commands(CONTEXT, **registry.check_options(trtllm_disaggregated.launch, options, "launcher"))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_load_in_tokens_is_launched_where_it_works(
 
     async def story() -> str:
         given: dict[str, Any] = {"generation_servers": {"router": TOKENS}, "gpus": [0, 1], "ready_timeout_s": 30.0}
-        options = folders.check_options(trtllm_disaggregated.launch, given, "launcher")
+        options = registry.check_options(trtllm_disaggregated.launch, given, "launcher")
         async with trtllm_disaggregated.launch(context, **options) as endpoint:
             return endpoint.base_url
 

@@ -21,8 +21,8 @@ import pytest
 from launchers import _process, simulated
 from launchers._process import server_process
 from launchers._simulator import _IN_PROCESS_ONLY, SimulatorConfig, _parse
-from serve_eval import folders
 from serve_eval.errors import EndpointError, LaunchError, PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.launchers.processes import gone, wait_until_gone
@@ -213,7 +213,7 @@ def test_the_command_names_only_what_differs_from_the_default(context: LaunchCon
 
 
 def test_launcher_and_simulator_have_the_same_options_types_and_defaults() -> None:
-    offered, types = folders.options_of(simulated.launch), typing.get_type_hints(simulated.launch)
+    offered, types = registry.options_of(simulated.launch), typing.get_type_hints(simulated.launch)
     known = {f.name: (typing.get_type_hints(SimulatorConfig)[f.name], f.default) for f in fields(SimulatorConfig)}
     shared = set(known) - {"answers", "model", *_IN_PROCESS_ONLY}
     assert set(offered) == shared | {"accuracy", "flip_rate"}
@@ -222,8 +222,8 @@ def test_launcher_and_simulator_have_the_same_options_types_and_defaults() -> No
 
 def test_options_of_a_plan_are_checked() -> None:
     given = {"accuracy": {"mmlu": 0.6}, "flip_rate": 0.05, "failure_kind": "429", "latency_s": 1}
-    assert folders.check_options(simulated.launch, given, "launcher") == given
-    assert "simulated" in folders.summary("launchers", "simulated")
+    assert registry.check_options(simulated.launch, given, "launcher") == given
+    assert "simulated" in registry.summary("launchers", "simulated")
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ from launchers._slurm_allocation import around_us, running
 from launchers._slurm_container import Container
 from launchers._slurm_placement import node_count, spots
 from launchers._trtllm_command import Place, Server
-from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.conftest import Engine
 
@@ -47,7 +47,7 @@ def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checked(**options: Any) -> dict[str, Any]:
-    return folders.check_options(slurm.launch, options, "launcher")
+    return registry.check_options(slurm.launch, options, "launcher")
 
 
 def lines(**options: Any) -> list[str]:

@@ -13,8 +13,8 @@ from aiohttp import web
 from launchers import _readiness, external, trtllm
 from launchers._openai_server import serve_app
 from launchers._starting import says_so
-from serve_eval import folders
 from serve_eval.errors import LaunchError
+from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
 from tests.standin.starting import HEADERS
 
@@ -81,7 +81,7 @@ def test_a_launched_server_says_that_it_is_starting(
     standin("main", STANDIN_LOAD_S="1.5")
 
     async def story() -> None:
-        options = folders.check_options(trtllm.launch, {"gpus": [0], "ready_timeout_s": 30.0}, "launcher")
+        options = registry.check_options(trtllm.launch, {"gpus": [0], "ready_timeout_s": 30.0}, "launcher")
         async with trtllm.launch(context, **options):
             pass
 

@@ -17,10 +17,10 @@ import httpx
 import pytest
 
 from launchers import _fleet, _gpus, _locks, _mpi, trtllm
-from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation import evaluate
 from serve_eval.plan import resolve
+from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext, Plan
 from tests.launchers.processes import gone, process_number
 from tests.launchers.smi import Smi, smi
@@ -78,7 +78,7 @@ async def nothing(endpoint: Endpoint) -> Endpoint:
 )
 def test_the_command_line(options: dict[str, Any], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert folders.check_options(trtllm.launch, options, "launcher") == options
+    assert registry.check_options(trtllm.launch, options, "launcher") == options
     assert [shlex.join(command) for command in trtllm.commands(CONTEXT, **options)] == [line]
 
 

@@ -17,8 +17,8 @@ import yaml
 
 from launchers import _supervisor, trtllm_disaggregated
 from launchers._causes import cause
-from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.processes import gone, process_number
 
@@ -34,7 +34,7 @@ def _no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checked(**options: Any) -> dict[str, Any]:
-    return folders.check_options(trtllm_disaggregated.launch, options, "launcher")
+    return registry.check_options(trtllm_disaggregated.launch, options, "launcher")
 
 
 def lines(**options: Any) -> list[str]:

@@ -20,8 +20,8 @@ from launchers import _auth_key, _disaggregated, _fleet, _known_flags, _version,
 from launchers._causes import cause
 from launchers._flavour import FLAG, adapted
 from launchers._trtllm_command import Place, Server
-from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.standin.arguments import group
 from tests.standin.options import Flavour
@@ -44,7 +44,7 @@ def server(*options: str, **more: Any) -> Server:
 
 
 def start(launcher: Any, context: LaunchContext, story: Any = None, **options: Any) -> Any:
-    given = folders.check_options(
+    given = registry.check_options(
         launcher.launch, {"ready_timeout_s": 20.0, "answer_timeout_s": 10.0, **options}, "launcher"
     )
 
@@ -212,7 +212,7 @@ def test_no_plan_holds_a_key(context: LaunchContext) -> None:
         {"context_servers": {"config": {_auth_key.NAME: "k"}}},
         {"orchestrator": {_auth_key.NAME: "k"}},
     ):
-        given = folders.check_options(trtllm_disaggregated.launch, options, "launcher")
+        given = registry.check_options(trtllm_disaggregated.launch, options, "launcher")
         with pytest.raises(PlanError, match=f"{_auth_key.NAME}.*(draws one|written by the launcher)"):
             trtllm_disaggregated.commands(context, **given)
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from serve_eval import origins
 from serve_eval.errors import ServeEvalError
+from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.schema import Plan, Sample, Spec
 from tests.oracle.server import END
@@ -51,7 +51,7 @@ def main(setting: Path) -> None:
             include_path=(given["own"],),
             no_reference=True,
         )
-        origins.include(plan.include_path)
+        extensions.include(plan.include_path)
         try:
             (prepared,) = prepare(plan)
             told[name] = [_document(sample) for sample in prepared.dataset.samples]

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from serve_eval import folders
 from serve_eval.evaluation import evaluate
+from serve_eval.plugins import registry
 from serve_eval.registration import register
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec, TaskReport
 from serve_eval.smoke.story import chosen
@@ -158,7 +158,7 @@ def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) ->
     """Starts a server by its launcher, and asks it in every way."""
     found: dict[str, TaskReport] = {}
     smoke: dict[str, str] = {}
-    launch = folders.load("launchers", peer.launcher)
+    launch = registry.load("launchers", peer.launcher)
 
     async def story() -> None:
         context = LaunchContext(model=MODEL, log_dir=folder / "logs")

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval import folders
 from serve_eval.errors import PlanError
 from serve_eval.judgements import _key
+from serve_eval.plugins import registry
 from serve_eval.schema import (
     ImagePart,
     ImageUrl,
@@ -33,9 +33,9 @@ ASKED = Sample(id="s", prompt=(Message(role="user", content="What is the capital
 
 
 def _scorer(**options: Any) -> Scorer:
-    make = folders.load("serve_eval.scorers", "judge")
+    make = registry.load("serve_eval.scorers", "judge")
     given = {"judges": JUDGES[:1], **options}
-    made: Scorer = make(**folders.check_options(make, given, "scorer.judge"))
+    made: Scorer = make(**registry.check_options(make, given, "scorer.judge"))
     return made
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval import folders
 from serve_eval.errors import PlanError, SandboxError
+from serve_eval.plugins import registry
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Outcome, Response, Score, ToolCall
@@ -225,7 +225,7 @@ def test_another_version_of_the_scorer_within_any_of_decides_otherwise(monkeypat
     def newer(**options: Any) -> Any:
         return replace(exact.scorer(**options), version=2)
 
-    monkeypatch.setattr(folders, "load", lambda folder, name: newer)
+    monkeypatch.setattr(registry, "load", lambda folder, name: newer)
     assert any_of.scorer().decisive != before
 
 

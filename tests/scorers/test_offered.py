@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from launchers import _tools
 from launchers._openai_answers import Generated
 from launchers._openai_requests import understand
-from serve_eval import folders
+from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Ended, Judgement, Need, Outcome, Ran, Response, Sample, Score, Scorer, ToolCall
 from tests.scorers.offered import REFUSED, TAKEN, Tried
 
-NAMES = folders.names(folders.SCORERS)
+NAMES = registry.names(registry.SCORERS)
 NONSENSE: list[Any] = [None, {}, [], "", {"anser": "Paris"}, {"answer": None}, {"answer": []}, [None]]
 CASES = [pytest.param(name, tried, id=f"{name}-{i}") for name in NAMES for i, tried in enumerate(TAKEN.get(name, []))]
 
 
 def made(name: str, options: dict[str, Any]) -> Scorer:
-    make = folders.load(folders.SCORERS, name)
-    scorer: Scorer = make(**folders.check_options(make, options, name))
+    make = registry.load(registry.SCORERS, name)
+    scorer: Scorer = make(**registry.check_options(make, options, name))
     return scorer
 
 
@@ -132,7 +132,7 @@ def test_what_is_not_refused_can_be_scored(name: str, expected: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_scorer_says_what_it_is(name: str) -> None:
-    assert 20 < len(folders.summary(folders.SCORERS, name)) <= 140
-    options = folders.options_of(folders.function(folders.SCORERS, name))
+    assert 20 < len(registry.summary(registry.SCORERS, name)) <= 140
+    options = registry.options_of(registry.function(registry.SCORERS, name))
     assert canonical({option: parameter.default for option, parameter in options.items()})
     assert made(name, TAKEN[name][0].options).version >= 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from serve_eval import folders
+from serve_eval.plugins import registry
 from serve_eval.schema import Ended
 from tests.scorers.test_offered import NAMES, made, scored
 
@@ -25,7 +25,7 @@ ROWS = [
 def test_the_table_has_a_row_for_every_scorer_but_the_one_with_a_page_of_its_own() -> None:
     assert sorted([*(row[0] for row in ROWS), "judge"]) == NAMES
     page = (ROOT / "docs/judges.md").read_text()
-    for option in folders.options_of(folders.function(folders.SCORERS, "judge")):
+    for option in registry.options_of(registry.function(registry.SCORERS, "judge")):
         assert re.search(rf"[ `]{option}[:`]", page), option
 
 
@@ -41,7 +41,7 @@ def test_the_example_has_the_score_that_the_page_says(row: list[str]) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_every_option_stands_there_with_its_default(row: list[str]) -> None:
-    options = folders.options_of(folders.function(folders.SCORERS, row[0]))
+    options = registry.options_of(registry.function(registry.SCORERS, row[0]))
     told = {found.partition(": ")[0]: found.partition(": ")[2] for found in re.findall(r"`([^`]+)`", row[2])}
     for name, parameter in options.items():
         default = parameter.default

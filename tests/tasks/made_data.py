@@ -12,8 +12,9 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from serve_eval import cases, folders
+from serve_eval import cases
 from serve_eval.datasets.known import GPQA_PASSWORD
+from serve_eval.plugins import registry
 from serve_eval.schema import Spec
 from serve_eval.tasks._longbench_sets import CHINESE, SETS
 from serve_eval.tasks.mmmu import ROWS, SUBJECTS
@@ -24,7 +25,7 @@ WORDS = tuple(
 
 EXAMPLE = Path(cases.__file__).with_name("example.yaml")
 """What `serve-eval cases new` writes."""
-NAMES = [name for name in folders.names("serve_eval.tasks") if name != "lm_eval"]
+NAMES = [name for name in registry.names("serve_eval.tasks") if name != "lm_eval"]
 """Every task but those of another package, which tests/harness has."""
 PROMPTS = "longbench_prompts"
 """Folder of them below the root."""

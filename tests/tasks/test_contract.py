@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serve_eval import folders
+from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
@@ -97,5 +97,5 @@ def test_the_breakdown_takes_any_scores(loaded: tuple[Task, Dataset]) -> None:
 
 
 def test_every_task_has_a_one_line_summary() -> None:
-    for name in folders.names("serve_eval.tasks"):
-        assert 20 < len(folders.summary("serve_eval.tasks", name)) <= 140
+    for name in registry.names("serve_eval.tasks"):
+        assert 20 < len(registry.summary("serve_eval.tasks", name)) <= 140

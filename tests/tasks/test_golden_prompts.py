@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import folders
+from serve_eval.plugins import registry
 from tests.tasks.golden_prompts import (
     ASK_THE_SAME,
     FILE,
@@ -47,7 +47,7 @@ def test_a_task_asks_of_the_real_set_what_it_asked(name: str, shared: Path) -> N
 def test_every_option_is_asked_or_known_to_change_nothing() -> None:
     assert sorted(OPTIONS) == sorted(NAMES)
     for name in NAMES:
-        given = folders.options_of(folders.load("serve_eval.tasks", "cases:capitals" if name == "cases" else name))
+        given = registry.options_of(registry.load("serve_eval.tasks", "cases:capitals" if name == "cases" else name))
         tried = {option for options in OPTIONS[name] for option in options}
         assert not [option for option in given if option not in tried and option not in ASK_THE_SAME], name
 

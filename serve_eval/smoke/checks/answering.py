@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from serve_eval.client.wire import FINISHED
-from serve_eval.folders import nearest
+from serve_eval.plugins.registry import nearest
 from serve_eval.smoke.answer import Answer, Stream, count, read_stream, short
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.row import Found, failed, passed, unsupported

@@ -5,7 +5,7 @@ from __future__ import annotations
 from serve_eval.client import wire
 from serve_eval.client.client import UNREACHABLE_HINT
 from serve_eval.errors import EndpointError
-from serve_eval.folders import nearest
+from serve_eval.plugins.registry import nearest
 from serve_eval.smoke.answer import Answer, short
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.row import Found, failed, passed, unsupported

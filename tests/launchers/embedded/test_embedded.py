@@ -17,8 +17,8 @@ import aiohttp
 import pytest
 
 from launchers import embedded
-from serve_eval import folders
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.cli.command import environment, serve_eval
 from tests.launchers.processes import gone, wait_until_gone
@@ -119,7 +119,7 @@ def test_what_cannot_be_served_is_an_error_that_says_why(context: LaunchContext,
     with pytest.raises(LaunchError, match=r"(?s)before it was ready.*broken cannot be served: .*tokenizer\.json"):
         launch_and(context, story, weights=str(broken))
     with pytest.raises(PlanError, match=r"launcher\.damage: Invalid enum value .int2."):
-        folders.check_options(embedded.launch, {"damage": "int2"}, "launcher")
+        registry.check_options(embedded.launch, {"damage": "int2"}, "launcher")
 
 
 def test_the_command_says_what_is_served(context: LaunchContext, folder: Path) -> None:

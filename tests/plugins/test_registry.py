@@ -4,8 +4,8 @@ from typing import Literal
 
 import pytest
 
-from serve_eval import folders
 from serve_eval.errors import PlanError
+from serve_eval.plugins import registry
 
 
 def _example(
@@ -21,28 +21,28 @@ def _example(
 
 
 def test_names_are_the_files_without_an_underscore() -> None:
-    assert {"gsm8k", "mmlu"} <= set(folders.names("serve_eval.tasks"))
-    assert not [name for name in folders.names("serve_eval.tasks") if name.startswith("_")]
+    assert {"gsm8k", "mmlu"} <= set(registry.names("serve_eval.tasks"))
+    assert not [name for name in registry.names("serve_eval.tasks") if name.startswith("_")]
 
 
 def test_an_unknown_name_comes_with_the_nearest() -> None:
     with pytest.raises(PlanError, match=r"unknown task .gsm8.\. Did you mean .gsm8k.\?"):
-        folders.load("serve_eval.tasks", "gsm8")
+        registry.load("serve_eval.tasks", "gsm8")
 
 
 def test_options_are_the_keyword_only_parameters() -> None:
-    assert list(folders.options_of(_example)) == ["count", "share", "kind", "needed", "names"]
+    assert list(registry.options_of(_example)) == ["count", "share", "kind", "needed", "names"]
 
 
 def test_options_are_converted_to_their_types() -> None:
-    checked = folders.check_options(_example, {"needed": "x", "share": 1, "names": ["a"], "kind": "b"}, "t")
+    checked = registry.check_options(_example, {"needed": "x", "share": 1, "names": ["a"], "kind": "b"}, "t")
     assert checked == {"needed": "x", "share": 1.0, "names": ["a"], "kind": "b"}
     assert isinstance(checked["share"], float)
 
 
 def test_every_bad_option_is_reported() -> None:
     with pytest.raises(PlanError) as caught:
-        folders.check_options(_example, {"count": "3", "kind": "c", "cuont": 1}, "tasks[0].x")
+        registry.check_options(_example, {"count": "3", "kind": "c", "cuont": 1}, "tasks[0].x")
     assert len(caught.value.problems) == 4
     text = str(caught.value)
     assert "tasks[0].x.count: " in text
@@ -64,7 +64,7 @@ def test_a_word_that_is_no_choice_comes_with_those_that_are(value: str, said: st
 
     for function in (either, plain):
         with pytest.raises(PlanError) as caught:
-            folders.check_options(function, {"kind": value}, "t")
+            registry.check_options(function, {"kind": value}, "t")
         assert caught.value.problems == [f"t.kind: {said}"]
 
 
@@ -75,7 +75,7 @@ def test_a_word_that_looks_like_a_number_may_be_written_as_one(value: object, ta
     def plain(*, kind: Literal["500", "1.5", "html"] | None = None) -> None:
         pass
 
-    assert folders.check_options(plain, {"kind": value}, "t") == {"kind": taken}
+    assert registry.check_options(plain, {"kind": value}, "t") == {"kind": taken}
 
 
 @pytest.mark.parametrize("value", [501, 5.5, True, ["html"], {"html": 1}])
@@ -87,13 +87,13 @@ def test_a_value_that_is_no_word_comes_with_all_words_that_are(value: object) ->
 
     plain.__annotations__["kind"] = words
     with pytest.raises(PlanError) as caught:
-        folders.check_options(plain, {"kind": value}, "t")
+        registry.check_options(plain, {"kind": value}, "t")
     [problem] = caught.value.problems
     assert problem.startswith(f"t.kind: Expected one of its words, got {value!r}")
     assert "Did you mean '500'?" in problem or "Known: 500, a, b, c, d, e, f, g, h, i." in problem
 
 
 def test_without_a_near_name_the_known_ones_are_listed() -> None:
-    assert folders.nearest("zzz", ["alpha", "beta"]) == " Known: alpha, beta."
-    assert folders.nearest("ALPHA", ["alpha", "beta"]) == " Did you mean 'alpha'?"
-    assert folders.nearest("x", []) == ""
+    assert registry.nearest("zzz", ["alpha", "beta"]) == " Known: alpha, beta."
+    assert registry.nearest("ALPHA", ["alpha", "beta"]) == " Did you mean 'alpha'?"
+    assert registry.nearest("x", []) == ""

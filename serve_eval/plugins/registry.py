@@ -23,8 +23,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import nested_options, origins
 from serve_eval.errors import PlanError
+from serve_eval.plugins import extensions, nested_options
 
 ENTRY_POINTS = {
     "serve_eval.tasks": "task",
@@ -44,7 +44,7 @@ FAMILIES = "serve_eval.tasks"
 
 def names(folder: str) -> list[str]:
     """Names offered by a folder given as a package name and by others beside it, sorted."""
-    return sorted({*shipped(folder), *origins.names(folder)})
+    return sorted({*shipped(folder), *extensions.names(folder)})
 
 
 def places(packages: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -106,7 +106,7 @@ def load(folder: str, name: str) -> Callable[..., Any]:
 def function(folder: str, file: str) -> Callable[..., Any]:
     """What a file of the folder offers, as it stands there. Raises PlanError when two places offer the name, and for
     the code of others that cannot be imported or has not the shape of ours."""
-    others = origins.find(folder, file)
+    others = extensions.find(folder, file)
     if not others:
         found: Callable[..., Any] = getattr(importlib.import_module(f"{folder}.{file}"), ENTRY_POINTS[folder])
         return found
@@ -121,7 +121,7 @@ def function(folder: str, file: str) -> Callable[..., Any]:
     if not inspect.isfunction(made):
         raise PlanError(f"{place}: has no function {ENTRY_POINTS[folder]}(*, ...)")
     _check_shape(folder, made, f"{place}: {made.__name__}")
-    origins.note(folder, file, place, sys.modules[made.__module__])
+    extensions.note(folder, file, place, sys.modules[made.__module__])
     return made
 
 
@@ -169,7 +169,7 @@ def family_of(folder: str, function: Callable[..., Any]) -> str | None:
 
 def summary(folder: str, name: str) -> str:
     """The first line of what documents it: the file, or a function that stands for itself."""
-    others = origins.find(folder, name)
+    others = extensions.find(folder, name)
     offered = others[0].get() if others else importlib.import_module(f"{folder}.{name}")
     return (offered.__doc__ or "").strip().partition("\n")[0]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from serve_eval import folders
 from serve_eval.errors import PlanError
 from serve_eval.plan import resolve_launcher
+from serve_eval.plugins import registry
 from serve_eval.schema import Plan
 
 
@@ -106,4 +106,4 @@ def test_options_without_any_below_are_answered_as_before() -> None:
     def plain(*, count: int = 1) -> None: ...
 
     with pytest.raises(PlanError, match=r"^t\.cuont: unknown option\. Did you mean 'count'\?$"):
-        folders.check_options(plain, {"cuont": 1}, "t")
+        registry.check_options(plain, {"cuont": 1}, "t")

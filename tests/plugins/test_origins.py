@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import folders, origins
 from serve_eval.errors import PlanError
 from serve_eval.plan import resolve
+from serve_eval.plugins import extensions, registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Spec
 from tests.cli.command import serve_eval
-from tests.extension.conftest import write_task
+from tests.plugins.conftest import write_task
 
 TASKS = "serve_eval.tasks"
 
 
 def test_a_file_of_a_folder_is_offered_with_its_origin_and_our_own_stay(tmp_path: Path) -> None:
-    before, path = folders.names(TASKS), list(sys.path)
-    origins.include([str(write_task(tmp_path))])
-    assert folders.names(TASKS) == sorted([*before, "towns"])
-    assert [origin.place for origin in origins.find(TASKS, "towns")] == [str(tmp_path / "tasks/towns.py")]
+    before, path = registry.names(TASKS), list(sys.path)
+    extensions.include([str(write_task(tmp_path))])
+    assert registry.names(TASKS) == sorted([*before, "towns"])
+    assert [origin.place for origin in extensions.find(TASKS, "towns")] == [str(tmp_path / "tasks/towns.py")]
     assert not [name for name in sys.modules if name.endswith(".towns")]  # nothing runs before it is named
     assert build_task(Spec(name="towns", options={"num_samples": 3})).hypothesis.num_samples == 3
-    assert folders.summary(TASKS, "towns") == "Towns: an example of a task in a folder."
+    assert registry.summary(TASKS, "towns") == "Towns: an example of a task in a folder."
     assert sys.path == path
     assert not {"towns", "tasks", "_reading"} & set(sys.modules)
 
@@ -34,17 +34,17 @@ def test_a_file_of_a_folder_is_offered_with_its_origin_and_our_own_stay(tmp_path
 def test_two_folders_may_have_files_of_their_own_under_one_name(tmp_path: Path) -> None:
     one, two = write_task(tmp_path / "one"), write_task(tmp_path / "two", "cities")
     (two / "tasks/_reading.py").write_text("def said(text):\n    return 'another'\n")
-    origins.include([str(one), str(two), str(one)])
-    makers = [sys.modules[folders.load(TASKS, name).__module__] for name in ("towns", "cities")]
+    extensions.include([str(one), str(two), str(one)])
+    makers = [sys.modules[registry.load(TASKS, name).__module__] for name in ("towns", "cities")]
     assert [module.said("x") for module in makers] == ["x", "another"]
 
 
 def test_a_name_that_two_offer_is_an_error_that_names_both_and_costs_no_other(tmp_path: Path) -> None:
     one, two = write_task(tmp_path / "one"), write_task(tmp_path / "two")
     write_task(two, "gsm8k")
-    origins.include([str(one), str(two)])
+    extensions.include([str(one), str(two)])
     with pytest.raises(PlanError) as caught:
-        folders.load(TASKS, "towns")
+        registry.load(TASKS, "towns")
     assert str(caught.value) == f"two offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py"
     with pytest.raises(PlanError, match=f"two offer the task 'gsm8k': serve-eval itself and {two}/tasks/gsm8k.py"):
         build_task(Spec(name="gsm8k"))
@@ -52,11 +52,11 @@ def test_a_name_that_two_offer_is_an_error_that_names_both_and_costs_no_other(tm
 
 
 def test_an_installed_package_that_clashes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    origins.include([str(write_task(tmp_path))])
+    extensions.include([str(write_task(tmp_path))])
     point = EntryPoint(name="towns", value="others.towns", group="serve_eval.tasks")
-    monkeypatch.setattr(origins, "_points", lambda folder: (point,) if folder == TASKS else ())
+    monkeypatch.setattr(extensions, "_points", lambda folder: (point,) if folder == TASKS else ())
     with pytest.raises(PlanError, match=r"tasks/towns.py and others.towns of an unknown package"):
-        folders.load(TASKS, "towns")
+        registry.load(TASKS, "towns")
 
 
 def test_an_entry_point_to_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,14 +65,14 @@ def test_an_entry_point_to_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         EntryPoint(name="other", value="serve_eval.schema:Nothing", group="serve_eval.tasks"),
         EntryPoint(name="plain", value="serve_eval.errors", group="serve_eval.tasks"),
     )
-    monkeypatch.setattr(origins, "_points", lambda folder: points if folder == TASKS else ())
+    monkeypatch.setattr(extensions, "_points", lambda folder: points if folder == TASKS else ())
     for name, said in (
         ("gone", "nowhere.at_all of an unknown package: ModuleNotFoundError: No module named 'nowhere'"),
         ("other", "serve_eval.schema:Nothing of an unknown package: AttributeError: module 'serve_eval.schema' has no"),
         ("plain", "serve_eval.errors of an unknown package: has no function task"),
     ):
         with pytest.raises(PlanError) as caught:
-            folders.load(TASKS, name)
+            registry.load(TASKS, name)
         assert str(caught.value).startswith(said)
 
 
@@ -103,9 +103,9 @@ def bad(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_file_that_is_no_task_is_an_error_with_its_line(bad: Path, name: str) -> None:
-    origins.include([str(bad)])
+    extensions.include([str(bad)])
     with pytest.raises(PlanError) as caught:
-        folders.load(TASKS, name)
+        registry.load(TASKS, name)
     assert str(caught.value).startswith(f"{bad}/tasks/{BAD[name][1]}")
 
 
@@ -128,8 +128,8 @@ def test_tasks_in_lm_evals_format_are_listed_with_their_files(tmp_path: Path) ->
     (folder / "_c.yaml").write_text("num_fewshot: 1\n")
     (folder / "d.yaml").write_text("group: weather\ntask: rain_fall\n")
     (folder / "e.yaml").write_text("task:\n  - rain_fall\n")
-    origins.include([str(tmp_path)])
-    assert origins.lm_eval_tasks() == [("rain_fall", folder / "a.yaml"), ("snow.fall", folder / "b.yaml")]
+    extensions.include([str(tmp_path)])
+    assert extensions.lm_eval_tasks() == [("rain_fall", folder / "a.yaml"), ("snow.fall", folder / "b.yaml")]
     told = serve_eval("list", "tasks", "--include-path", str(tmp_path))
     assert f"  lm_eval:rain_fall\n      from {folder / 'a.yaml'}\n" in told.stdout
 
@@ -138,7 +138,7 @@ def test_a_task_that_makes_something_else_is_refused(tmp_path: Path) -> None:
     write_task(tmp_path)
     (tmp_path / "tasks/renamed.py").write_text((tmp_path / "tasks/towns.py").read_text())
     (tmp_path / "tasks/nothing.py").write_text("def task(): ...\n")
-    origins.include([str(tmp_path)])
+    extensions.include([str(tmp_path)])
     for name, said in (("renamed", "made the task 'towns'"), ("nothing", "made a NoneType")):
         with pytest.raises(PlanError, match=f"{said}, and not a task of that name: .*/tasks/{name}.py"):
             build_task(Spec(name=name))
@@ -147,9 +147,9 @@ def test_a_task_that_makes_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_launcher_has_to_say_what_it_would_start(tmp_path: Path) -> None:
     (tmp_path / "launchers").mkdir()
     (tmp_path / "launchers/mine.py").write_text("async def launch(context): ...\n")
-    origins.include([str(tmp_path)])
+    extensions.include([str(tmp_path)])
     with pytest.raises(PlanError, match=r"launchers/mine.py: launch: its file has no function commands"):
-        folders.load("launchers", "mine")
+        registry.load("launchers", "mine")
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_a_function_that_cannot_be_called_is_refused_before_a_run(
 ) -> None:
     (tmp_path / kind).mkdir()
     (tmp_path / kind / "odd.py").write_text(text)
-    origins.include([str(tmp_path)])
-    package = next(package for package, title in origins.KINDS.items() if title == kind)
+    extensions.include([str(tmp_path)])
+    package = next(package for package, title in extensions.KINDS.items() if title == kind)
     with pytest.raises(PlanError, match=rf"odd\.py: .*is called with {handed}"):
-        folders.function(package, "odd")
+        registry.function(package, "odd")
 
 
 def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_path_that_is_none_is_told(tmp_path: Path) -> None:
     loop.symlink_to(loop)
     for path in ("a\0b", str(loop)):
         with pytest.raises(PlanError, match=r"include_path: .* (cannot be read|is not a folder)"):
-            origins.include([path])
+            extensions.include([path])
 
 
 def test_a_plan_finds_its_folders_from_the_working_directory_and_keeps_the_full_path(

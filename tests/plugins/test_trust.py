@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import folders, origins
 from serve_eval.cli._include import permissions
 from serve_eval.errors import PlanError
 from serve_eval.holding import identity
+from serve_eval.plugins import extensions, registry
 from serve_eval.schema import Plan, Spec
 from serve_eval.trust import trusted
 from tests.cli.command import serve_eval
-from tests.extension.conftest import forget, write_task
+from tests.plugins.conftest import forget, write_task
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -55,7 +55,7 @@ def test_a_saved_folder_of_code_is_not_looked_into_until_it_is_named_anew(
     assert refused.returncode == 2
     assert f"takes its task 'towns' from {code}, whose code runs only when it is named anew" in refused.stderr
     assert refused.stderr.endswith(f"{HINT}{code}\n")
-    assert "towns" not in folders.names("serve_eval.tasks")
+    assert "towns" not in registry.names("serve_eval.tasks")
     allowed = serve_eval(*command, run, "--include-path", code)
     assert allowed.returncode in (0, 3), allowed.stderr
     assert "towns" in allowed.stdout
@@ -105,7 +105,7 @@ def test_what_is_ours_needs_no_permission_of_a_plan_that_names_folders(tmp_path:
     )
     assert trusted(plan, ()).include_path == ()
     with pytest.raises(PlanError, match="unknown task 'towns'"):
-        folders.load("serve_eval.tasks", "towns")
+        registry.load("serve_eval.tasks", "towns")
 
 
 def test_a_suite_takes_folders_from_its_plans_or_the_flag_and_anew_on_resuming(
@@ -152,7 +152,7 @@ def test_held_servers_are_the_same_only_while_their_launcher_is(
     found = []
     for text in (LAUNCHER, LAUNCHER, LAUNCHER.replace("my-server", "another")):
         file.write_text(text)
-        origins.include(plan.include_path)
+        extensions.include(plan.include_path)
         found.append(identity(plan))
         forget(monkeypatch)
     assert (found[0] == found[1], found[0] == found[2]) == (True, False)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import folders, origins
+from serve_eval.plugins import extensions, registry
 from serve_eval.schema import Outcome, Response, Scorer
 from tests.cli.command import in_a_process, serve_eval
 
@@ -37,9 +37,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def path(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """PYTHONPATH of processes that find the package, as this one does meanwhile."""
     monkeypatch.syspath_prepend(site)
-    origins._installed.cache_clear()
+    extensions._installed.cache_clear()
     yield os.pathsep.join([str(site), str(Path(__file__).resolve().parents[2])])
-    origins._installed.cache_clear()
+    extensions._installed.cache_clear()
     for name in [name for name in sys.modules if name.startswith("serve_eval_example")]:
         del sys.modules[name]
 
@@ -108,8 +108,8 @@ def test_its_dry_run_shows_its_command_and_a_misspelt_option_is_told(path: str, 
 
 
 def test_the_named_scorer_scores(path: str) -> None:
-    make = folders.load("serve_eval.scorers", "near")
-    scorer: Scorer = make(**folders.check_options(make, {"tolerance": 1}, "near"))
+    make = registry.load("serve_eval.scorers", "near")
+    scorer: Scorer = make(**registry.check_options(make, {"tolerance": 1}, "near"))
     for expected in (4, {"answer": 4.0}):
         texts = ("5", "6", "none", *scorer.answers(expected))
         scores = [scorer.score(expected, Response(text=text, finish_reason="stop")) for text in texts]
@@ -121,5 +121,5 @@ def test_a_run_of_a_shipped_task_imports_nothing_of_it(path: str, data_root: Pat
     asked = ["run", "--tasks", "gsm8k", "--dry-run", "--no-reference", "--model", "m", "--limit", "3"]
     done = serve_eval(*asked, "--dataset-root", data_root)
     assert done.returncode == 0, done.stderr
-    assert "sums" in folders.names("serve_eval.tasks")
+    assert "sums" in registry.names("serve_eval.tasks")
     assert not [name for name in sys.modules if name.startswith("serve_eval_example")]

@@ -46,7 +46,7 @@ def test_the_commands_of_the_page_list_and_run_what_it_shows(written: list[list[
 
 def test_the_entry_points_of_the_page_are_those_of_the_example_package() -> None:
     [shown] = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    package = (ROOT / "tests/extension/example_package/pyproject.toml").read_text()
+    package = (ROOT / "tests/plugins/example_package/pyproject.toml").read_text()
     wanted = tomllib.loads(shown)["project"]["entry-points"]
     assert tomllib.loads(package)["project"]["entry-points"] == wanted
     assert set(wanted) == {f"serve_eval.{kind}" for kind in ("tasks", "scorers", "launchers", "verdicts")}

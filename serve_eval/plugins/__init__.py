@@ -1,0 +1,1 @@
+"""Turn files of ours and of users into tasks, scorers, launchers and verdict rules."""
