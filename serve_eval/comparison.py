@@ -27,7 +27,7 @@ import msgspec
 from serve_eval import first_token, order_seed, run_folder
 from serve_eval.against_reference import expected
 from serve_eval.answer_pairs import read_report, read_task
-from serve_eval.connection import connect
+from serve_eval.client.connection import connect
 from serve_eval.divergence import look_at_all
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFolderError

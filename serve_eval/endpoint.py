@@ -14,8 +14,8 @@ import msgspec
 
 from serve_eval import deployment, run_folder
 from serve_eval.client.client import Client
+from serve_eval.client.connection import connect, hidden_in_errors
 from serve_eval.client.preflight import discover_model, short
-from serve_eval.connection import connect, hidden_in_errors
 from serve_eval.errors import PlanError
 from serve_eval.hung import Asked, Hung
 from serve_eval.plugins import registry

@@ -16,8 +16,8 @@ from pathlib import Path
 from serve_eval import deployment, first_token, judging, order_seed, run_folder, server_logs
 from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
+from serve_eval.client.connection import connect, hidden_in_errors
 from serve_eval.concurrency import MOST
-from serve_eval.connection import connect, hidden_in_errors
 from serve_eval.endpoint import (
     RETRIES,
     Launching,

@@ -30,7 +30,7 @@ import msgspec
 
 from serve_eval import run_folder
 from serve_eval.client.client import Client
-from serve_eval.connection import connect, hidden_in_errors
+from serve_eval.client.connection import connect, hidden_in_errors
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.plugins import registry
 from serve_eval.prepared_task import PreparedTask, lacks_context

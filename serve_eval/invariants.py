@@ -40,7 +40,7 @@ from serve_eval import answer_pairs, first_token, order_seed, run_folder
 from serve_eval.answer_pairs import Had
 from serve_eval.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.chunk_lengths import Lengths, lengths
-from serve_eval.connection import connect
+from serve_eval.client.connection import connect
 from serve_eval.deployment import chunk_sizes
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import PlanError, RunFolderError

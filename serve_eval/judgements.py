@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from serve_eval.client.traffic import TrafficCounter
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.journal import Record, answers, read
 from serve_eval.processes.bounded_call import Unfinished
@@ -29,7 +30,6 @@ from serve_eval.schema import (
     Sample,
     Task,
 )
-from serve_eval.traffic import TrafficCounter
 
 FOLDER = "judgements"
 LEAST_READABLE = 0.5

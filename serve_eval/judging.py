@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval import connection
+from serve_eval.client import connection
 from serve_eval.client.client import UNREACHABLE_HINT, Client
+from serve_eval.client.connection import connect
 from serve_eval.client.preflight import trial
 from serve_eval.concurrency import MOST
-from serve_eval.connection import connect
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.journal import Journal
 from serve_eval.processes.descriptors import ensure_descriptors

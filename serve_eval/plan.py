@@ -29,8 +29,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import connection
 from serve_eval.cases.planned import Planned, planned
+from serve_eval.client import connection
 from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, registry
 from serve_eval.protocol import shared

@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
+from serve_eval.client.traffic import TrafficCounter
 from serve_eval.degradation import Course
 from serve_eval.errors import ServeEvalError
 from serve_eval.executions import Executions, program_of
@@ -38,7 +39,6 @@ from serve_eval.scoring import Grade, ScoredApart, try_grading
 from serve_eval.scoring import score_response as score_response
 from serve_eval.stability import stability
 from serve_eval.stats.missing import missing_bounds
-from serve_eval.traffic import TrafficCounter
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode

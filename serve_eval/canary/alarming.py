@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serve_eval.connection import expanded
+from serve_eval.client.connection import expanded
 from serve_eval.errors import PlanError
 from serve_eval.processes.environment import inherited
 from serve_eval.schema import Connection

@@ -22,7 +22,7 @@ from serve_eval.canary.budget import LEAST, Budget, budget, checks_of, smoke_tok
 from serve_eval.canary.judging import Rules
 from serve_eval.canary.pool import Pool
 from serve_eval.canary.record import Alarm, Seen, State
-from serve_eval.connection import connect, openai_client
+from serve_eval.client.connection import connect, openai_client
 from serve_eval.endpoint import with_model
 from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.processes.bounded_call import Unfinished

@@ -135,7 +135,7 @@ def _run(
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, path_of, say
-    from serve_eval.connection import connect, openai_client
+    from serve_eval.client.connection import connect, openai_client
     from serve_eval.report.exit_code import INFRASTRUCTURE, INTERRUPTED, worst
     from serve_eval.report.text import clean
     from serve_eval.schema import Endpoint

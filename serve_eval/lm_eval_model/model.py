@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from serve_eval.cli._async import loop_factory
 from serve_eval.client.client import Client
-from serve_eval.connection import connect, problems
+from serve_eval.client.connection import connect, problems
 from serve_eval.endpoint import with_model
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.first_token import told_by

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from serve_eval import connection
+from serve_eval.client import connection
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection, Judge, SamplingParams
 from serve_eval.schema.base_url import normalise_base_url

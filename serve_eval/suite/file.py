@@ -27,7 +27,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from serve_eval import connection
+from serve_eval.client import connection
 from serve_eval.errors import PlanError
 from serve_eval.plan import resolve
 from serve_eval.plugins.registry import nearest

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.connection import openai_client
+from serve_eval.client.connection import openai_client
 from serve_eval.schema import (
     Connection,
     Endpoint,

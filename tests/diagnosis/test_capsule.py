@@ -19,13 +19,13 @@ from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.capsule import capsules
 from serve_eval.cases import holdout
 from serve_eval.client.client import Client
+from serve_eval.client.secret_mask import SecretMask
 from serve_eval.diagnosis.story import diagnose
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.schema import Connection, Endpoint, Limits, Spec
-from serve_eval.secret_mask import SecretMask
 from tests.diagnosis.server import Asked, Said, Server, answers_to, plan_for, run, sound
 
 VAULT_KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="

@@ -32,7 +32,7 @@ CONCERNING = {
         "tests/test_early.py",
         "tests/test_alarm.py",
         "tests/test_proofs.py",
-        "tests/test_traffic.py",
+        "tests/client/test_traffic.py",
     ),
     "journal": (
         "tests/client/test_steps.py",

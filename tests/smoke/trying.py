@@ -12,7 +12,7 @@ from threading import Thread
 from aiohttp import web
 
 from launchers._openai_server import serve_app
-from serve_eval.connection import connect, openai_client
+from serve_eval.client.connection import connect, openai_client
 from serve_eval.plan import resolve_address
 from serve_eval.schema import Connection, Endpoint
 from serve_eval.smoke import story

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval.client.traffic import TrafficCounter
 from serve_eval.errors import PlanError, ReferenceFileError
 from serve_eval.evaluation import evaluate
 from serve_eval.protocol.shared import build_task
@@ -25,7 +26,6 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.traffic import TrafficCounter
 from serve_eval.verdicts._acceptance import RULE, judge
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

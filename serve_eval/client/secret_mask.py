@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from serve_eval.connection import looks_secret
+from serve_eval.client.connection import looks_secret
 from serve_eval.masking import HIDDEN, Masking
 from serve_eval.schema import Connection
 

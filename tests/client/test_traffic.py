@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval.client.traffic import RESOLUTION, Times, TrafficCounter
 from serve_eval.schema import Attempt, Failure, FailureKind, Response, Usage
-from serve_eval.traffic import RESOLUTION, Times, TrafficCounter
 
 
 def _attempt(failure: FailureKind | None = None, status: int | None = 200, **more: Any) -> Attempt:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.connection import connect, looks_secret, openai_client, problems
+from serve_eval.client.connection import connect, looks_secret, openai_client, problems
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection, Endpoint, Plan, Spec
 
