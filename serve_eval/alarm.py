@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence, Set
 
-from serve_eval.against_reference import Expected
 from serve_eval.degradation import Lookout, degradations, told_so_far
 from serve_eval.schema import Degradation
 from serve_eval.stats.onset import FIRST
 from serve_eval.tally import Tally
+from serve_eval.verdicts.below_reference import Expected
 
 GROWTH, LATER_GROWTH, LATER = 0.02, 0.1, 4000
 """By what share more samples have to be there for another look, and by what share once there are LATER of them. Small

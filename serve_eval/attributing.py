@@ -35,7 +35,6 @@ from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.processes.bounded_call import Unfinished
-from serve_eval.report.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.schema import (
     Attributed,
     Attribution,
@@ -54,6 +53,7 @@ from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.scoring import ScoredApart, graded_of
 from serve_eval.slow_workers import Timed
 from serve_eval.stats.contingency import CONTEXT, GENERATION, Cell
+from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.work import scoring_of
 
 SCHEMA_VERSION = 1

@@ -14,13 +14,13 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from serve_eval.against_reference import Expected
 from serve_eval.joining import IDS, METRICS, TIMES, TRACES
 from serve_eval.journal import Record
 from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
 from serve_eval.served import Served
 from serve_eval.slow_workers import Timed, in_run
 from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, rows
+from serve_eval.verdicts.below_reference import Expected
 
 ALPHA = 0.01
 """The probability of accusing anybody of healthy workers, over all rows of a task, where the router's choice among

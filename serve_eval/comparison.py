@@ -25,7 +25,6 @@ from typing import Any
 import msgspec
 
 from serve_eval import first_token, order_seed, run_folder
-from serve_eval.against_reference import expected
 from serve_eval.answer_pairs import read_report, read_task
 from serve_eval.client.connection import connect
 from serve_eval.divergence import look_at_all
@@ -41,6 +40,7 @@ from serve_eval.progress import Labelled
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import HOLDOUT, Comparison, Divergence, Endpoint, Plan, Progress, Spec, lives
 from serve_eval.twin_verdict import SCHEMA_VERSION, check_rule, compared, reference_runs_needed, same_fingerprints
+from serve_eval.verdicts.below_reference import expected
 
 PLAN_FILE, RESULT_FILE, AGAIN, SERVERS = COMPARISON_PLAN, COMPARISON, "again", "servers"
 SELF, SHOW_FLIPS = 200, 20

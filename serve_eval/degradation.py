@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-    from serve_eval.against_reference import Expected
+    from serve_eval.verdicts.below_reference import Expected
 
 VALUE = "value"
 EMPTY, REPETITIVE, LONGER, SHORTER = "empty answers", "repetitive answers", "longer answers", "shorter answers"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from serve_eval.report.exit_code import FAIL, PASS
 from serve_eval.schema import Plan, Spec
+from serve_eval.verdicts.exit_code import FAIL, PASS
 
 MODEL, TASK = "embedded", "word_problems"
 

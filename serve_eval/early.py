@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from serve_eval import pairing, reference_samples
 from serve_eval.order import arranged, task_seed
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.schema import MEAN, PAIRED_RULES, EarlyStop, Spec
@@ -21,8 +20,9 @@ from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict
 from serve_eval.tally import Tally
-from serve_eval.validity import MAX_MISSING
-from serve_eval.verdicts.noninferiority import MARGIN
+from serve_eval.verdicts import pairing, reference_samples
+from serve_eval.verdicts.rules.noninferiority import MARGIN
+from serve_eval.verdicts.validity import MAX_MISSING
 
 
 class Prefix:

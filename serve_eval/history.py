@@ -17,9 +17,9 @@ import msgspec
 
 from serve_eval import run_folder
 from serve_eval.errors import RunFolderError
-from serve_eval.reference import spec_text
 from serve_eval.schema import MEAN, Metric, Reference, Report, TaskReport
-from serve_eval.validity import MAX_MISSING
+from serve_eval.verdicts.references import spec_text
+from serve_eval.verdicts.validity import MAX_MISSING
 
 MOST_DEEP, MOST_FOLDERS = 8, 100_000
 """How far below the folder, and into how many folders, is looked."""

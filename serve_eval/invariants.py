@@ -49,11 +49,11 @@ from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.progress import Labelled
-from serve_eval.report.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Progress, Spec
 from serve_eval.self_flips import self_flips
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
+from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 
 SCHEMA_VERSION = 1
 PLAN_FILE, RESULT_FILE, CHUNKS_FILE = "invariants_plan.json", "invariants.json", "chunks.json"

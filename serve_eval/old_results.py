@@ -17,15 +17,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from serve_eval import reference, reference_samples
 from serve_eval.cases.biochatter import AS_BIOCHATTER, RESULTS, SCORED_ELSEWHERE
 from serve_eval.cases.questions import Skipped
 from serve_eval.errors import DatasetError
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
-from serve_eval.reference_samples import SampleScores
 from serve_eval.registration import taken, write_entry
 from serve_eval.schema import AccuracySpec, DataRoots, Sample, Spec, Task
+from serve_eval.verdicts import reference_samples, references
+from serve_eval.verdicts.reference_samples import SampleScores
 
 COLUMNS = ("model_name", "subtask", "score", "iterations", "md5_hash")
 
@@ -164,7 +164,7 @@ def _check_scoring(task: Task) -> None:
 
 def _check_new(file: Path, models: Iterable[str]) -> None:
     """Raise ReferenceFileError where one of the models has an entry, before any other is written."""
-    known = reference.load(file) if file.exists() else {}
+    known = references.load(file) if file.exists() else {}
     for model in models:
         if any(entry.spec == AccuracySpec() for entry in known.get(model, ())):
             raise taken(file, model, AccuracySpec())
@@ -241,7 +241,7 @@ def _write(
     value = scale * math.fsum(row.mean for row in mine) / len(mine)
     files = ", ".join(dict.fromkeys(row.file.name for row in mine))
     entry: dict[str, Any] = {
-        reference.value_key(task.metric.name): round(value, 6),
+        references.value_key(task.metric.name): round(value, 6),
         "protocol": dict(task.protocol),
         "source": f"{RESULTS}, {files}: {len(mine)} of {len(samples)} cases",
         "date": max(row.date for row in mine)[:10] or datetime.now(UTC).date().isoformat(),

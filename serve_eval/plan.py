@@ -37,7 +37,7 @@ from serve_eval.protocol import shared
 from serve_eval.schema import EARLY_RULES, AccuracySpec, Connection, Limits, Plan, Spec, lives
 from serve_eval.schema.base_url import normalise_base_url
 
-TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts"
+TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts.rules"
 EPS = 0.01
 """Probability with which an early stop may differ from the whole run's verdict, unless one is given."""
 DEFAULT_BASE_URL = "http://localhost:8000/v1"

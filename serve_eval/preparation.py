@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from serve_eval import pairing, reference
 from serve_eval.cases import biochatter
 from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError, SandboxError
 from serve_eval.plugins import registry
@@ -21,6 +20,8 @@ from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
 from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Spec, Task
 from serve_eval.stats.classic import num_samples_for
+from serve_eval.verdicts import pairing
+from serve_eval.verdicts import references as reference
 
 DATASET = "dataset"
 """Name under which `allow_mismatch` accepts other data than the published set."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from serve_eval.against_reference import Expected, of_reference
-from serve_eval.reference import AcceptanceLength
 from serve_eval.schema import Dataset, Hypothesis, Need, Reference, Sample, Spec, Task
+from serve_eval.verdicts.below_reference import Expected, of_reference
+from serve_eval.verdicts.references import AcceptanceLength
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,9 @@ from typing import Any
 
 import yaml
 
-from serve_eval import reference, yaml_source
+from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
+from serve_eval.verdicts import references
 
 FOLDER = "tests/integration/defs/accuracy/references"
 TRTLLM_COMMITS: Mapping[str, str] = {
@@ -50,7 +51,7 @@ TRTLLM_READ_ON = "2026-11-20"
 
 _OVERRIDES = ("alpha", "beta", "sigma", "num_samples", "higher_is_better", "threshold")
 _TEXTS = ("reference_note",)
-_TAKEN = (*reference.SPEC_KEYS, *reference.METRICS, *_OVERRIDES)
+_TAKEN = (*references.SPEC_KEYS, *references.METRICS, *_OVERRIDES)
 _ALGORITHMS = ("quant_algo", "kv_cache_quant_algo", "spec_dec_algo")
 _MIN_AL_SHARE = 0.95
 _MANY_EQUAL = 4
@@ -93,18 +94,18 @@ class _Row:
     @property
     def key(self) -> tuple[str, ...]:
         default = {"dtype": "auto"}
-        return (self.model, *(repr(self.entry.get(k, default.get(k))) for k in reference.SPEC_KEYS))
+        return (self.model, *(repr(self.entry.get(k, default.get(k))) for k in references.SPEC_KEYS))
 
     @property
     def metric(self) -> str:
-        return next((key for key in reference.METRICS if key in self.entry), "accuracy")
+        return next((key for key in references.METRICS if key in self.entry), "accuracy")
 
     @property
     def value(self) -> Any:
         return self.entry.get(self.metric)
 
     def odd(self, text: str) -> str:
-        spec = " ".join(f"{k}={self.entry[k]}" for k in reference.SPEC_KEYS if k in self.entry) or "default"
+        spec = " ".join(f"{k}={self.entry[k]}" for k in references.SPEC_KEYS if k in self.entry) or "default"
         return f"{self.file}: {self.model}: {spec}: {text}"
 
 
@@ -155,14 +156,14 @@ class _Import:
         self.older: dict[str, list[tuple[Path, str]]] = defaultdict(list)
         for file in sorted((source / "older").glob("*.yaml")):
             match = _OLDER_NAME.fullmatch(file.stem)
-            if match and match["task"] != reference.ACCEPTANCE_LENGTH:
+            if match and match["task"] != references.ACCEPTANCE_LENGTH:
                 self.older[match["task"]].append((file, match["commit"]))
             else:
                 self._lose(f"{self._name(file)}: -: skipped, not the <task>_<commit>.yaml of a task")
 
     def text_of(self, task: str) -> str:
         """The content of our file, checked by our own reader."""
-        if task == reference.ACCEPTANCE_LENGTH:
+        if task == references.ACCEPTANCE_LENGTH:
             return _dump(self._lengths(self.newest[task]))
         kept = self._distinct(self.newest[task]) if task in self.newest else {}
         for file, commit in self.older.get(task, ()):
@@ -171,7 +172,7 @@ class _Import:
         for row in kept.values():
             models[row.model].append(row.entry)
         text = _dump(dict(models))
-        reference.parse(text, f"{task}.yaml (as imported)")
+        references.parse(text, f"{task}.yaml (as imported)")
         self.rows += kept.values()
         return text
 
@@ -216,7 +217,7 @@ class _Import:
                 yield row
 
     def _lengths(self, file: Path) -> dict[str, dict[str, float]]:
-        lengths, name = reference.load_acceptance_length(file), self._name(file)
+        lengths, name = references.load_acceptance_length(file), self._name(file)
         for test, length in lengths.items():
             if not math.isclose(length.min_al, _MIN_AL_SHARE * length.ref_al, rel_tol=1e-9):
                 text = f"min_al {length.min_al} is not {_MIN_AL_SHARE} of ref_al {length.ref_al}"

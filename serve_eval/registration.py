@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serve_eval import reference, reference_samples, run_folder
+from serve_eval import run_folder
 from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
 from serve_eval.executions import FOLDER, Executions
 from serve_eval.journal import Journal
@@ -23,10 +23,11 @@ from serve_eval.prepared_task import PreparedTask
 from serve_eval.proofs import FILE as STEPS
 from serve_eval.proofs import Proofs, standing
 from serve_eval.protocol.fingerprint import sample_key
-from serve_eval.reference_samples import SampleScores
 from serve_eval.schema import AccuracySpec, Plan
 from serve_eval.tally import Tally, take
 from serve_eval.trust import to_read
+from serve_eval.verdicts import reference_samples, references
+from serve_eval.verdicts.reference_samples import SampleScores
 from serve_eval.work import scoring_of
 
 if TYPE_CHECKING:
@@ -180,12 +181,12 @@ def _register(
     keys = b"".join(map(sample_key, p.dataset.samples))
     scores = SampleScores(task=task.name, lo=metric.lo, hi=metric.hi, keys=keys, runs=runs)
     sha256 = reference_samples.write(references_dir / place, scores)
-    spec = {k: v for k in reference.SPEC_KEYS if (v := getattr(plan.accuracy_spec, k)) not in (None, "auto")}
+    spec = {k: v for k in references.SPEC_KEYS if (v := getattr(plan.accuracy_spec, k)) not in (None, "auto")}
     effect = effect_of_runs(runs)
     told = {"endpoint": endpoint, "hardware": hardware, **_test_fields(effect)}
     entry = {
         **spec,
-        reference.value_key(metric.name): value,
+        references.value_key(metric.name): value,
         "runs": {
             "values": [round(value, 6) for value in values],
             "n": n,
@@ -231,12 +232,12 @@ def write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str
     yaml.preserve_quotes = True
     yaml.width = 4096
     if file.exists():
-        reference.load(file)  # a file with a mistake is not touched
+        references.load(file)  # a file with a mistake is not touched
         content = yaml.load(file.read_text(encoding="utf-8")) or {}
     else:
         content = {}
     entries = content.setdefault(model, [])
-    same = [i for i, old in enumerate(entries) if {k: old[k] for k in reference.SPEC_KEYS if _set(old, k)} == spec]
+    same = [i for i, old in enumerate(entries) if {k: old[k] for k in references.SPEC_KEYS if _set(old, k)} == spec]
     if same and not reason:
         raise taken(file, model, AccuracySpec(**spec))
     if same:
@@ -248,7 +249,7 @@ def write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str
         entries.append(entry)
     out = io.StringIO()
     yaml.dump(content, out)
-    reference.parse(out.getvalue(), str(file))  # what we write can be read
+    references.parse(out.getvalue(), str(file))  # what we write can be read
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(file.name + ".partial")
@@ -261,7 +262,7 @@ def write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str
 def taken(file: Path, model: str, spec: AccuracySpec) -> ReferenceFileError:
     """Return the error of an entry that is there already."""
     return ReferenceFileError(
-        f"{file}: {model} has a reference for {reference.spec_text(spec)} already",
+        f"{file}: {model} has a reference for {references.spec_text(spec)} already",
         hint="A reference is replaced for a reason: --reason 'why'. The old one is kept beside it.",
     )
 

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import serve_eval
-from serve_eval import judging, pairing, run_folder, served, slow_workers
+from serve_eval import judging, run_folder, served, slow_workers
 from serve_eval.attribution import attributed
 from serve_eval.degradation import degradations
 from serve_eval.degradation import told as told_of
@@ -24,7 +24,6 @@ from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import reason
 from serve_eval.prompt_kinds import kinds_of
 from serve_eval.protocol.shared import TASKS
-from serve_eval.report.exit_code import exit_code
 from serve_eval.rerunning import archived
 from serve_eval.schema import (
     MEAN,
@@ -42,12 +41,14 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.served import Served
-from serve_eval.validity import remarks
-from serve_eval.verdicts import _acceptance, _early
+from serve_eval.verdicts import pairing
+from serve_eval.verdicts.exit_code import exit_code
+from serve_eval.verdicts.rules import _acceptance, _early
+from serve_eval.verdicts.validity import remarks
 from serve_eval.work import Work, random_order
 
 SCHEMA_VERSION = 2
-VERDICTS = "serve_eval.verdicts"
+VERDICTS = "serve_eval.verdicts.rules"
 
 
 def report_on(

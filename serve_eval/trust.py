@@ -147,7 +147,7 @@ def trusted(saved: Plan, include_path: Sequence[str]) -> Plan:
     """
     extensions.include(include_path)
     wanted = [("serve_eval.tasks", task) for task in saved.tasks]
-    wanted += [("launchers", saved.launcher), ("serve_eval.verdicts", saved.verdict)]
+    wanted += [("launchers", saved.launcher), ("serve_eval.verdicts.rules", saved.verdict)]
     unknown = [
         f"{registry.kind_of(folder)} {spec.name!r}"
         for folder, spec in wanted

@@ -14,7 +14,6 @@ from serve_eval.endpoint import RETRIES
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
-from serve_eval.report.exit_code import exit_code
 from serve_eval.report.self_flips import conclusion, evidence
 from serve_eval.schema import (
     MEAN,
@@ -32,9 +31,10 @@ from serve_eval.schema import (
 )
 from serve_eval.self_flips import self_flips
 from serve_eval.service_pairs import more_failures, slower, uneven
+from serve_eval.verdicts.exit_code import exit_code
 
 SCHEMA_VERSION = 1
-VERDICTS = "serve_eval.verdicts"
+VERDICTS = "serve_eval.verdicts.rules"
 APART_S = 60.0
 """Requests for the same prompt that lie farther apart were not sent under the same load."""
 Prompt = tuple[str, str]

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval import pairing
 from serve_eval.aggregations import mean_of_means, ratio_of_sums
 from serve_eval.early import watch
 from serve_eval.errors import NotComparableError, RunFolderError
@@ -46,7 +45,8 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.tally import Tally
-from serve_eval.verdicts import classic
+from serve_eval.verdicts import pairing
+from serve_eval.verdicts.rules import classic
 
 BY_SET = mean_of_means("mean of the means per set", lambda sample: sample.metadata["set"])
 PERPLEXITY = ratio_of_sums("perplexity", "nll", "tokens", then=math.exp)

@@ -19,7 +19,6 @@ from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
 from serve_eval import alarm, runner
-from serve_eval.against_reference import RIGHT
 from serve_eval.alarm import Alarm
 from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
@@ -32,6 +31,7 @@ from serve_eval.registration import register
 from serve_eval.report.page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
 from serve_eval.tally import Tally
+from serve_eval.verdicts.below_reference import RIGHT
 
 N = 300
 

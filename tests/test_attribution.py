@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from serve_eval.against_reference import RIGHT, expected
 from serve_eval.attribution import PLACE, attributed, wrong
 from serve_eval.journal import Record
 from serve_eval.report.attribution import sentences, table
@@ -26,6 +25,7 @@ from serve_eval.schema import (
     WorkerShare,
 )
 from serve_eval.served import Served
+from serve_eval.verdicts.below_reference import RIGHT, expected
 
 POINTS, LOSS = Metric(), Metric(name="perplexity", higher_is_better=False, lo=None, hi=None)
 

@@ -26,9 +26,9 @@ from serve_eval.endpoint import _write_answers
 from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
 from serve_eval.preparation import prepare
 from serve_eval.report.comparison import render
-from serve_eval.report.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec
 from serve_eval.twin_verdict import compared
+from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval import degradation
-from serve_eval.against_reference import RIGHT, Expected, expected
 from serve_eval.degradation import (
     ALPHA,
     EMPTY,
@@ -29,6 +28,7 @@ from serve_eval.degradation import (
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Attempt, Failure, FailureKind, Metric, Response, Sample, Spec, Usage
 from serve_eval.tally import Tally
+from serve_eval.verdicts.below_reference import RIGHT, Expected, expected
 
 
 def _course(n: int = 400, **given: list[float]) -> Course:

@@ -22,10 +22,10 @@ from serve_eval.endpoint import _write_answers
 from serve_eval.errors import RunFolderError
 from serve_eval.invariants import ALPHA, check
 from serve_eval.preparation import prepare
-from serve_eval.report.exit_code import FAIL, PASS
 from serve_eval.report.invariants import render
 from serve_eval.schema import Invariants, Limits, Plan, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.verdicts.exit_code import FAIL, PASS
 from tests.cli.command import serve_eval
 from tests.skills import answer
 

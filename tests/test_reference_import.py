@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import reference, reference_import
+from serve_eval import reference_import
 from serve_eval.errors import ReferenceFileError
 from serve_eval.reference_import import FileCount, ImportReport, import_directory
 from serve_eval.schema import AccuracySpec
+from serve_eval.verdicts import references
 
 REPOSITORY_ROOT = Path(__file__).parents[1]
 SNAPSHOT = REPOSITORY_ROOT.parent / "shared" / "trtllm_references"
@@ -172,7 +173,7 @@ def test_entries_are_counted_by_source_file(tmp_path: Path) -> None:
 
 def test_a_task_that_only_an_older_file_has_is_kept_as_old(tmp_path: Path) -> None:
     _import(_source(tmp_path, {"older/t_x_0123abcd.yaml": OLDER}), tmp_path / "target")
-    found = reference.find("t_x", "Gone/Model", AccuracySpec(), [tmp_path / "target"])
+    found = references.find("t_x", "Gone/Model", AccuracySpec(), [tmp_path / "target"])
     assert found is not None
     assert found.old
 
@@ -232,7 +233,7 @@ OURS = "word_problems"
 
 
 def test_the_shipped_files_tell_where_they_come_from_and_have_a_commit() -> None:
-    files = {file.stem: file for file in reference.known_files([REPOSITORY_ROOT / "references"])}
+    files = {file.stem: file for file in references.known_files([REPOSITORY_ROOT / "references"])}
     assert files.pop(OURS)
     assert set(files) == set(reference_import.TRTLLM_COMMITS)
     for file in files.values():

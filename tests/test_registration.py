@@ -14,7 +14,6 @@ import pytest
 from scipy.stats import chi2
 
 from launchers._simulator import SimulatorConfig, create_app, serve
-from serve_eval import reference, reference_samples
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation import evaluate
@@ -25,6 +24,7 @@ from serve_eval.proofs import SESSION_CHARACTERS, Proofs, Step
 from serve_eval.registration import register
 from serve_eval.rescoring import rescore
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
+from serve_eval.verdicts import reference_samples, references
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -64,7 +64,7 @@ def test_three_runs_become_a_reference_that_judges_the_next(plan: Plan, tmp_path
     first_three = [value for value in values[:3] if value is not None]
     assert registered.runs == 3
     assert registered.value == pytest.approx(sum(first_three) / 3)
-    found = reference.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
+    found = references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
     assert found is not None
     assert found.runs is not None
     assert found.value == pytest.approx(registered.value, abs=1e-6)
@@ -155,7 +155,7 @@ zeta/model:   # first on purpose
     register([finished / "0"], tmp_path / "refs")
     kept = file.read_text()
     assert kept.startswith(text)
-    assert reference.check(file) == []
+    assert references.check(file) == []
     assert "quant_algo: FP8" in kept.removeprefix(text)
 
 
@@ -166,16 +166,16 @@ def test_a_replacement_needs_a_reason_and_keeps_the_old_one(finished: Path, tmp_
     with pytest.raises(ReferenceFileError, match="quant_algo=FP8 already"):
         register([finished / "1"], refs)
     assert (refs / "gsm8k.yaml").read_text() == before
-    old = reference.find("gsm8k", MODEL, FP8, [refs])
+    old = references.find("gsm8k", MODEL, FP8, [refs])
     register([finished / "1"], refs, reason="new tokenizer")
-    new = reference.find("gsm8k", MODEL, FP8, [refs])
+    new = references.find("gsm8k", MODEL, FP8, [refs])
     assert old is not None
     assert new is not None
     assert new.value != old.value
     (kept,) = new.replaced
     assert (kept["accuracy"], kept["reason"]) == (old.value, "new tokenizer")
     register([finished / "0"], refs, reason="back again")
-    last = reference.find("gsm8k", MODEL, FP8, [refs])
+    last = references.find("gsm8k", MODEL, FP8, [refs])
     assert last is not None
     assert [entry["reason"] for entry in last.replaced] == ["new tokenizer", "back again"]
 
@@ -231,7 +231,7 @@ def test_runs_that_differ_as_a_whole_are_pointed_out(
     more = replace(plan, tasks=(Spec(name="gsm8k", options={"num_samples": 400}),))
     runs = _of_runs_with_shifts(more, shifts, tmp_path / "runs")
     (registered,) = register(runs, tmp_path / "refs", wanted=len(shifts))
-    found = reference.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
+    found = references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
     assert found is not None
     assert found.runs is not None
     stored = reference_samples.read(tmp_path / "refs" / found.runs.samples, found.runs.sha256)
@@ -263,7 +263,7 @@ def test_graded_scores_tell_too_whether_runs_differ_as_a_whole(plan: Plan, tmp_p
             "".join(line.replace("#### ", "So it is ") if i % 3 else line for i, line in enumerate(lines))
         )
     (registered,) = register(runs, tmp_path / "refs", wanted=2)
-    found = reference.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
+    found = references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
     assert found is not None
     assert found.runs is not None
     stored = reference_samples.read(tmp_path / "refs" / found.runs.samples, found.runs.sha256)
@@ -280,7 +280,7 @@ def test_a_single_run_and_runs_that_agree_have_no_such_test(finished: Path, tmp_
     for refs in ("one", "alike"):
         text = (tmp_path / refs / "gsm8k.yaml").read_text()
         assert "cochran_q" not in text
-        found = reference.find("gsm8k", MODEL, FP8, [tmp_path / refs])
+        found = references.find("gsm8k", MODEL, FP8, [tmp_path / refs])
         assert found is not None
         assert found.runs is not None
         assert (found.runs.cochran_q, found.runs.df, found.runs.p) == (None, None, None)
@@ -290,9 +290,9 @@ def test_an_unknown_key_of_the_runs_is_an_error(finished: Path, tmp_path: Path) 
     register([finished / "0", finished / "1"], tmp_path / "refs")
     file = tmp_path / "refs/gsm8k.yaml"
     text = file.read_text()
-    assert reference.check(file) == []
+    assert references.check(file) == []
     file.write_text(text.replace("cochran_q:", "cochran_w:"))
-    (problem,) = reference.check(file)
+    (problem,) = references.check(file)
     assert "runs has an unknown key 'cochran_w'. Did you mean 'cochran_q'?" in problem
 
 

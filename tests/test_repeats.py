@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import reference, run_folder
+from serve_eval import run_folder
 from serve_eval.errors import DatasetError
 from serve_eval.evaluation import evaluate, judge_again
 from serve_eval.registration import register
 from serve_eval.repeats import Repeated
 from serve_eval.schema import AccuracySpec, Plan, Report, Sample, Spec
+from serve_eval.verdicts import references
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -81,7 +82,7 @@ def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(plan: Plan, tmp
     assert [line for line in registered.warnings if "differ as a whole" not in line] == [
         "the runs were simulated: this reference says nothing about any model"
     ]  # one in twenty orders makes the runs seem to differ
-    found = reference.find("gsm8k", "my-org/my-model", AccuracySpec(), [tmp_path / "refs"])
+    found = references.find("gsm8k", "my-org/my-model", AccuracySpec(), [tmp_path / "refs"])
     assert found is not None
     assert found.runs is not None
     assert (found.runs.n, len(found.runs.values)) == (N, 3)

@@ -20,7 +20,6 @@ from rich.console import Console
 
 from launchers._openai_server import json_response, serve_app
 from serve_eval import journal, reporting, served
-from serve_eval.against_reference import RIGHT
 from serve_eval.client.client import Client
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.endpoint import _write_answers
@@ -31,6 +30,7 @@ from serve_eval.registration import register
 from serve_eval.report.comparison import render as render_comparison
 from serve_eval.report.terminal import render
 from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
+from serve_eval.verdicts.below_reference import RIGHT
 from tests.standin.in_process import Deployed, deployed
 
 N = 100

@@ -26,12 +26,12 @@ from serve_eval.client.connection import connect, openai_client
 from serve_eval.endpoint import with_model
 from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.processes.bounded_call import Unfinished
-from serve_eval.report.exit_code import FAIL, PASS
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, Plan, Response
 from serve_eval.scoring import ScoredApart
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.run import chosen, run_checks
 from serve_eval.smoke.session import Session
+from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.work import scoring_of
 
 if TYPE_CHECKING:

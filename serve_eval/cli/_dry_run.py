@@ -17,12 +17,12 @@ from serve_eval.judgements import judges_of
 from serve_eval.plan import to_file
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
-from serve_eval.report.exit_code import PASS, UNDECIDED
 from serve_eval.report.text import clean
 from serve_eval.run_folder import pretty_json
 from serve_eval.schema import HOLDOUT, PAIRED_RULES, Plan, Prompt
 from serve_eval.stats.classic import classic_test
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS
+from serve_eval.verdicts.exit_code import PASS, UNDECIDED
 
 SHOWN = 12_000
 """Characters of a prompt at most: five worked examples are shown whole, a book is not."""

@@ -247,8 +247,8 @@ def _invariants(
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import PlanError
     from serve_eval.invariants import RESULT_FILE, check
-    from serve_eval.report.exit_code import INTERRUPTED
     from serve_eval.report.invariants import render
+    from serve_eval.verdicts.exit_code import INTERRUPTED
 
     if Path(a).is_dir():
         raise PlanError(f"{a} is a finished run, and --invariants asks an endpoint")
@@ -292,7 +292,7 @@ def _execute(
     from serve_eval.comparison import compare as compare_both
     from serve_eval.errors import ServeEvalError
     from serve_eval.report.comparison import render
-    from serve_eval.report.exit_code import INFRASTRUCTURE, INTERRUPTED
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
     say(f"serve-eval compare: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))

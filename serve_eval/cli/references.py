@@ -26,17 +26,17 @@ _ReferencesDir = Annotated[Path | None, typer.Option(help="Folder of your own th
 @app.command("list")
 def list_files(references_dir: _ReferencesDir = None) -> None:
     """List the reference files with the number of their models and entries."""
-    from serve_eval import reference
+    from serve_eval.verdicts import references
 
     folder = None
-    for file in reference.known_files(_directories(references_dir)):
+    for file in references.known_files(_directories(references_dir)):
         if file.parent != folder:
             folder = file.parent
             _say(f"{folder}:")
-        if file.stem == reference.ACCEPTANCE_LENGTH:
-            models = entries = len(reference.load_acceptance_length(file))
+        if file.stem == references.ACCEPTANCE_LENGTH:
+            models = entries = len(references.load_acceptance_length(file))
         else:
-            by_model = reference.load(file)
+            by_model = references.load(file)
             models, entries = len(by_model), sum(map(len, by_model.values()))
         _say(f"  {file.stem:34} {models:4} models {entries:5} entries")
 
@@ -48,16 +48,16 @@ def show(
     references_dir: _ReferencesDir = None,
 ) -> None:
     """Show the entries of a reference file in the order in which they are tried."""
-    from serve_eval import reference
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
+    from serve_eval.verdicts import references
 
-    files = reference.known_files(_directories(references_dir))
+    files = references.known_files(_directories(references_dir))
     chosen = [file for file in files if file.stem == task]
     if not chosen:
         known = sorted({file.stem for file in files})
         raise PlanError(f"there is no reference file {task!r}.{registry.nearest(task, known)}")
-    lines = _lengths(chosen) if task == reference.ACCEPTANCE_LENGTH else _entries(chosen)
+    lines = _lengths(chosen) if task == references.ACCEPTANCE_LENGTH else _entries(chosen)
     if model is not None and model not in lines:
         raise PlanError(f"{task} has no entry for {model!r}.{registry.nearest(model, lines)}")
     for name in lines if model is None else [model]:
@@ -71,11 +71,11 @@ def check(
     path: Annotated[Path | None, typer.Argument(help="A file or a folder; default: the shipped files.")] = None,
 ) -> None:
     """Check reference files. Every problem is listed; any makes the exit code 2."""
-    from serve_eval import reference
     from serve_eval.errors import ReferenceFileError
+    from serve_eval.verdicts import references
 
-    path = path or reference.shipped_dir()
-    problems = reference.check(path)
+    path = path or references.shipped_dir()
+    problems = references.check(path)
     if problems:
         raise ReferenceFileError("\n".join(problems), hint=f"Problems: {len(problems)}. Correct them and check again.")
     _say(f"{path}: no problem found")
@@ -143,7 +143,7 @@ def import_files(
 
 def _entries(files: list[Path]) -> dict[str, list[str]]:
     """Model -> a line per entry: the value, the specification, overrides and provenance."""
-    from serve_eval import reference
+    from serve_eval.verdicts import references
 
     shown = (
         "num_samples",
@@ -158,12 +158,12 @@ def _entries(files: list[Path]) -> dict[str, list[str]]:
     )
     lines: dict[str, list[str]] = {}
     for file in files:
-        for model, entries in reference.load(file).items():
+        for model, entries in references.load(file).items():
             for r in entries:
                 more = [f"{key}={getattr(r, key)}" for key in shown if getattr(r, key) is not None]
                 more += [f"from {r.source}"] if r.source else []
                 more += ["old"] if r.old else []
-                text = f"{r.value:8.3f}  {reference.spec_text(r.spec)}"
+                text = f"{r.value:8.3f}  {references.spec_text(r.spec)}"
                 lines.setdefault(model, []).append(f"{text}  ({', '.join(more)})" if more else text)
                 lines[model] += [f"          {line}" for line in _noise(r)]
     return lines
@@ -173,9 +173,9 @@ def _noise(found: Reference) -> list[str]:
     """How far a reference from runs can be trusted: their values, how unstable they are, their age."""
     import datetime
 
-    from serve_eval import reference_samples
     from serve_eval.registration import WANTED_RUNS, differ_as_a_whole, effect_of_runs
     from serve_eval.stats.instability import instability
+    from serve_eval.verdicts import reference_samples
 
     if found.runs is None:
         return []
@@ -203,19 +203,19 @@ def _noise(found: Reference) -> list[str]:
 
 def _lengths(files: list[Path]) -> dict[str, list[str]]:
     """Test -> its acceptance length."""
-    from serve_eval import reference
+    from serve_eval.verdicts import references
 
     return {
         test: [f"reference {length.ref_al:.4f}  least {length.min_al:.4f}"]
         for file in files
-        for test, length in reference.load_acceptance_length(file).items()
+        for test, length in references.load_acceptance_length(file).items()
     }
 
 
 def _directories(own: Path | None) -> list[Path]:
-    from serve_eval import reference
+    from serve_eval.verdicts import references
 
-    return [reference.shipped_dir()] if own is None else [own, reference.shipped_dir()]
+    return [references.shipped_dir()] if own is None else [own, references.shipped_dir()]
 
 
 def _say(line: str) -> None:

@@ -465,11 +465,11 @@ def execute(
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation import evaluate
-    from serve_eval.report.exit_code import INFRASTRUCTURE, INTERRUPTED
     from serve_eval.report.page import write_page
     from serve_eval.report.terminal import render
     from serve_eval.run_folder import PLAN_FILE, REPORT_FILE, plan_and_owner
     from serve_eval.trust import flag_of
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
     base_url = plan.launcher.options.get("base_url")
     where = f"endpoint {base_url}" if base_url else f"launcher {plan.launcher.name}"
@@ -567,7 +567,7 @@ def _with_model(plan: Plan) -> Plan:
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import say
     from serve_eval.endpoint import with_model
-    from serve_eval.report.exit_code import INTERRUPTED
+    from serve_eval.verdicts.exit_code import INTERRUPTED
 
     if plan.model is not None:
         return plan

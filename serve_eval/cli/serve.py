@@ -91,7 +91,7 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import RunFolderError
-    from serve_eval.report.exit_code import INTERRUPTED, PASS
+    from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
 
     if output_dir is not None:
         try:
@@ -160,7 +160,7 @@ def _stop(wanted: str) -> int:
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import say
     from serve_eval.errors import PlanError
-    from serve_eval.report.exit_code import INTERRUPTED, PASS
+    from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
 
     known = held.entries(held.registry())
     chosen = [entry for entry in known if wanted in (entry.id, "all")]

@@ -136,13 +136,13 @@ def _run(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, path_of, say
     from serve_eval.client.connection import connect, openai_client
-    from serve_eval.report.exit_code import INFRASTRUCTURE, INTERRUPTED, worst
     from serve_eval.report.text import clean
     from serve_eval.schema import Endpoint
     from serve_eval.smoke import story
     from serve_eval.smoke.curl import curl
     from serve_eval.smoke.junit import junit as to_junit
     from serve_eval.smoke.session import Session
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED, worst
 
     base_url = str(plan.launcher.options["base_url"])
     plan = replace(plan, limits=replace(plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s)))

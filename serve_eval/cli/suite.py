@@ -132,11 +132,11 @@ def execute(
     from serve_eval.cli._kept import kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.report.exit_code import INTERRUPTED
     from serve_eval.report.suite_table import render
     from serve_eval.suite.execution import evaluate_suite
     from serve_eval.suite.folder import SUITE_FILE, SUITE_REPORT_FILE, suite_and_owner
     from serve_eval.trust import flag_of
+    from serve_eval.verdicts.exit_code import INTERRUPTED
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
     plans = [run.plan for run in known.runs]

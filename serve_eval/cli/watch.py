@@ -295,8 +295,8 @@ def _run(job: Watch, folder: Path, *, metrics_port: int | None, forget: bool) ->
     from serve_eval.canary.story import watch as watch_it
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, say
-    from serve_eval.report.exit_code import INTERRUPTED, PASS
     from serve_eval.report.text import clean
+    from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
 
     began = False
 

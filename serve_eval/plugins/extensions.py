@@ -32,7 +32,7 @@ KINDS = {
     "serve_eval.tasks": "tasks",
     "serve_eval.scorers": "scorers",
     "launchers": "launchers",
-    "serve_eval.verdicts": "verdicts",
+    "serve_eval.verdicts.rules": "verdicts",
 }
 """Our folders, and what they are called below a folder of the user's and in the names of entry points."""
 LM_EVAL = "lm_eval"

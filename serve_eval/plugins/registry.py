@@ -30,13 +30,13 @@ ENTRY_POINTS = {
     "serve_eval.tasks": "task",
     "serve_eval.scorers": "scorer",
     "launchers": "launch",
-    "serve_eval.verdicts": "judge",
+    "serve_eval.verdicts.rules": "judge",
 }
 SCORERS = "serve_eval.scorers"
 """The folder that also holds what only tasks score by: a file of it is offered when it has the function."""
 BESIDE = {"launchers": ("commands",)}
 """Further functions of a file that a run calls: a launcher says what it would start."""
-HANDED = {"serve_eval.tasks": (0, 1), SCORERS: (0,), "launchers": (1,), "serve_eval.verdicts": (4,)}
+HANDED = {"serve_eval.tasks": (0, 1), SCORERS: (0,), "launchers": (1,), "serve_eval.verdicts.rules": (4,)}
 """How many things a function of each folder is handed before its options; a task with one is a family."""
 FAMILIES = "serve_eval.tasks"
 """The folder whose functions may make a whole family; those of the others are handed what they work on."""

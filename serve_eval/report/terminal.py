@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from serve_eval.deployment import told
-from serve_eval.reference import spec_text
 from serve_eval.report.attribution import sentences, table
 from serve_eval.report.text import clean
 from serve_eval.schema import (
@@ -32,6 +31,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.stats.availability import failure_rate_upper
+from serve_eval.verdicts.references import spec_text
 
 LATE_S = 0.1
 """Lateness of our own event loop from which on the measured times are not trusted without a word."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
-from serve_eval.report.exit_code import FAIL, INFRASTRUCTURE, PASS
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.row import Outcome, Row, Sent
 from serve_eval.smoke.run import chosen, run_checks
 from serve_eval.smoke.session import Session
+from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
 
 
 def required(names: Sequence[str], checks: Sequence[Check]) -> frozenset[str]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from serve_eval.report.exit_code import FAIL, INFRASTRUCTURE, PASS, UNDECIDED, USAGE, code_of, worst
 from serve_eval.schema import (
     Report,
     RunError,
@@ -20,6 +19,7 @@ from serve_eval.schema import (
 )
 from serve_eval.stats.multiplicity import benjamini_hochberg, holm
 from serve_eval.suite.match import matches
+from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS, UNDECIDED, USAGE, code_of, worst
 
 ALPHA = 0.05
 """Chance of any false alarm among all the paired gates of a suite."""

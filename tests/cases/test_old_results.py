@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import reference, reference_samples
 from serve_eval.cases import file
 from serve_eval.cases.questions import questions
 from serve_eval.errors import DatasetError, NotComparableError, ReferenceFileError
 from serve_eval.old_results import import_results, read
 from serve_eval.preparation import prepare
 from serve_eval.schema import Plan, Spec
+from serve_eval.verdicts import reference_samples, references
 from tests.cases.made import write_biochatter
 
 HEAD = "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"
@@ -79,7 +79,7 @@ def test_a_model_with_results_of_every_case_becomes_a_reference_with_its_scores(
         "cases:medical_exam: 1 model has results of some of the 5 cases alone, such as old (1): no scores per sample "
         "are kept of it"
     ]
-    by_model = reference.load(tmp_path / "refs/cases-medical_exam.yaml")
+    by_model = references.load(tmp_path / "refs/cases-medical_exam.yaml")
     [whole] = by_model["org/m:7"]
     assert whole.value == pytest.approx(100 * (2 / 3 + 0 + 0 + 1 + 5 / 6) / 5)
     assert whole.source == "BioChatter's results, medical_exam.csv: 5 of 5 cases"
@@ -148,7 +148,7 @@ def test_models_of_nearly_the_same_name_keep_scores_of_their_own_also_when_they_
     again = _csv(tmp_path / "again.csv", *rows("m:7", "1/2"))
     import_results([again], _specs(tmp_path), tmp_path / "refs", reason="newer")
     assert len(list((tmp_path / "refs/samples").iterdir())) == 3
-    for [entry] in reference.load(tmp_path / "refs/cases-medical_exam.yaml").values():
+    for [entry] in references.load(tmp_path / "refs/cases-medical_exam.yaml").values():
         assert entry.runs is not None
         stored = reference_samples.read(tmp_path / "refs" / entry.runs.samples, entry.runs.sha256)
         assert 100 * sum(stored.runs[0]) / 5 == pytest.approx(entry.value, abs=0.01)

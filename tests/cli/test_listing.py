@@ -4,7 +4,7 @@ import pytest
 
 from serve_eval.cli.listing import NOT_BUILT, listing
 from serve_eval.plugins import registry
-from serve_eval.reference import load, shipped_dir
+from serve_eval.verdicts.references import load, shipped_dir
 
 
 def test_the_list_has_every_task_and_says_what_is_not_built(capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,10 @@ from array import array
 import numpy
 from numpy.typing import NDArray
 
-from serve_eval.against_reference import Expected, expected
 from serve_eval.degradation import ALPHA, VALUE, Course, degradations
 from serve_eval.schema import Metric
 from serve_eval.stats.onset import FIRST, limit, onset
+from serve_eval.verdicts.below_reference import Expected, expected
 from tests.stats.sticky_router import interval
 
 LEVEL = ALPHA[VALUE]

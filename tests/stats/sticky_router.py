@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy
 from scipy.stats import beta
 
-from serve_eval.against_reference import expected
 from serve_eval.attribution import WRONG, AttributedAnswer, compared
 from serve_eval.prompt_kinds import SUBJECT
 from serve_eval.schema import Metric
 from serve_eval.served import Served
 from serve_eval.stats.contingency import Cell, rows
+from serve_eval.verdicts.below_reference import expected
 
 ALPHA, SERVERS, SUBJECTS = 0.01, 4, 20
 UNSTEADY = 0.1

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.reference import AcceptanceLength
 from serve_eval.schema import (
     Acceptance,
     AnchorComparison,
@@ -31,7 +30,8 @@ from serve_eval.schema import (
 )
 from serve_eval.stats.finding import finding
 from serve_eval.suite.judgement import Ended, Judgement, corrected, judge
-from serve_eval.verdicts._acceptance import judge as acceptance
+from serve_eval.verdicts.references import AcceptanceLength
+from serve_eval.verdicts.rules._acceptance import judge as acceptance
 
 TODAY = date(2026, 11, 21)
 PASS, FAIL, ERROR = VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.ERROR

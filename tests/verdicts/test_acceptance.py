@@ -13,8 +13,6 @@ from serve_eval.client.traffic import TrafficCounter
 from serve_eval.errors import PlanError, ReferenceFileError
 from serve_eval.evaluation import evaluate
 from serve_eval.protocol.shared import build_task
-from serve_eval.reference import AcceptanceLength
-from serve_eval.report.exit_code import exit_code
 from serve_eval.schema import (
     Acceptance,
     Metric,
@@ -26,7 +24,9 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.verdicts._acceptance import RULE, judge
+from serve_eval.verdicts.exit_code import exit_code
+from serve_eval.verdicts.references import AcceptanceLength
+from serve_eval.verdicts.rules._acceptance import RULE, judge
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from serve_eval.schema import AccuracySpec, Hypothesis, Metric, Reference, TaskResult, VerdictOutcome
-from serve_eval.verdicts.classic import judge
+from serve_eval.verdicts.rules.classic import judge
 
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=68.17)
 HYPOTHESIS = Hypothesis(num_samples=4096)

@@ -11,8 +11,8 @@ import pytest
 from serve_eval.errors import PlanError
 from serve_eval.schema import AccuracySpec, Hypothesis, Metric, Reference, TaskResult, VerdictOutcome
 from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.verdicts import anchors, classic, noninferiority, paired
-from serve_eval.verdicts._paired import compare
+from serve_eval.verdicts.rules import anchors, classic, noninferiority, paired
+from serve_eval.verdicts.rules._paired import compare
 
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from serve_eval import validity
 from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.judgement import ROUNDING
 from serve_eval.stats.pairs import Pairs
-from serve_eval.verdicts import _classic
-from serve_eval.verdicts._paired import compare
-from serve_eval.verdicts._paired import warnings as paired_warnings
+from serve_eval.verdicts import validity
+from serve_eval.verdicts.rules import _classic
+from serve_eval.verdicts.rules._paired import compare
+from serve_eval.verdicts.rules._paired import warnings as paired_warnings
 
 NEEDS_PAIRS = True
 NEEDS_REFERENCE_RUNS = 2

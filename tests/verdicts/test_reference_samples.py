@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ReferenceFileError
 from serve_eval.protocol.fingerprint import KEY_BYTES, sample_key
-from serve_eval.reference_samples import LEVELS, SampleScores, as_stored, places, read, write
 from serve_eval.schema import Sample
+from serve_eval.verdicts.reference_samples import LEVELS, SampleScores, as_stored, places, read, write
 
 
 def _scores(*runs: list[float], lo: float = 0.0, hi: float = 1.0) -> SampleScores:

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval import reference_samples
-from serve_eval.against_reference import GRADED, LEAST, RIGHT, expected, of_reference
 from serve_eval.protocol.fingerprint import sample_key
-from serve_eval.reference_samples import LEVELS, SampleScores
 from serve_eval.schema import AccuracySpec, Dataset, Metric, Reference, ReferenceRuns, Sample
+from serve_eval.verdicts import reference_samples
+from serve_eval.verdicts.below_reference import GRADED, LEAST, RIGHT, expected, of_reference
+from serve_eval.verdicts.reference_samples import LEVELS, SampleScores
 
 NAN = math.nan
 FILLED = [1.0] * LEAST

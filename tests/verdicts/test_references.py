@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import reference
 from serve_eval.errors import ReferenceFileError
 from serve_eval.schema import AccuracySpec
+from serve_eval.verdicts import references
 
 GOOD = """\
 org/big:
@@ -32,7 +32,7 @@ def _write(directory: Path, name: str, text: str) -> Path:
 
 def _problems(text: str) -> list[str]:
     with pytest.raises(ReferenceFileError) as caught:
-        reference.parse(text, "f.yaml")
+        references.parse(text, "f.yaml")
     assert caught.value.hint
     return str(caught.value).splitlines()
 
@@ -42,7 +42,7 @@ def _problems(text: str) -> list[str]:
 
 def test_entries_keep_the_order_of_the_file_and_know_their_lines(tmp_path: Path) -> None:
     file = _write(tmp_path, "gsm8k", GOOD)
-    loaded = reference.load(file)
+    loaded = references.load(file)
     assert list(loaded) == ["org/big", "org/small"]
     assert [(r.value, r.line) for r in loaded["org/big"]] == [(90.0, 2), (88.5, 3), (87.0, 6)]
     small = loaded["org/small"][0]
@@ -67,7 +67,7 @@ m:
     protocol: {shots: 5}
     old: true
 """
-    (entry,) = reference.parse(text, "voxpopuli.yaml")["m"]
+    (entry,) = references.parse(text, "voxpopuli.yaml")["m"]
     assert (entry.value, entry.alpha, entry.beta, entry.sigma, entry.num_samples) == (6.0, 0.01, 0.1, 0.0, 32)
     assert (entry.higher_is_better, entry.threshold, entry.old) == (False, 9.0, True)
     assert (entry.reference_note, entry.source, entry.date) == ("why", "somewhere", "2026-02-03")
@@ -77,8 +77,8 @@ m:
 
 
 def test_an_empty_mapping_and_a_model_without_entries_are_fine() -> None:
-    assert reference.parse("{}", "f.yaml") == {}
-    assert reference.parse("m: []", "f.yaml") == {"m": []}
+    assert references.parse("{}", "f.yaml") == {}
+    assert references.parse("m: []", "f.yaml") == {"m": []}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_shadowed_duplicate_is_an_error_with_both_lines() -> None:
 
 
 def test_one_spec_may_stand_under_two_models_and_in_another_case() -> None:
-    reference.parse("a: [{accuracy: 1, quant_algo: FP8}, {accuracy: 1, quant_algo: fp8}]\nb: [{accuracy: 1}]", "f")
+    references.parse("a: [{accuracy: 1, quant_algo: FP8}, {accuracy: 1, quant_algo: fp8}]\nb: [{accuracy: 1}]", "f")
 
 
 # ------------------------------------------------------------------------------------------------------- look-up
@@ -157,7 +157,7 @@ def test_one_spec_may_stand_under_two_models_and_in_another_case() -> None:
 
 def test_the_first_entry_with_equal_spec_is_found(tmp_path: Path) -> None:
     _write(tmp_path, "t", GOOD)
-    found = reference.find("t", "org/big", FP8, [tmp_path])
+    found = references.find("t", "org/big", FP8, [tmp_path])
     assert found is not None
     assert (found.value, found.line) == (88.5, 3)
 
@@ -174,15 +174,15 @@ def test_the_first_entry_with_equal_spec_is_found(tmp_path: Path) -> None:
 )
 def test_nothing_but_plain_equality_matches(tmp_path: Path, model: str, spec: AccuracySpec) -> None:
     _write(tmp_path, "t", GOOD)
-    assert reference.find("t", model, spec, [tmp_path]) is None
+    assert references.find("t", model, spec, [tmp_path]) is None
 
 
 def test_directories_are_searched_in_order_and_fall_through(tmp_path: Path) -> None:
     own, shipped = tmp_path / "own", tmp_path / "shipped"
     _write(own, "t", "org/big: [{accuracy: 1}]")
     _write(shipped, "t", GOOD)
-    first = reference.find("t", "org/big", AccuracySpec(), [own, shipped])
-    second = reference.find("t", "org/big", FP8, [own, shipped])
+    first = references.find("t", "org/big", AccuracySpec(), [own, shipped])
+    second = references.find("t", "org/big", FP8, [own, shipped])
     assert first is not None
     assert first.value == 1.0
     assert second is not None
@@ -190,12 +190,12 @@ def test_directories_are_searched_in_order_and_fall_through(tmp_path: Path) -> N
 
 
 def test_a_task_without_file_has_no_reference(tmp_path: Path) -> None:
-    assert reference.find("none", "m", AccuracySpec(), [tmp_path]) is None
+    assert references.find("none", "m", AccuracySpec(), [tmp_path]) is None
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ReferenceFileError, match="gone: no such directory"):
-        reference.find("t", "m", AccuracySpec(), [tmp_path / "gone"])
+        references.find("t", "m", AccuracySpec(), [tmp_path / "gone"])
 
 
 @pytest.mark.parametrize(
@@ -228,26 +228,26 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_a_missing_reference_is_explained(tmp_path: Path, name: str, model: str, spec: AccuracySpec, what: str) -> None:
     _write(tmp_path, "gsm8k", GOOD)
     _write(tmp_path, "acceptance_length", "{}")
-    assert reference.explain_missing(name, model, spec, [tmp_path]) == what.format(dir=tmp_path)
+    assert references.explain_missing(name, model, spec, [tmp_path]) == what.format(dir=tmp_path)
 
 
 def test_a_spec_is_told_by_what_differs_from_the_default() -> None:
-    assert reference.spec_text(AccuracySpec()) == "default"
+    assert references.spec_text(AccuracySpec()) == "default"
     spec = AccuracySpec(dtype="float16", quant_algo="FP8", extra_acc_spec="beam_width=4")
-    assert reference.spec_text(spec) == "dtype=float16 quant_algo=FP8 extra_acc_spec=beam_width=4"
+    assert references.spec_text(spec) == "dtype=float16 quant_algo=FP8 extra_acc_spec=beam_width=4"
 
 
 def test_known_files_come_in_the_order_of_search(tmp_path: Path) -> None:
     own, shipped = tmp_path / "z_own", tmp_path / "a_shipped"
     files = [_write(own, "t", "{}"), _write(shipped, "s", "{}"), _write(shipped, "t", "{}")]
-    assert reference.known_files([own, shipped]) == files
+    assert references.known_files([own, shipped]) == files
 
 
 def test_a_wheel_has_the_files_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "__file__", str(tmp_path / "serve_eval" / "reference.py"))
-    assert reference.shipped_dir() == tmp_path / "references"
+    monkeypatch.setattr(references, "__file__", str(tmp_path / "serve_eval" / "reference.py"))
+    assert references.shipped_dir() == tmp_path / "references"
     (tmp_path / "serve_eval" / "references").mkdir(parents=True)
-    assert reference.shipped_dir() == tmp_path / "serve_eval" / "references"
+    assert references.shipped_dir() == tmp_path / "serve_eval" / "references"
 
 
 # --------------------------------------------------------------------------------- acceptance length and checking
@@ -255,7 +255,7 @@ def test_a_wheel_has_the_files_inside_the_package(tmp_path: Path, monkeypatch: p
 
 def test_acceptance_lengths_are_read_by_test(tmp_path: Path) -> None:
     file = _write(tmp_path, "acceptance_length", "A::b: {ref_al: 2, min_al: 1.9}\n")
-    assert reference.load_acceptance_length(file) == {"A::b": reference.AcceptanceLength(ref_al=2.0, min_al=1.9)}
+    assert references.load_acceptance_length(file) == {"A::b": references.AcceptanceLength(ref_al=2.0, min_al=1.9)}
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_acceptance_lengths_are_read_by_test(tmp_path: Path) -> None:
 def test_a_wrong_acceptance_length_is_an_error(tmp_path: Path, entry: str, what: str) -> None:
     file = _write(tmp_path, "acceptance_length", f"\nA::b: {entry}\n")
     with pytest.raises(ReferenceFileError) as caught:
-        reference.load_acceptance_length(file)
+        references.load_acceptance_length(file)
     assert f"{file}:2: A::b: {what}" in str(caught.value)
 
 
@@ -280,23 +280,27 @@ def test_a_check_lists_the_problems_of_all_files_by_their_shape(tmp_path: Path) 
     bad = _write(tmp_path, "bad", "m: [{accuracy: x}, {wer: y}]")
     _write(tmp_path, "good", GOOD)
     worse = _write(tmp_path, "worse", "m: [")
-    assert [problem.split(" ")[0] for problem in reference.check(tmp_path)] == [f"{bad}:1:", f"{bad}:1:", f"{worse}:1:"]
-    assert len(reference.check(bad)) == 2
+    assert [problem.split(" ")[0] for problem in references.check(tmp_path)] == [
+        f"{bad}:1:",
+        f"{bad}:1:",
+        f"{worse}:1:",
+    ]
+    assert len(references.check(bad)) == 2
 
 
 def test_a_check_of_nothing_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone"):
         with pytest.raises(ReferenceFileError):
-            reference.check(path)
+            references.check(path)
 
 
 def test_the_shipped_files_have_no_problem() -> None:
-    assert reference.check(reference.shipped_dir()) == []
+    assert references.check(references.shipped_dir()) == []
 
 
 @pytest.mark.parametrize(("values", "n", "right"), [("[1.0]", 1, True), ("[]", 1, False), ("[1.0]", 0, False)])
 def test_the_runs_of_an_entry_are_one_prompt_at_least(tmp_path: Path, values: str, n: int, right: bool) -> None:
     runs = f"{{values: {values}, n: {n}, sigma: 1.0, samples: s.json, sha256: x}}"
     (tmp_path / "mmlu.yaml").write_text(f"m:\n  - accuracy: 1.0\n    runs: {runs}\n")
-    problems = reference.check(tmp_path / "mmlu.yaml")
+    problems = references.check(tmp_path / "mmlu.yaml")
     assert any("has no value" in problem for problem in problems) is not right, problems

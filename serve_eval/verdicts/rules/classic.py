@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from serve_eval import validity
 from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.pairs import Pairs
-from serve_eval.verdicts import _classic
+from serve_eval.verdicts import validity
+from serve_eval.verdicts.rules import _classic
 
 
 def judge(
@@ -29,8 +29,8 @@ def judge(
     drop = 0.0 if verdict.outcome is VerdictOutcome.ERROR else _classic.margin(verdict)
     if pairs is None or drop == 0.0:
         return verdict
-    from serve_eval.verdicts._paired import compare, small_drop
-    from serve_eval.verdicts._paired import warnings as paired_warnings
+    from serve_eval.verdicts.rules._paired import compare, small_drop
+    from serve_eval.verdicts.rules._paired import warnings as paired_warnings
 
     told = compare(pairs, result, margin=drop, alpha=hypothesis.alpha, max_missing=max_missing)
     warnings = (*verdict.warnings, *paired_warnings(told))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from serve_eval.reference import AcceptanceLength
 from serve_eval.schema import Acceptance, AcceptanceCheck, TaskResult, Verdict, VerdictOutcome
-from serve_eval.validity import MAX_MISSING
+from serve_eval.verdicts.references import AcceptanceLength
+from serve_eval.verdicts.validity import MAX_MISSING
 
 RULE = "acceptance_length"
 

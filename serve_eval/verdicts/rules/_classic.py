@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from serve_eval import validity
 from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.classic import Decision, classic_test, decide
+from serve_eval.verdicts import validity
 
 WIDE_THETA = 15.0
 """A minimum detectable effect, in points, above which a PASS needs a word of warning."""

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serve_eval import reference_samples
 from serve_eval.errors import ReferenceFileError, ServeEvalError
 from serve_eval.protocol.fingerprint import sample_key
-from serve_eval.reference_samples import SampleScores
 from serve_eval.schema import MEAN, Dataset, Reference, Task
+from serve_eval.verdicts import reference_samples
+from serve_eval.verdicts.reference_samples import SampleScores
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs

@@ -8,7 +8,7 @@ from dataclasses import replace
 from serve_eval.schema import EarlyStop, Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS
 from serve_eval.stats.pairs import Pairs
-from serve_eval.verdicts import _classic
+from serve_eval.verdicts.rules import _classic
 
 ASSUMES = "assumes that what was not asked is like what was: an endpoint that turns worse after the stop is not seen"
 

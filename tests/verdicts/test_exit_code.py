@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.report.exit_code import exit_code
 from serve_eval.schema import Verdict, VerdictOutcome
+from serve_eval.verdicts.exit_code import exit_code
 
 
 @pytest.mark.parametrize(

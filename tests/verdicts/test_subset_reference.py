@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import pairing, reference, reference_samples, run_folder
+from serve_eval import run_folder
 from serve_eval.answer_pairs import read_report
 from serve_eval.cli._dry_run import facts
 from serve_eval.evaluation import evaluate, judge_again
@@ -34,7 +34,8 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.stats.classic import classic_test
-from serve_eval.verdicts.classic import judge
+from serve_eval.verdicts import pairing, reference_samples, references
+from serve_eval.verdicts.rules.classic import judge
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -65,7 +66,7 @@ def _run(plan: Plan, folder: Path, number: int) -> Report:
 
 def _registered(plan: Plan) -> Reference:
     assert plan.references_dir is not None
-    found = reference.find("gsm8k", MODEL, AccuracySpec(), [Path(plan.references_dir)])
+    found = references.find("gsm8k", MODEL, AccuracySpec(), [Path(plan.references_dir)])
     assert found is not None
     return found
 

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serve_eval import pairing
-from serve_eval.reference_samples import LEVELS
 from serve_eval.schema import Dataset, Metric, Reference
+from serve_eval.verdicts import pairing
+from serve_eval.verdicts.reference_samples import LEVELS
 
 if TYPE_CHECKING:
     import numpy

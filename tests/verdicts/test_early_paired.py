@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from serve_eval import pairing, reference_samples, run_folder
+from serve_eval import run_folder
 from serve_eval.answer_pairs import read_report
 from serve_eval.cli.app import app
 from serve_eval.early import Prefix, watch
@@ -30,6 +30,7 @@ from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.tally import Tally
+from serve_eval.verdicts import pairing, reference_samples
 
 ALPHA = 0.05
 N = 400

@@ -1,0 +1,1 @@
+"""Verdict rules, one per file: `judge(result, reference, hypothesis, pairs, *, options) -> Verdict`."""
