@@ -15,9 +15,9 @@ import msgspec
 
 from serve_eval.cases import file
 from serve_eval.cases.biochatter import AS_BIOCHATTER
+from serve_eval.cases.failure_modes import failure_mode
 from serve_eval.cases.questions import MAX_EXPANDED, Question, Questions, questions, scorer_of, spec_of
 from serve_eval.errors import DatasetError
-from serve_eval.failure_modes import failure_mode
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import (
     HOLDOUT,

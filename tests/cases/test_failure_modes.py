@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.failure_modes import (
+from serve_eval.cases.failure_modes import (
     _CODE,
     _NO_ANSWER,
     CASE,
@@ -28,7 +28,7 @@ from serve_eval.tally import Tally
 from tests.scorers.test_offered import made
 from tests.test_probe import prepared
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
