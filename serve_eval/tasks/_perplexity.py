@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from serve_eval.aggregations import ratio_of_sums
 from serve_eval.schema import Metric, Outcome, Response, Sample, Score, Scored
 from serve_eval.scorers.likelihood import negative_log_likelihood
+from serve_eval.tasks._aggregations import ratio_of_sums
 
 NATS, TOKENS = "nats", "tokens"
 CORPUS = ratio_of_sums("perplexity of all tokens", NATS, TOKENS, then=math.exp)

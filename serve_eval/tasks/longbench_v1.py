@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.aggregations import mean_of_means
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
@@ -36,6 +35,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers import longbench
 from serve_eval.tasks import _longbench_prompts
+from serve_eval.tasks._aggregations import mean_of_means
 from serve_eval.tasks._longbench_prompts import Asked
 from serve_eval.tasks._longbench_sets import CHINESE, SETS
 from serve_eval.tasks._order import shuffled

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.aggregations import mean_of_means, ratio_of_sums
 from serve_eval.early import watch
 from serve_eval.errors import NotComparableError, RunFolderError
 from serve_eval.history import _unfit
@@ -45,6 +44,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.tally import Tally
+from serve_eval.tasks._aggregations import mean_of_means, ratio_of_sums
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.rules import classic
 
