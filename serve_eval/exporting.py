@@ -15,8 +15,8 @@ import msgspec
 from serve_eval import run_folder
 from serve_eval.asking import request_of
 from serve_eval.errors import DatasetError, RunFolderError
+from serve_eval.harness.layout import NO_FILTER, Logged, file_name, mean_stderr, results, row, stamp
 from serve_eval.journal import read
-from serve_eval.lm_eval_layout import NO_FILTER, Logged, file_name, mean_stderr, results, row, stamp
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.processes.bounded_call import Apart, Unfinished

@@ -15,7 +15,7 @@ import pytest
 from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.evaluation import evaluate
 from serve_eval.exporting import export
-from serve_eval.lm_eval_layout import file_name, mean_stderr, sanitized, stamp
+from serve_eval.harness.layout import file_name, mean_stderr, sanitized, stamp
 from serve_eval.schema import Limits, Plan, Report, Spec
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -8,9 +8,9 @@ from typing import Any
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.harness import seeds
+from serve_eval.harness.layout import Logged, Row, mean_stderr, row
 from serve_eval.harness.library import quiet
 from serve_eval.harness.measures import Documents, Key, Measure, aggregated, mean_of, number
-from serve_eval.lm_eval_layout import Logged, Row, mean_stderr, row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
