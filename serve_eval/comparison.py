@@ -30,7 +30,7 @@ from serve_eval.client.connection import connect
 from serve_eval.divergence import look_at_all
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFolderError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.file_names import COMPARISON, COMPARISON_PLAN
 from serve_eval.meeting import Meeting, Seat
 from serve_eval.plugins import extensions

@@ -44,7 +44,7 @@ from serve_eval.client.connection import connect
 from serve_eval.deployment import chunk_sizes
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask

@@ -20,7 +20,7 @@ import msgspec
 import serve_eval
 from serve_eval import run_folder
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
-from serve_eval.evaluation import judge_again
+from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.executions import FOLDER, Executions, permitted
 from serve_eval.journal import read
 from serve_eval.judgements import FOLDER as JUDGED

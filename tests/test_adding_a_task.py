@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import serve_eval.tasks
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Outcome, Plan, Report, Response, Sample, Spec

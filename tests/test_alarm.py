@@ -24,7 +24,7 @@ from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.degradation import VALUE, Course, Lookout, degradations
 from serve_eval.endpoint import _write_answers
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.protocol.shared import build_task
 from serve_eval.registration import register
@@ -355,7 +355,7 @@ def test_a_run_in_another_order_has_no_alarm(
     def refused(*_: Any, **__: Any) -> Alarm:
         raise AssertionError
 
-    monkeypatch.setattr("serve_eval.evaluation.Alarm", refused)
+    monkeypatch.setattr("serve_eval.evaluation.evaluate.Alarm", refused)
     natural = replace(plan, limits=replace(plan.limits, order="natural"), limit=10)
     report, _ = _run(natural, config, lambda number, known: (False, 0.0), tmp_path / "out")
     assert report.tasks[0].result.scored == 10

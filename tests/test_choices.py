@@ -16,7 +16,7 @@ from serve_eval import choices
 from serve_eval.cli._dry_run import facts
 from serve_eval.client.client import Client
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.protocol.fingerprint import fingerprint, sample_key
 from serve_eval.protocol.shared import build_task

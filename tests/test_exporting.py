@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import DatasetError, RunFolderError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.exporting import export
 from serve_eval.harness.layout import file_name, mean_stderr, sanitized, stamp
 from serve_eval.schema import Limits, Plan, Report, Spec

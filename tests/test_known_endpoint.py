@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launchers.simulated import probability
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.registration import register

@@ -21,7 +21,7 @@ from serve_eval.comparison import Rules, Side, compare
 from serve_eval.degradation import Course, degradations
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.invariants import check
 from serve_eval.order import arranged, task_seed
 from serve_eval.order_seed import ORDER_FILE

@@ -16,7 +16,7 @@ from scipy.stats import chi2
 from launchers._simulator import SimulatorConfig, create_app, serve
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import ReferenceFileError, RunFolderError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.journal import read
 from serve_eval.preparation import prepare
 from serve_eval.proofs import FILE as STEPS

@@ -12,7 +12,7 @@ import pytest
 
 from serve_eval import run_folder
 from serve_eval.errors import DatasetError
-from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.registration import register
 from serve_eval.repeats import Repeated
 from serve_eval.schema import AccuracySpec, Plan, Report, Sample, Spec

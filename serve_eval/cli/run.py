@@ -464,7 +464,7 @@ def execute(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import ServeEvalError
-    from serve_eval.evaluation import evaluate
+    from serve_eval.evaluation.evaluate import evaluate
     from serve_eval.report.page import write_page
     from serve_eval.report.terminal import render
     from serve_eval.run_folder import PLAN_FILE, REPORT_FILE, plan_and_owner

@@ -32,7 +32,7 @@ def verdict(
     """
 
     from serve_eval.cli._streams import draw, emit
-    from serve_eval.evaluation import judge_again
+    from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.plan import resolve, to_file
     from serve_eval.report.terminal import render
     from serve_eval.run_folder import pretty_json

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from serve_eval.endpoint import Launching, launch
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins.extensions import defect
 from serve_eval.rerunning import Rerun
 from serve_eval.run_folder import pretty_json, write_private

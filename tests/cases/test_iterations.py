@@ -14,7 +14,7 @@ from serve_eval import plan
 from serve_eval.answer_pairs import read_report, read_task
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.exporting import export
 from serve_eval.registration import register
 from serve_eval.rescoring import rescore

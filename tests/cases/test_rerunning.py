@@ -19,7 +19,7 @@ import serve_eval
 from serve_eval import plan
 from serve_eval.cli.run import rerun_of
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
-from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.registration import register
 from serve_eval.rerunning import Rerun
 from serve_eval.rescoring import rescore

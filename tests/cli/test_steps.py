@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from serve_eval import proofs
-from serve_eval.evaluation import judge_again
+from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.journal import read
 from serve_eval.proofs import Proofs, Step
 from serve_eval.run_folder import saved_plan

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from serve_eval import run_folder
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins import extensions
 from serve_eval.probe import TEXT
 from serve_eval.rescoring import rescore

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from serve_eval.errors import EndpointError, PlanError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.exporting import export
 from serve_eval.plugins import extensions
 from serve_eval.schema import Limits, Plan, Spec

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import DatasetError, PlanError, SandboxError, ServeEvalError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.exporting import export
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.registration import register
 from serve_eval.schema import FailureKind, Outcome, Plan, Report, Spec
 from tests.cli.command import environment, serve_eval

@@ -17,7 +17,7 @@ from rich.console import Console
 from serve_eval import run_folder
 from serve_eval.cli._dry_run import show
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
-from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.judgements import Judgements
 from serve_eval.proofs import Proofs, Step, of_judgements
 from serve_eval.registration import register

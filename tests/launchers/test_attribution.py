@@ -13,7 +13,7 @@ import pytest
 
 from serve_eval import attributing
 from serve_eval.endpoint import _write_answers, launch
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.schema import Attributed, Plan, Report, Spec
 

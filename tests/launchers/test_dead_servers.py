@@ -11,7 +11,7 @@ import pytest
 
 from launchers import _activity, _log_watch, trtllm
 from serve_eval.errors import LaunchError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import LaunchContext, Plan, Report
 from tests.launchers.dead_servers import DEAD, FRAMES, WARNINGS, Dead, measured
 from tests.standin.options import Flavour

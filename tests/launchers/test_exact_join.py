@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from serve_eval.endpoint import launch
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.joining import METRICS, TIMES, TRACES
 from serve_eval.preparation import prepare
 from serve_eval.schema import Endpoint, Plan, Report

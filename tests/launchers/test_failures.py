@@ -14,7 +14,7 @@ import pytest
 
 from launchers import _readiness
 from serve_eval.errors import EndpointError, LaunchError, PlanError, ServeEvalError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Plan, Report
 
 slow = pytest.mark.slow

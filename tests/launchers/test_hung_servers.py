@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Plan
 
 ONE_AND_ONE = "trtllm_disaggregated"

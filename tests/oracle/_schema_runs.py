@@ -13,7 +13,7 @@ from typing import Any
 
 from jsonschema.validators import validator_for
 
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Message, Plan, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.harness.served import served

@@ -22,7 +22,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import DataRoots, Message, Plan, Response, Sample, Spec, Task
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.tasks import longbench_v1

@@ -77,7 +77,7 @@ def ours(setting: Setting, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _run(setting: Setting, names: Sequence[str], url: str) -> dict[str, Any]:
-    from serve_eval.evaluation import evaluate
+    from serve_eval.evaluation.evaluate import evaluate
 
     specs = tuple(
         Spec(name=f"lm_eval:{name}", options=options(setting.files[name], setting.shots[name])) for name in names

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins import registry
 from serve_eval.registration import register
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec, TaskReport

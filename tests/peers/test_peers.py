@@ -11,7 +11,7 @@ import pytest
 
 from launchers import llama_cpp
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec, VerdictOutcome
 from tests.peers.conftest import (
     BEGINNING,

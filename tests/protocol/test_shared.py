@@ -12,7 +12,7 @@ import pytest
 
 from serve_eval.asking import request_of
 from serve_eval.errors import NotComparableError, PlanError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plan import resolve, to_file
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask

@@ -8,7 +8,7 @@ import pytest
 
 from serve_eval.datasets.local import DataFile
 from serve_eval.errors import DatasetError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import DataRoots, Dataset, Message, Outcome, Plan, Response, Spec
 from serve_eval.tasks.aime import Year, prompt_text, task
 from tests.tasks.made_data import write_jsonl

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Plan, Spec
 from tests.tasks.made_data import NAMES, spec_of
 

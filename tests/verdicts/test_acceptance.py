@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from serve_eval.client.traffic import TrafficCounter
 from serve_eval.errors import PlanError, ReferenceFileError
-from serve_eval.evaluation import evaluate
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     Acceptance,

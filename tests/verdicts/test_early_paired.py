@@ -19,7 +19,7 @@ from serve_eval.answer_pairs import read_report
 from serve_eval.cli.app import app
 from serve_eval.early import Prefix, watch
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation import evaluate, judge_again
+from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.plan import to_file
 from serve_eval.preparation import prepare
 from serve_eval.registration import register

@@ -1,0 +1,1 @@
+"""Evaluate an endpoint: the main story, told by `evaluate`."""
