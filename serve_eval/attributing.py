@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serve_eval import run_folder, served, slow_workers
+from serve_eval import served, slow_workers
 from serve_eval.asking import request_of
 from serve_eval.attribution import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.client import wire
@@ -31,6 +31,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.endpoint import last_endpoint
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask

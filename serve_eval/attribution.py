@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from serve_eval.evaluation.storage.journal import Record
 from serve_eval.joining import IDS, METRICS, TIMES, TRACES
-from serve_eval.journal import Record
 from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
 from serve_eval.served import Served
 from serve_eval.slow_workers import Timed, in_run

@@ -24,14 +24,15 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import first_token, order_seed, run_folder
+from serve_eval import first_token
 from serve_eval.answer_pairs import read_report, read_task
 from serve_eval.client.connection import connect
 from serve_eval.divergence import look_at_all
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.file_names import COMPARISON, COMPARISON_PLAN
+from serve_eval.evaluation.storage import order_seed, run_folder
+from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
 from serve_eval.meeting import Meeting, Seat
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval import deployment, run_folder
+from serve_eval import deployment
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hidden_in_errors
 from serve_eval.client.preflight import discover_model, short
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.hung import Asked, Hung
 from serve_eval.plugins import registry
 from serve_eval.prepared_task import PreparedTask

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import run_folder
 from serve_eval.asking import request_of
 from serve_eval.errors import DatasetError, RunFolderError
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.journal import read
 from serve_eval.harness.layout import NO_FILTER, Logged, file_name, mean_stderr, results, row, stamp
-from serve_eval.journal import read
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.processes.bounded_call import Apart, Unfinished

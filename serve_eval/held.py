@@ -21,8 +21,8 @@ from typing import Literal
 import msgspec
 
 from serve_eval.errors import LaunchError
-from serve_eval.ownership import state_folder
-from serve_eval.run_folder import pretty_json, write_private
+from serve_eval.evaluation.storage.ownership import state_folder
+from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
 from serve_eval.schema import Endpoint
 
 LOCK = "lock"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval import run_folder
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.schema import MEAN, Metric, Reference, Report, TaskReport
 from serve_eval.verdicts.references import spec_text
 from serve_eval.verdicts.validity import MAX_MISSING

@@ -36,7 +36,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import answer_pairs, first_token, order_seed, run_folder
+from serve_eval import answer_pairs, first_token
 from serve_eval.answer_pairs import Had
 from serve_eval.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.chunk_lengths import Lengths, lengths
@@ -45,6 +45,7 @@ from serve_eval.deployment import chunk_sizes
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask

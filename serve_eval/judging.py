@@ -15,7 +15,7 @@ from serve_eval.client.connection import connect
 from serve_eval.client.preflight import trial
 from serve_eval.concurrency import MOST
 from serve_eval.errors import EndpointError, PlanError
-from serve_eval.journal import Journal
+from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.proofs import Proofs, of_judgements
 from serve_eval.runner import Lane, Session

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval import run_folder
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.schema import MEAN, file_stem
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import JournalError
-from serve_eval.journal import FULL_DISK, NO_ROOM_HINT, Journal, Record, withdrawals
+from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT, Journal, Record, withdrawals
 from serve_eval.schema import Response
 
 FILE = "steps.jsonl"

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serve_eval import run_folder
 from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
-from serve_eval.executions import FOLDER, Executions
-from serve_eval.journal import Journal
-from serve_eval.judgements import FOLDER as JUDGED
-from serve_eval.judgements import Judgements
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.executions import FOLDER, Executions
+from serve_eval.evaluation.storage.journal import Journal
+from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
+from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.proofs import FILE as STEPS

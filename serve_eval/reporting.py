@@ -11,13 +11,14 @@ from importlib import metadata
 from pathlib import Path
 
 import serve_eval
-from serve_eval import judging, run_folder, served, slow_workers
+from serve_eval import judging, served, slow_workers
 from serve_eval.attribution import attributed
 from serve_eval.degradation import degradations
 from serve_eval.degradation import told as told_of
 from serve_eval.endpoint import LAUNCHERS
 from serve_eval.errors import NotComparableError
-from serve_eval.order_seed import OrderSeeds
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.plugins import extensions as origins
 from serve_eval.plugins import registry
 from serve_eval.prepared_task import PreparedTask

@@ -16,10 +16,10 @@ from typing import Literal, TypeVar
 import msgspec
 
 import serve_eval
-from serve_eval import run_folder
 from serve_eval.cases.keys import canonical_sha256
 from serve_eval.errors import RunFolderError
-from serve_eval.judgements import FOLDER as JUDGED
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.prepared_task import PreparedTask
 from serve_eval.schema import DataRoots, Plan, Sample, Task, lives
 

@@ -18,14 +18,14 @@ from typing import Any
 import msgspec
 
 import serve_eval
-from serve_eval import run_folder
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import judge_again
-from serve_eval.executions import FOLDER, Executions, permitted
-from serve_eval.journal import read
-from serve_eval.judgements import FOLDER as JUDGED
-from serve_eval.judgements import Judgements
-from serve_eval.order_seed import ORDER_FILE
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.executions import FOLDER, Executions, permitted
+from serve_eval.evaluation.storage.journal import read
+from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
+from serve_eval.evaluation.storage.judgements import Judgements
+from serve_eval.evaluation.storage.order_seed import ORDER_FILE
 from serve_eval.plan import resolve, to_file
 from serve_eval.plugins import registry
 from serve_eval.preparation import prepare

@@ -18,9 +18,9 @@ from serve_eval import perf_files, served
 from serve_eval.client.client import Client
 from serve_eval.client.server_timing import INFO
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.exact_joining import Joined, join_exactly
 from serve_eval.joining import Record
-from serve_eval.journal import Journal
 from serve_eval.perf_files import Records, Trace
 from serve_eval.schema import Attempt, Endpoint
 from serve_eval.served import Served

@@ -15,9 +15,9 @@ import msgspec
 from serve_eval.client.traffic import TrafficCounter
 from serve_eval.degradation import Course
 from serve_eval.errors import ServeEvalError
-from serve_eval.executions import Executions, program_of
-from serve_eval.journal import Journal, Record
-from serve_eval.judgements import Judgements
+from serve_eval.evaluation.storage.executions import Executions, program_of
+from serve_eval.evaluation.storage.journal import Journal, Record
+from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import told
 from serve_eval.repeats import Repeated

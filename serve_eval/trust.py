@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import ownership, run_folder, served
+from serve_eval import served
 from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.evaluation.storage import ownership, run_folder
 from serve_eval.plugins import extensions, registry
 from serve_eval.reaching import CONNECTION, reached
 from serve_eval.schema import Plan

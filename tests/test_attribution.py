@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from serve_eval.attribution import PLACE, attributed, wrong
-from serve_eval.journal import Record
+from serve_eval.evaluation.storage.journal import Record
 from serve_eval.report.attribution import sentences, table
 from serve_eval.schema import (
     Attempt,

@@ -19,11 +19,11 @@ from scipy.stats import binom
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from launchers.simulated import probability
 from serve_eval import comparison as story
-from serve_eval import run_folder
 from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.preparation import prepare
 from serve_eval.report.comparison import render
 from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from serve_eval import order_seed, run_folder
 from serve_eval.early import Prefix
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.registration import register
 from serve_eval.schema import (
     Dataset,

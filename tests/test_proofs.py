@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.early import Prefix
-from serve_eval.journal import Journal, Record, answers, read, withdrawals
+from serve_eval.evaluation.storage.journal import Journal, Record, answers, read, withdrawals
 from serve_eval.proofs import Proofs, Step, of_judgements, told, withdraw_all
 from serve_eval.schema import (
     Attempt,

@@ -17,7 +17,7 @@ from launchers._simulator import SimulatorConfig, create_app, serve
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.journal import read
+from serve_eval.evaluation.storage.journal import read
 from serve_eval.preparation import prepare
 from serve_eval.proofs import FILE as STEPS
 from serve_eval.proofs import SESSION_CHARACTERS, Proofs, Step

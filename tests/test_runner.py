@@ -18,7 +18,7 @@ from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.client.client import Client
 from serve_eval.concurrency import START
 from serve_eval.errors import EndpointError
-from serve_eval.journal import Journal
+from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.runner import Lane, Session, ask
 from serve_eval.schema import (
     DataRoots,
@@ -572,7 +572,9 @@ def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path: Path) -> 
 
 def test_what_is_had_is_forced_to_disk_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forced: list[int] = []
-    monkeypatch.setattr("serve_eval.journal.os.fsync", lambda fd: forced.append(os.fstat(fd).st_size))
+    monkeypatch.setattr(
+        "serve_eval.evaluation.storage.journal.os.fsync", lambda fd: forced.append(os.fstat(fd).st_size)
+    )
     samples = _samples(30)
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), latency_s=0.8))
     _run(app, samples, tmp_path / "j", concurrency=15)

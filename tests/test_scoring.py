@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval.executions import Executions
-from serve_eval.journal import Journal, Record
-from serve_eval.judgements import Judgements
+from serve_eval.evaluation.storage.executions import Executions
+from serve_eval.evaluation.storage.journal import Journal, Record
+from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.plugins import extensions, registry
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.protocol.shared import TASKS, bare_task

@@ -19,11 +19,12 @@ from aiohttp import web
 from rich.console import Console
 
 from launchers._openai_server import json_response, serve_app
-from serve_eval import journal, reporting, served
+from serve_eval import reporting, served
 from serve_eval.client.client import Client
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.endpoint import _write_answers
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.storage import journal
 from serve_eval.joining import join
 from serve_eval.preparation import prepare
 from serve_eval.registration import register

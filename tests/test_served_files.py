@@ -18,8 +18,8 @@ from serve_eval import perf_files, served_files
 from serve_eval.endpoint import _write_answers
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.joining import METRICS, record
-from serve_eval.journal import Journal
 from serve_eval.plugins import registry
 from serve_eval.preparation import prepare
 from serve_eval.schema import Attempt, Limits, Plan, Report, Spec

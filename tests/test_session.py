@@ -12,7 +12,7 @@ import pytest
 
 from serve_eval import runner
 from serve_eval.client.client import Client
-from serve_eval.journal import Journal
+from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.runner import Lane, Session
 from serve_eval.schema import Endpoint, Limits, Response
 from serve_eval.tally import Tally

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import run_folder
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 
 SCHEMA_VERSION = 1
 STATE_FILE, ROUNDS_FILE = "state.json", "rounds.jsonl"

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serve_eval import run_folder
 from serve_eval.canary import judging, pool, record
 from serve_eval.canary.alarming import Delivery, deliver
 from serve_eval.canary.budget import LEAST, Budget, budget, checks_of, smoke_tokens
@@ -25,6 +24,7 @@ from serve_eval.canary.record import Alarm, Seen, State
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.endpoint import with_model
 from serve_eval.errors import EndpointError, RunFolderError
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, Plan, Response
 from serve_eval.scoring import ScoredApart

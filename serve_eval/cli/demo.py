@@ -20,7 +20,7 @@ def demo(
     from serve_eval.cli.run import execute
     from serve_eval.demo import acts
     from serve_eval.errors import RunFolderError
-    from serve_eval.run_folder import PAGE_FILE
+    from serve_eval.evaluation.storage.run_folder import PAGE_FILE
     from serve_eval.verdicts.exit_code import INTERRUPTED
 
     folder = output_dir or Path("outputs") / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_demo"

@@ -22,8 +22,8 @@ def diagnose(
     from serve_eval.cli._streams import emit
     from serve_eval.diagnosis.story import diagnose as diagnosed
     from serve_eval.diagnosis.told import lines
+    from serve_eval.evaluation.storage.run_folder import pretty_json
     from serve_eval.report.text import clean
-    from serve_eval.run_folder import pretty_json
 
     diagnosis = diagnosed(run, include_path=folders_of(include_path))
     if as_json:

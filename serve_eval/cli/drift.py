@@ -45,10 +45,10 @@ def drift(
     from serve_eval.charting import chart
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError, RunFolderError
+    from serve_eval.evaluation.storage.run_folder import pretty_json
     from serve_eval.history import find_series
     from serve_eval.report.plots import check_plot, draw
     from serve_eval.report.text import clean
-    from serve_eval.run_folder import pretty_json
 
     if plot is not None:
         check_plot(plot)

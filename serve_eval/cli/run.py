@@ -465,9 +465,9 @@ def execute(
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.evaluate import evaluate
+    from serve_eval.evaluation.storage.run_folder import PLAN_FILE, REPORT_FILE, plan_and_owner
     from serve_eval.report.page import write_page
     from serve_eval.report.terminal import render
-    from serve_eval.run_folder import PLAN_FILE, REPORT_FILE, plan_and_owner
     from serve_eval.trust import flag_of
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import journal, run_folder
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.evaluation.storage import journal, run_folder
+from serve_eval.evaluation.storage.server_logs import log_files
 from serve_eval.preparation import prepare
 from serve_eval.rescoring import Line, scores_on_file
 from serve_eval.schema import (
@@ -31,7 +32,6 @@ from serve_eval.schema import (
     file_stem,
     lives,
 )
-from serve_eval.server_logs import log_files
 from serve_eval.trust import trusted
 
 FEW_TOKENS = 2

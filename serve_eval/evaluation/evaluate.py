@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from serve_eval import deployment, first_token, judging, order_seed, run_folder, server_logs
+from serve_eval import deployment, first_token, judging
 from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hidden_in_errors
@@ -29,14 +29,15 @@ from serve_eval.endpoint import (
     with_model,
 )
 from serve_eval.errors import JournalError, ServeEvalError
-from serve_eval.executions import permitted
+from serve_eval.evaluation.storage import order_seed, run_folder, server_logs
+from serve_eval.evaluation.storage.executions import permitted
+from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
+from serve_eval.evaluation.storage.judgements import Judgements, judges_of
+from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.hung import Hung
-from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
-from serve_eval.judgements import Judgements, judges_of
 from serve_eval.masking import Masking
 from serve_eval.meeting import Seat
 from serve_eval.order import arranged, task_seed
-from serve_eval.order_seed import OrderSeeds
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.prepared_task import PreparedTask

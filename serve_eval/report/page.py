@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 
+from serve_eval.evaluation.storage.run_folder import PAGE_FILE, write_private
 from serve_eval.report.course import picture
 from serve_eval.report.terminal import render
-from serve_eval.run_folder import PAGE_FILE, write_private
 from serve_eval.schema import Report
 
 WIDTH = 160

@@ -13,9 +13,9 @@ import pytest
 
 from serve_eval import proofs
 from serve_eval.evaluation.evaluate import judge_again
-from serve_eval.journal import read
+from serve_eval.evaluation.storage.journal import read
+from serve_eval.evaluation.storage.run_folder import saved_plan
 from serve_eval.proofs import Proofs, Step
-from serve_eval.run_folder import saved_plan
 from serve_eval.schema import DataRoots
 from serve_eval.schema.prompt_hash import uniform
 from serve_eval.tasks.word_problems import task

@@ -15,7 +15,7 @@ from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.client.client import Client
 from serve_eval.client.logprobs import decode
 from serve_eval.client.wire import InvalidResponse
-from serve_eval.journal import Journal, Record
+from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.schema import (
     Endpoint,
     Failure,

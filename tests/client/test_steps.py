@@ -17,7 +17,7 @@ import pytest
 from serve_eval.client import steps
 from serve_eval.client.client import Client
 from serve_eval.client.reply import Reply
-from serve_eval.journal import Journal, Record, read
+from serve_eval.evaluation.storage.journal import Journal, Record, read
 from serve_eval.proofs import FILE, Proofs
 from serve_eval.runner import Lane, Session, ask
 from serve_eval.schema import (

@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 from launchers import embedded, transformers_serve
-from serve_eval import run_folder
 from serve_eval.asking import request_of
 from serve_eval.client.wire import encode
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.preparation import prepare
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec
 from tests.peers.peers import PEERS, PYTHON

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval import run_folder
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins import extensions
 from serve_eval.probe import TEXT
 from serve_eval.rescoring import rescore

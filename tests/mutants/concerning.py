@@ -36,11 +36,11 @@ CONCERNING = {
     ),
     "journal": (
         "tests/client/test_steps.py",
-        "tests/test_journal.py",
-        "tests/test_durability.py",
+        "tests/evaluation/storage/test_journal.py",
+        "tests/evaluation/storage/test_durability.py",
         "tests/test_proofs.py",
         "tests/test_runner.py",
-        "tests/test_executions.py",
+        "tests/evaluation/storage/test_executions.py",
     ),
     "verdicts": (
         "tests/verdicts",

@@ -18,7 +18,7 @@ from typing import Any
 PACKAGES = {
     "stats": ("serve_eval/stats/*.py",),
     "verdicts": ("serve_eval/verdicts/*.py",),
-    "journal": ("serve_eval/journal.py",),
+    "journal": ("serve_eval/evaluation/storage/journal.py",),
     "reference": ("serve_eval/reference*.py",),
     "launchers/_process": ("launchers/_process.py",),
     "runner": ("serve_eval/runner.py",),

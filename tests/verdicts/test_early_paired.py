@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from serve_eval import run_folder
 from serve_eval.answer_pairs import read_report
 from serve_eval.cli.app import app
 from serve_eval.early import Prefix, watch
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.plan import to_file
 from serve_eval.preparation import prepare
 from serve_eval.registration import register

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.journal import Journal, Record
+from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.schema import Attempt, Failure, FailureKind, Response, Usage
 
 ANSWER = Response(
@@ -67,7 +67,7 @@ def test_a_record_is_on_disk_when_append_returns_even_if_the_process_is_killed(t
     script = f"""
         import os, signal
         from pathlib import Path
-        from serve_eval.journal import Journal, Record
+        from serve_eval.evaluation.storage.journal import Journal, Record
         from serve_eval.schema import Response
         journal = Journal(Path({str(tmp_path / "j")!r}))
         for i in range(100):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.ownership import has_key, is_own, signed
+from serve_eval.evaluation.storage.ownership import has_key, is_own, signed
 
 CONTENT = {"plan": {"a": 0.1, "b": [1, None]}, "schema_version": 1}
 

@@ -16,7 +16,7 @@ import msgspec
 
 from serve_eval.client.traffic import TrafficCounter
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.journal import Record, answers, read
+from serve_eval.evaluation.storage.journal import Record, answers, read
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import told
 from serve_eval.schema import (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import run_folder
 from serve_eval.canary import record as canary
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.journal import NO_ROOM_HINT, Journal, Record
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.journal import NO_ROOM_HINT, Journal, Record
 from serve_eval.schema import Response
 
 pytestmark = pytest.mark.skipif(
@@ -126,7 +126,7 @@ class HalfWritten:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, then: bytes = b"") -> None:
         self._write, self._then, self._calls = os.write, then, 0
-        monkeypatch.setattr("serve_eval.journal.os.write", self)
+        monkeypatch.setattr("serve_eval.evaluation.storage.journal.os.write", self)
 
     def __call__(self, fd: int, data: bytes) -> int:
         self._calls += 1

@@ -10,10 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval import server_logs
+from serve_eval.evaluation.storage import server_logs
+from serve_eval.evaluation.storage.ownership import signed
+from serve_eval.evaluation.storage.server_logs import (
+    between,
+    errors_near,
+    hide_secrets,
+    log_files,
+    read,
+    time_of,
+    trace_files,
+)
 from serve_eval.masking import Masking
-from serve_eval.ownership import signed
-from serve_eval.server_logs import between, errors_near, hide_secrets, log_files, read, time_of, trace_files
 
 NOON = datetime(2026, 11, 21, 12, 0, 0).astimezone().timestamp()
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from serve_eval import run_folder
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.masking import Masking
 
 LONGEST_LINE = 2000

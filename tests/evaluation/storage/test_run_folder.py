@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.run_folder import differences, open_folder, saved_plan, write_private
+from serve_eval.evaluation.storage.run_folder import differences, open_folder, saved_plan, write_private
 from serve_eval.schema import Connection, Limits, Plan, Spec
 
 PLAN = Plan(
@@ -107,8 +107,8 @@ def test_a_folder_that_a_kill_left_without_its_plan_is_taken_again(tmp_path: Pat
 
 def test_two_runs_cannot_have_one_folder_and_a_killed_one_leaves_it_free(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from serve_eval.run_folder import open_folder;"
-        "from tests.test_run_folder import PLAN, PRINTS\n"
+        "import sys, time; from pathlib import Path; from serve_eval.evaluation.storage.run_folder import open_folder;"
+        "from tests.evaluation.storage.test_run_folder import PLAN, PRINTS\n"
         f"with open_folder(Path({str(tmp_path / 'out')!r}), PLAN, PRINTS): print('locked', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as holder:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from serve_eval.errors import RunFolderError, SandboxError
-from serve_eval.journal import Record, answers
+from serve_eval.evaluation.storage.journal import Record, answers
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import told
 from serve_eval.sandbox.probe import strongest

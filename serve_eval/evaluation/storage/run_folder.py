@@ -26,9 +26,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from serve_eval import ownership
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.journal import FULL_DISK, NO_ROOM_HINT
+from serve_eval.evaluation.storage import ownership
+from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.plugins import registry
 from serve_eval.schema import Ability, Endpoint, Load, Plan, lives
 

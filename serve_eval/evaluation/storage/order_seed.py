@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.run_folder import has_answers, pretty_json, write_private
+from serve_eval.evaluation.storage.run_folder import has_answers, pretty_json, write_private
 from serve_eval.schema import Plan
 
 ORDER_FILE = "order.json"
