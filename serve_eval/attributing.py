@@ -31,10 +31,10 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.endpoint import last_endpoint
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
-from serve_eval.prepared_task import PreparedTask
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import (
     Attributed,

@@ -31,12 +31,12 @@ from serve_eval.divergence import look_at_all
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
 from serve_eval.meeting import Meeting, Seat
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
-from serve_eval.prepared_task import PreparedTask
 from serve_eval.progress import Labelled
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import HOLDOUT, Comparison, Divergence, Endpoint, Plan, Progress, Spec, lives

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.order import arranged, task_seed
-from serve_eval.prepared_task import PreparedTask
 from serve_eval.schema import MEAN, PAIRED_RULES, EarlyStop, Spec
 from serve_eval.stats.classic import Decision, classic_test
 from serve_eval.stats.drift_hold import DriftHold

@@ -14,11 +14,11 @@ import msgspec
 
 from serve_eval.asking import request_of
 from serve_eval.errors import DatasetError, RunFolderError
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.journal import read
 from serve_eval.harness.layout import NO_FILTER, Logged, file_name, mean_stderr, results, row, stamp
 from serve_eval.preparation import prepare
-from serve_eval.prepared_task import PreparedTask
 from serve_eval.processes.bounded_call import Apart, Unfinished
 from serve_eval.rescoring import scores_on_file
 from serve_eval.schema import HOLDOUT, MEAN, Message, Plan, Response, Sample, Score, Task, file_stem

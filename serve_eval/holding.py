@@ -25,9 +25,9 @@ import msgspec
 from serve_eval import held
 from serve_eval.endpoint import LAUNCHERS, check_launcher, launch
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.evaluation.plan.resolve import to_file
 from serve_eval.evaluation.storage.run_folder import write_private
 from serve_eval.held import Held
-from serve_eval.plan import to_file
 from serve_eval.plugins import extensions
 from serve_eval.plugins import registry as folders
 from serve_eval.protocol.fingerprint import canonical

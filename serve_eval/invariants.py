@@ -45,10 +45,10 @@ from serve_eval.deployment import chunk_sizes
 from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
-from serve_eval.prepared_task import PreparedTask
 from serve_eval.progress import Labelled
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Progress, Spec
 from serve_eval.self_flips import self_flips

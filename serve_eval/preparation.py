@@ -14,8 +14,8 @@ from typing import Any
 
 from serve_eval.cases import biochatter
 from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError, SandboxError
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.plugins import registry
-from serve_eval.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
 from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Spec, Task

@@ -17,11 +17,11 @@ from serve_eval.degradation import degradations
 from serve_eval.degradation import told as told_of
 from serve_eval.endpoint import LAUNCHERS
 from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.plugins import extensions as origins
 from serve_eval.plugins import registry
-from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import reason
 from serve_eval.prompt_kinds import kinds_of
 from serve_eval.protocol.shared import TASKS

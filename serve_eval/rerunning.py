@@ -18,9 +18,9 @@ import msgspec
 import serve_eval
 from serve_eval.cases.keys import canonical_sha256
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
-from serve_eval.prepared_task import PreparedTask
 from serve_eval.schema import DataRoots, Plan, Sample, Task, lives
 
 Rerun = Literal["never", "failed", "changed", "version", "all"]

@@ -20,16 +20,16 @@ import msgspec
 import serve_eval
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import judge_again
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.plan.resolve import resolve, to_file
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.executions import FOLDER, Executions, permitted
 from serve_eval.evaluation.storage.journal import read
 from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.order_seed import ORDER_FILE
-from serve_eval.plan import resolve, to_file
 from serve_eval.plugins import registry
 from serve_eval.preparation import prepare
-from serve_eval.prepared_task import PreparedTask
 from serve_eval.proofs import FILE as STEPS
 from serve_eval.proofs import Proofs, standing
 from serve_eval.protocol.fingerprint import fingerprint

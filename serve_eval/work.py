@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from serve_eval import proofs
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.executions import FOLDER, Executions
 from serve_eval.evaluation.storage.journal import Journal
@@ -16,7 +17,6 @@ from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.order import arranged, task_seed
-from serve_eval.prepared_task import PreparedTask
 from serve_eval.proofs import Proofs, withdraw_all
 from serve_eval.rerunning import Rerun
 from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question, Spec

@@ -25,8 +25,8 @@ from serve_eval.attaching import attached
 from serve_eval.cli import serve
 from serve_eval.errors import EndpointError, LaunchError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.plan.resolve import resolve_launcher
 from serve_eval.held import Held
-from serve_eval.plan import resolve_launcher
 from serve_eval.schema import Endpoint, Limits, Plan, Spec, Suite, SuiteRun
 from serve_eval.suite.execution import evaluate_suite
 from tests.standin.process import environment

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.plan import resolve
+from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.plugins import registry
 from serve_eval.suite.file import read as read_suite
 from serve_eval.yaml_source import parse

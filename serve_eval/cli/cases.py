@@ -134,7 +134,7 @@ def _indented(line: str) -> str:
 
 def _tasks(files: list[Path], settings: list[str] | None) -> Any:
     """The tasks of these files, with their options."""
-    from serve_eval.plan import resolve
+    from serve_eval.evaluation.plan.resolve import resolve
 
     given = {"cases": list(map(str, files)), "set": settings or [], "launcher": "simulated"}
     return resolve({}, given, {}).plan.tasks

@@ -13,7 +13,7 @@ from serve_eval.cli.run import _headers, _lines, _with_margin, names_of
 
 if TYPE_CHECKING:
     from serve_eval.comparison import Rules, Side
-    from serve_eval.plan import Resolved
+    from serve_eval.evaluation.plan.resolve import Resolved
 
 _SIDE = "A running endpoint (host:port or URL), a plan file, or the folder of a finished run."
 
@@ -168,7 +168,7 @@ def _sides(
     """Both sides and the rule. An endpoint is asked what the other side asks, where that is a plan or a run; of a run
     of somebody else, what else that would reach has to be trusted."""
     from serve_eval.comparison import Side
-    from serve_eval.plan import to_file
+    from serve_eval.evaluation.plan.resolve import to_file
     from serve_eval.trust import to_follow
 
     own = {"A": settings, "B": settings if model_b is None else {**settings, "model": model_b}}
@@ -209,7 +209,7 @@ def _is_endpoint(text: str) -> bool:
 def _resolved(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | None]:
     """The plan of a file or of a run folder, with that folder."""
     from serve_eval.errors import PlanError
-    from serve_eval.plan import to_file
+    from serve_eval.evaluation.plan.resolve import to_file
     from serve_eval.trust import to_read
     from serve_eval.yaml_source import read
 
@@ -229,7 +229,7 @@ def _resolved(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | Non
 
 def _with_plan(document: dict[str, Any], settings: dict[str, Any], line: Any = None) -> Resolved:
     """The plan of a side. Variables that stand for an address, or ask for less, would be those of both."""
-    from serve_eval.plan import resolve
+    from serve_eval.evaluation.plan.resolve import resolve
 
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
     inherited = {name: value for name, value in os.environ.items() if name not in replaced}

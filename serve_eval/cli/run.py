@@ -12,7 +12,7 @@ from serve_eval.cli._include import HELP, TRUST_HELP, folders_of, permissions
 
 if TYPE_CHECKING:
     from serve_eval.endpoint import Launching
-    from serve_eval.plan import Resolved
+    from serve_eval.evaluation.plan.resolve import Resolved
     from serve_eval.rerunning import Rerun
     from serve_eval.schema import Plan
 
@@ -508,7 +508,7 @@ def _resolve(
     from dataclasses import replace
 
     from serve_eval.errors import PlanError
-    from serve_eval.plan import resolve, to_file
+    from serve_eval.evaluation.plan.resolve import resolve, to_file
     from serve_eval.trust import to_follow, to_read
     from serve_eval.yaml_source import read
 

@@ -66,7 +66,7 @@ def serve(
 
 def _resolve(what: str, model: str | None, settings: list[str] | None, include_path: Sequence[str] = ()) -> Plan:
     from serve_eval.errors import PlanError
-    from serve_eval.plan import resolve_launcher
+    from serve_eval.evaluation.plan.resolve import resolve_launcher
     from serve_eval.yaml_source import read
 
     # Of a variable that is meant for runs as well, what concerns a launcher.

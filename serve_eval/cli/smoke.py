@@ -64,7 +64,7 @@ def smoke(
     Exit codes: 0 nothing failed, 1 a check failed, 2 usage, 4 the endpoint cannot be reached or asked, 130 interrupted.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.plan import resolve_address
+    from serve_eval.evaluation.plan.resolve import resolve_address
     from serve_eval.smoke import story
     from serve_eval.smoke.run import chosen
 

@@ -199,7 +199,7 @@ def watch(
 
 def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
     from serve_eval.errors import PlanError
-    from serve_eval.plan import resolve, resolve_address
+    from serve_eval.evaluation.plan.resolve import resolve, resolve_address
 
     if "tasks" in asked or "cases" in asked:
         replaced = ("INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")

@@ -29,6 +29,7 @@ from serve_eval.endpoint import (
     with_model,
 )
 from serve_eval.errors import JournalError, ServeEvalError
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import order_seed, run_folder, server_logs
 from serve_eval.evaluation.storage.executions import permitted
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
@@ -40,7 +41,6 @@ from serve_eval.meeting import Seat
 from serve_eval.order import arranged, task_seed
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
-from serve_eval.prepared_task import PreparedTask
 from serve_eval.probe import probe
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.proofs import FILE as STEPS_FILE

@@ -22,7 +22,7 @@ from serve_eval.canary.judging import Rules
 from serve_eval.canary.metrics import Metrics, served
 from serve_eval.canary.story import Watch, watch
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
-from serve_eval.plan import resolve_address
+from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.schema import HOLDOUT, Sample
 from serve_eval.smoke import story as smoking
 from tests.canary.server import Endpoint

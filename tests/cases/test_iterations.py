@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from serve_eval import plan
 from serve_eval.answer_pairs import read_report, read_task
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.plan import resolve
 from serve_eval.evaluation.storage.run_folder import saved_plan
 from serve_eval.exporting import export
 from serve_eval.registration import register
@@ -58,7 +58,7 @@ def _settings(files: list[str], url: str, **more: Any) -> dict[str, Any]:
 
 
 def _run(files: list[str], url: str, out: Path, **more: Any) -> Report:
-    return asyncio.run(evaluate(plan.resolve({}, _settings(files, url, **more), {}).plan, out, environ={}))
+    return asyncio.run(evaluate(resolve.resolve({}, _settings(files, url, **more), {}).plan, out, environ={}))
 
 
 def _asked(endpoint: Counting) -> int:
@@ -109,7 +109,7 @@ def test_every_task_is_asked_as_often_as_its_own_file_says(
 def test_a_comparison_asks_both_sides_as_often_and_twice_what_is_asked_once(
     files: list[str], endpoint: Counting, tmp_path: Path
 ) -> None:
-    sides = [Side(plan=plan.resolve({}, _settings(files, endpoint.url), {}).plan) for _ in range(2)]
+    sides = [Side(plan=resolve.resolve({}, _settings(files, endpoint.url), {}).plan) for _ in range(2)]
     rules = Rules(rule=Spec(name="paired"), again=100)
     found = asyncio.run(compare(sides[0], sides[1], rules, tmp_path / "out", environ={}))
     assert {task.task: (task.a.planned, task.b.planned) for task in found.tasks} == {

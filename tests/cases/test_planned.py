@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from serve_eval import plan
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.plan import Resolved, to_file
+from serve_eval.evaluation.plan import resolve
+from serve_eval.evaluation.plan.resolve import Resolved, to_file
 from serve_eval.suite.execution import evaluate_suite
 from serve_eval.suite.file import read as read_suite
 from tests.cases.counting import Counting, counting
@@ -35,7 +35,7 @@ def _write(path: Path, first: int | None, second: int | None, answer: str = "x")
 
 
 def _resolve(file: dict[str, Any] | None = None, **settings: Any) -> Resolved:
-    return plan.resolve(file or {}, {"launcher": "simulated", **settings}, {})
+    return resolve.resolve(file or {}, {"launcher": "simulated", **settings}, {})
 
 
 def test_every_module_is_a_task_asked_as_often_as_the_file_says(cases: Path) -> None:
@@ -47,7 +47,7 @@ def test_every_module_is_a_task_asked_as_often_as_the_file_says(cases: Path) -> 
     assert (found.plan.repeats, found.plan.repeats_of) == (1, {"cases:one": 3, "cases:two": 3})
     always = _resolve(cases=["cases.yaml"], repeats=1).plan
     assert (always.repeats, always.repeats_of) == (1, {})
-    again = plan.resolve(to_file(found.plan), {}, {})
+    again = resolve.resolve(to_file(found.plan), {}, {})
     assert again.plan == found.plan
 
 
@@ -63,7 +63,7 @@ def test_tasks_choose_modules_and_stand_beside_others(cases: Path) -> None:
 
 def test_a_task_that_the_plan_has_already_is_not_there_twice(cases: Path) -> None:
     saved = to_file(_resolve(cases=["cases.yaml"], tasks=["cases:two"]).plan)
-    found = plan.resolve(saved, {"cases": ["."]}, {})
+    found = resolve.resolve(saved, {"cases": ["."]}, {})
     assert [(task.name, task.options) for task in found.plan.tasks] == [
         ("cases:two", {"path": str(cases)}),
         ("cases:one", {"path": str(cases.parent)}),
@@ -98,10 +98,10 @@ def test_iterations_are_those_of_a_task_and_of_no_other(
     tasks = ["gsm8k", "cases:one", "cases:two"]
     found = _resolve({"cases": "cases.yaml", "tasks": tasks, **given}).plan
     assert {task.name: found.times(task.name) for task in found.tasks} == times
-    again = plan.resolve(to_file(found), {}, {}).plan
+    again = resolve.resolve(to_file(found), {}, {}).plan
     assert again == found
     assert {task.name: again.times(task.name) for task in again.tasks} == times
-    flag = plan.resolve(to_file(found), {"repeats": 7}, {}).plan
+    flag = resolve.resolve(to_file(found), {"repeats": 7}, {}).plan
     assert {flag.times(task.name) for task in flag.tasks} == {7}
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import serve_eval
-from serve_eval import plan
 from serve_eval.cli.run import rerun_of
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.plan import resolve
 from serve_eval.evaluation.storage.run_folder import saved_plan
 from serve_eval.registration import register
 from serve_eval.rerunning import Rerun
@@ -62,7 +62,7 @@ def endpoint() -> Iterator[Counting]:
 
 def _run(cases: Cases, endpoint: Counting, out: Path, rerun: Rerun = "failed", **more: Any) -> Report:
     settings = {"cases": [str(cases.file)], "base_url": endpoint.url, "model": "m", "no_reference": True, **more}
-    return asyncio.run(evaluate(plan.resolve({}, settings, {}).plan, out, environ={}, rerun=rerun))
+    return asyncio.run(evaluate(resolve.resolve({}, settings, {}).plan, out, environ={}, rerun=rerun))
 
 
 def _records(out: Path, place: str = "samples") -> int:

@@ -91,7 +91,7 @@ def _ran(script: str, *, cwd: Path | None = None) -> tuple[int, str, str]:
     [
         ("typer", ["--help"], 2),
         ("serve_eval.cli.compare", ["compare", "a:1", "b:2", "--tasks", "gsm8k", "--model", "m"], 15),
-        ("serve_eval.plan", ["run", "--tasks", "gsm8k", "--model", "m"], 2),
+        ("serve_eval.evaluation.plan.resolve", ["run", "--tasks", "gsm8k", "--model", "m"], 2),
         ("rich.console", ["run", "--tasks", "gsm8k", "--model", "m"], 15),
         ("serve_eval.suite.file", ["suite", "nightly.yaml"], 2),
         ("serve_eval.comparison", ["compare", "a:1", "b:2", "--tasks", "gsm8k", "--model", "m"], 2),
@@ -165,7 +165,7 @@ def test_commands_in_this_process_leave_its_signals_alone() -> None:
 def test_an_interruption_within_an_eval_does_not_end_a_module_by_the_signal(tmp_path: Path) -> None:
     """As `python -m serve_eval`: of a script Python takes the exit code as it is."""
     finder, _, _ = _AT_AN_IMPORT.partition("sys.argv")
-    script = _TAKEN + finder.format(name="serve_eval.plan", number=2)
+    script = _TAKEN + finder.format(name="serve_eval.evaluation.plan.resolve", number=2)
     (tmp_path / "sitecustomize.py").write_text(script)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "serve_eval", "run", "--tasks", "gsm8k", "--model", "m"]

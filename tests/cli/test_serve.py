@@ -10,8 +10,8 @@ import typer
 
 from serve_eval.cli.serve import _resolve, _told, serve
 from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.held import Held
-from serve_eval.plan import resolve
 from serve_eval.schema import Endpoint
 
 

@@ -19,7 +19,7 @@ import pytest
 from launchers import _fleet, _gpus, _locks, _mpi, trtllm
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.plan import resolve
+from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext, Plan
 from tests.launchers.processes import gone, process_number

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import yaml
 
-from serve_eval.plan import resolve
+from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.preparation import prepare
 from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.slurm.cluster import cluster

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from launchers._openai_server import serve_app
 from serve_eval.client.connection import connect, openai_client
-from serve_eval.plan import resolve_address
+from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.schema import Connection, Endpoint
 from serve_eval.smoke import story
 from serve_eval.smoke.curl import curl

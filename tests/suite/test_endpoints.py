@@ -13,7 +13,7 @@ import msgspec
 
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval import endpoint as endpoints
-from serve_eval.prepared_task import PreparedTask
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Endpoint, Plan, Spec, SuiteReport
 from serve_eval.schema.prompt_hash import prompt_sha256

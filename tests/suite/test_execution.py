@@ -20,7 +20,7 @@ import pytest
 from launchers._simulator import SimulatorConfig, serve
 from serve_eval import endpoint as endpoints
 from serve_eval.errors import LaunchError, RunFolderError
-from serve_eval.prepared_task import PreparedTask
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.schema import (
     AccuracySpec,
     Connection,

@@ -19,8 +19,8 @@ from serve_eval.cli.app import app
 from serve_eval.early import Prefix, watch
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.plan.resolve import to_file
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.plan import to_file
 from serve_eval.preparation import prepare
 from serve_eval.registration import register
 from serve_eval.report.terminal import render

@@ -1,0 +1,1 @@
+"""Turn YAML, flags and environment into a Plan, and a Plan into prepared tasks."""
