@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval import held, holding
-from serve_eval.endpoint import launch
 from serve_eval.errors import EndpointError, LaunchError
+from serve_eval.evaluation.endpoint.keeper import while_kept
+from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.held import Held
-from serve_eval.keeper import while_kept
 from serve_eval.schema import Endpoint, Plan
 
 WATCH_S = 0.25

@@ -29,8 +29,8 @@ from serve_eval.attribution import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.client import wire
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
-from serve_eval.endpoint import last_endpoint
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
+from serve_eval.evaluation.endpoint.launch import last_endpoint
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins import extensions

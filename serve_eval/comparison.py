@@ -28,8 +28,8 @@ from serve_eval import first_token
 from serve_eval.answer_pairs import read_report, read_task
 from serve_eval.client.connection import connect
 from serve_eval.divergence import look_at_all
-from serve_eval.endpoint import check_launcher, launch, with_model
 from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFolderError
+from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import order_seed, run_folder

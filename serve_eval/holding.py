@@ -23,8 +23,8 @@ from typing import TextIO
 import msgspec
 
 from serve_eval import held
-from serve_eval.endpoint import LAUNCHERS, check_launcher, launch
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.evaluation.endpoint.launch import LAUNCHERS, check_launcher, launch
 from serve_eval.evaluation.plan.resolve import to_file
 from serve_eval.evaluation.storage.run_folder import write_private
 from serve_eval.held import Held

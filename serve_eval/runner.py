@@ -15,8 +15,8 @@ from serve_eval import choices
 from serve_eval.client.client import Client
 from serve_eval.concurrency import Automatic, Fixed
 from serve_eval.errors import JournalError
+from serve_eval.evaluation.endpoint.hang_detector import Hung
 from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.hung import Hung
 from serve_eval.proofs import Proofs, Step, doubtful, withdraw
 from serve_eval.schema import Load, Progress, Response
 from serve_eval.tally import Tally

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval import answer_pairs, deployment
+from serve_eval import answer_pairs
 from serve_eval.answer_pairs import Had
-from serve_eval.endpoint import RETRIES
 from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.evaluation.endpoint import deployment
+from serve_eval.evaluation.endpoint.launch import RETRIES
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task

@@ -23,7 +23,7 @@ from serve_eval.alarm import Alarm
 from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.degradation import VALUE, Course, Lookout, degradations
-from serve_eval.endpoint import _write_answers
+from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.protocol.shared import build_task

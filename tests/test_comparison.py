@@ -21,8 +21,8 @@ from launchers.simulated import probability
 from serve_eval import comparison as story
 from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
-from serve_eval.endpoint import _write_answers
 from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
+from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.preparation import prepare
 from serve_eval.report.comparison import render

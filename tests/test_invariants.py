@@ -18,8 +18,8 @@ from rich.console import Console
 from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, _Simulator, create_app
 from launchers.simulated import probability
-from serve_eval.endpoint import _write_answers
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.invariants import ALPHA, check
 from serve_eval.preparation import prepare
 from serve_eval.report.invariants import render

@@ -14,8 +14,8 @@ import pytest
 from scipy.stats import chi2
 
 from launchers._simulator import SimulatorConfig, create_app, serve
-from serve_eval.endpoint import _write_answers
 from serve_eval.errors import ReferenceFileError, RunFolderError
+from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.storage.journal import read
 from serve_eval.preparation import prepare

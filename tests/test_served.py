@@ -22,7 +22,7 @@ from launchers._openai_server import json_response, serve_app
 from serve_eval import reporting, served
 from serve_eval.client.client import Client
 from serve_eval.comparison import Rules, Side, compare
-from serve_eval.endpoint import _write_answers
+from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.storage import journal
 from serve_eval.joining import join

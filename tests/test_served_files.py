@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from serve_eval import perf_files, served_files
-from serve_eval.endpoint import _write_answers
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.joining import METRICS, record

@@ -22,8 +22,8 @@ from serve_eval.canary.judging import Rules
 from serve_eval.canary.pool import Pool
 from serve_eval.canary.record import Alarm, Seen, State
 from serve_eval.client.connection import connect, openai_client
-from serve_eval.endpoint import with_model
 from serve_eval.errors import EndpointError, RunFolderError
+from serve_eval.evaluation.endpoint.launch import with_model
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, Plan, Response

@@ -11,7 +11,7 @@ import typer
 from serve_eval.cli._include import HELP, TRUST_HELP, folders_of, permissions
 
 if TYPE_CHECKING:
-    from serve_eval.endpoint import Launching
+    from serve_eval.evaluation.endpoint.launch import Launching
     from serve_eval.evaluation.plan.resolve import Resolved
     from serve_eval.rerunning import Rerun
     from serve_eval.schema import Plan
@@ -566,7 +566,7 @@ def _with_model(plan: Plan) -> Plan:
     """The plan with the model that its endpoint lists where it names none: the default folder is called after it."""
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import say
-    from serve_eval.endpoint import with_model
+    from serve_eval.evaluation.endpoint.launch import with_model
     from serve_eval.verdicts.exit_code import INTERRUPTED
 
     if plan.model is not None:

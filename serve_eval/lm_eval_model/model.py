@@ -18,8 +18,8 @@ from tqdm import tqdm
 from serve_eval.cli._async import loop_factory
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, problems
-from serve_eval.endpoint import with_model
 from serve_eval.errors import EndpointError, PlanError
+from serve_eval.evaluation.endpoint.launch import with_model
 from serve_eval.first_token import told_by
 from serve_eval.harness.instances import MAX_TOKENS, as_messages, as_text, continued, sampling_of
 from serve_eval.plugins.registry import nearest

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from serve_eval.deployment import told
+from serve_eval.evaluation.endpoint.deployment import told
 from serve_eval.report.attribution import sentences, table
 from serve_eval.report.text import clean
 from serve_eval.schema import (

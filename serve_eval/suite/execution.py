@@ -9,8 +9,8 @@ from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 
-from serve_eval.endpoint import Launching, launch
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
 from serve_eval.plugins.extensions import defect

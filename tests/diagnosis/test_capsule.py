@@ -21,8 +21,8 @@ from serve_eval.cases import holdout
 from serve_eval.client.client import Client
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.diagnosis.story import diagnose
-from serve_eval.endpoint import _write_answers
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
+from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.schema import Connection, Endpoint, Limits, Spec

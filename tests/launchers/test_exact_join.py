@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.endpoint import launch
+from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.joining import METRICS, TIMES, TRACES
 from serve_eval.preparation import prepare

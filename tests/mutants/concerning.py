@@ -19,10 +19,10 @@ CONCERNING = {
     "client": (
         "tests/client",
         "tests/test_choices.py",
-        "tests/test_hung.py",
+        "tests/evaluation/endpoint/test_hang_detector.py",
         "tests/test_images.py",
         "tests/test_probe.py",
-        "tests/test_quirks.py",
+        "tests/evaluation/endpoint/test_server_quirks.py",
         "tests/test_runner.py",
     ),
     "runner": (

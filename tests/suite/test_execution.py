@@ -18,8 +18,8 @@ import msgspec
 import pytest
 
 from launchers._simulator import SimulatorConfig, serve
-from serve_eval import endpoint as endpoints
 from serve_eval.errors import LaunchError, RunFolderError
+from serve_eval.evaluation.endpoint import launch as endpoints
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.schema import (
     AccuracySpec,

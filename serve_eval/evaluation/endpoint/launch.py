@@ -12,16 +12,16 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval import deployment
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hidden_in_errors
 from serve_eval.client.preflight import discover_model, short
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.endpoint import deployment
+from serve_eval.evaluation.endpoint.hang_detector import Asked, Hung
+from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.hung import Asked, Hung
 from serve_eval.plugins import registry
-from serve_eval.quirks import quirks
 from serve_eval.schema import Endpoint, LaunchContext, Plan, Prompt, Sample, Task
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.prompt_hash import prompt_sha256

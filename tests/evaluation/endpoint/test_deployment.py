@@ -13,9 +13,16 @@ import pytest
 from aiohttp import web
 
 from launchers._openai_server import serve_app
-from serve_eval import deployment
 from serve_eval.client.client import Client
-from serve_eval.deployment import DEPLOYMENT, chunk_sizes, first_tokens, is_disaggregated, remarks, told
+from serve_eval.evaluation.endpoint import deployment
+from serve_eval.evaluation.endpoint.deployment import (
+    DEPLOYMENT,
+    chunk_sizes,
+    first_tokens,
+    is_disaggregated,
+    remarks,
+    told,
+)
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Endpoint, Limits, Spec
 

@@ -16,7 +16,7 @@ from launchers._simulator import serve
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import short
 from serve_eval.errors import EndpointError
-from serve_eval.hung import Asked, Hung
+from serve_eval.evaluation.endpoint.hang_detector import Asked, Hung
 from serve_eval.schema import Endpoint, Failure, Limits, Request, Response, SamplingParams
 
 SHORT_S, LONG_S = 0.4, 2.0

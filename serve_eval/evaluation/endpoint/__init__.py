@@ -1,0 +1,1 @@
+"""Get an endpoint and learn what serves it."""
