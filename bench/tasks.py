@@ -17,9 +17,9 @@ from pathlib import Path
 from machine import facts
 
 from serve_eval.datasets.generated import write_gsm8k, write_mmlu
+from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Response, Sample, Spec
-from serve_eval.tally import Tally
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from serve_eval.tasks.mmlu import TEST_ROWS
 

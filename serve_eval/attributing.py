@@ -24,13 +24,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval import served, slow_workers
-from serve_eval.asking import request_of
 from serve_eval.attribution import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.client import wire
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
 from serve_eval.evaluation.endpoint.launch import last_endpoint
+from serve_eval.evaluation.engine.request import request_of
+from serve_eval.evaluation.engine.scoring import ScoredApart, graded_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins import extensions
@@ -51,7 +52,6 @@ from serve_eval.schema import (
     WorkerShare,
 )
 from serve_eval.schema.base_url import normalise_base_url
-from serve_eval.scoring import ScoredApart, graded_of
 from serve_eval.slow_workers import Timed
 from serve_eval.stats.contingency import CONTEXT, GENERATION, Cell
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS

@@ -20,10 +20,11 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.asking import request_of
 from serve_eval.client import logprobs, wire
 from serve_eval.client.secret_mask import SecretMask, variables_in
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
+from serve_eval.evaluation.engine.repeats import Repeated
+from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import journal, run_folder
 from serve_eval.evaluation.storage.journal import Record
@@ -31,7 +32,6 @@ from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
 from serve_eval.evaluation.storage.server_logs import between, log_files, read
 from serve_eval.plugins.registry import nearest
 from serve_eval.preparation import prepare
-from serve_eval.repeats import Repeated
 from serve_eval.rescoring import scores_on_file
 from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample, file_stem
 from serve_eval.smoke.curl import curl, escaped

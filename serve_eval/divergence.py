@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serve_eval.asking import request_of
 from serve_eval.client import wire
 from serve_eval.client.client import Client
+from serve_eval.evaluation.engine.request import request_of
 from serve_eval.schema import Divergence, Failure, Request, Sample, Task
 
 NEAR_TIE_NATS = 0.1

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.order import arranged, task_seed
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.order import arranged, task_seed
 from serve_eval.schema import MEAN, PAIRED_RULES, EarlyStop, Spec
 from serve_eval.stats.classic import Decision, classic_test
 from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict
-from serve_eval.tally import Tally
 from serve_eval.verdicts import pairing, reference_samples
 from serve_eval.verdicts.rules.noninferiority import MARGIN
 from serve_eval.verdicts.validity import MAX_MISSING

@@ -13,13 +13,15 @@ from serve_eval.client import connection
 from serve_eval.client.client import UNREACHABLE_HINT, Client
 from serve_eval.client.connection import connect
 from serve_eval.client.preflight import trial
-from serve_eval.concurrency import MOST
 from serve_eval.errors import EndpointError, PlanError
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.circuit_breaker import Watch
+from serve_eval.evaluation.engine.concurrency import MOST
+from serve_eval.evaluation.engine.reply_proofs import Proofs, of_judgements
+from serve_eval.evaluation.engine.runner import Lane, Session
+from serve_eval.evaluation.engine.runner import ask as ask_lanes
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.processes.descriptors import ensure_descriptors
-from serve_eval.proofs import Proofs, of_judgements
-from serve_eval.runner import Lane, Session
-from serve_eval.runner import ask as ask_lanes
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -38,8 +40,6 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.tally import Tally
-from serve_eval.watch import Watch
 
 LEAST_RETRY_BUDGET = 100
 """Retries that a judge may take however few questions there are."""

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
+from serve_eval.evaluation.engine.accumulator import Tally, take
+from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS
+from serve_eval.evaluation.engine.reply_proofs import Proofs, standing
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.executions import FOLDER, Executions
@@ -20,11 +23,8 @@ from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.preparation import prepare
-from serve_eval.proofs import FILE as STEPS
-from serve_eval.proofs import Proofs, standing
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import AccuracySpec, Plan
-from serve_eval.tally import Tally, take
 from serve_eval.trust import to_read
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores

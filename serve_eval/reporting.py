@@ -13,10 +13,10 @@ from pathlib import Path
 import serve_eval
 from serve_eval import judging, served, slow_workers
 from serve_eval.attribution import attributed
-from serve_eval.degradation import degradations
-from serve_eval.degradation import told as told_of
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.endpoint.launch import LAUNCHERS
+from serve_eval.evaluation.engine.degradation import degradations
+from serve_eval.evaluation.engine.degradation import told as told_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.order_seed import OrderSeeds

@@ -19,6 +19,10 @@ import msgspec
 
 import serve_eval
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
+from serve_eval.evaluation.engine.accumulator import Tally, take
+from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS
+from serve_eval.evaluation.engine.reply_proofs import Proofs, standing
+from serve_eval.evaluation.engine.scoring import ScoringProcesses
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.resolve import resolve, to_file
@@ -30,8 +34,6 @@ from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.order_seed import ORDER_FILE
 from serve_eval.plugins import registry
 from serve_eval.preparation import prepare
-from serve_eval.proofs import FILE as STEPS
-from serve_eval.proofs import Proofs, standing
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import TASKS, build_task
 from serve_eval.schema import (
@@ -48,8 +50,6 @@ from serve_eval.schema import (
     file_stem,
     lives,
 )
-from serve_eval.scoring import ScoringProcesses
-from serve_eval.tally import Tally, take
 from serve_eval.trust import to_read
 from serve_eval.work import recipe_of
 

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from serve_eval import proofs
+from serve_eval.evaluation.engine import reply_proofs
+from serve_eval.evaluation.engine.accumulator import Tally, replay, take
+from serve_eval.evaluation.engine.order import arranged, task_seed
+from serve_eval.evaluation.engine.reply_proofs import Proofs, withdraw_all
+from serve_eval.evaluation.engine.scoring import Recipe, ScoringProcesses, recipe_for
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.executions import FOLDER, Executions
@@ -16,12 +20,8 @@ from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.order import arranged, task_seed
-from serve_eval.proofs import Proofs, withdraw_all
 from serve_eval.rerunning import Rerun
 from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question, Spec
-from serve_eval.scoring import Recipe, ScoringProcesses, recipe_for
-from serve_eval.tally import Tally, replay, take
 
 if TYPE_CHECKING:
     from serve_eval.early import Prefix
@@ -121,7 +121,7 @@ def open_task(
         warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
     file = f"{p.task.file_stem}.jsonl"
     executions = Executions(folder / FOLDER / file, keep=True) if p.task.program is not None else None
-    withdraw_all(journal, Proofs(folder / proofs.FILE))
+    withdraw_all(journal, Proofs(folder / reply_proofs.FILE))
     judgements = open_judgements(folder / JUDGED / file) if p.task.questions is not None else None
     at_once = executions is None and judgements is None
     scores, times = _scores(p, folder, stack) if at_once else None, plan.times(p.task.name)
@@ -132,7 +132,7 @@ def open_task(
 
 def open_judgements(path: Path) -> Judgements:
     """Return the judgements, without those of connections out of step."""
-    known = Proofs(proofs.of_judgements(path))
+    known = Proofs(reply_proofs.of_judgements(path))
     if known.out and path.exists():
         with Journal(path) as journal:
             withdraw_all(journal, known)

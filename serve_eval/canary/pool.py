@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from serve_eval import choices
 from serve_eval.canary import questions
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import refuse, trial
 from serve_eval.errors import EndpointError, PlanError
+from serve_eval.evaluation.engine import send
+from serve_eval.evaluation.engine.scoring import ScoredApart, graded_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
@@ -30,7 +31,6 @@ from serve_eval.schema import (
     SamplingParams,
     Task,
 )
-from serve_eval.scoring import ScoredApart, graded_of
 
 PROMPTS = 200
 """Prompts of a pool, unless told otherwise."""
@@ -121,7 +121,7 @@ async def ask(client: Client, pool: Pool, positions: Sequence[int]) -> list[Resp
 
     async def one(position: int) -> Response | Failure:
         async with places:
-            return await choices.send(client, pool.task, pool.samples[position])
+            return await send.send(client, pool.task, pool.samples[position])
 
     return list(await asyncio.gather(*map(one, positions)))
 

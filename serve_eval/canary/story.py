@@ -24,10 +24,10 @@ from serve_eval.canary.record import Alarm, Seen, State
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import with_model
+from serve_eval.evaluation.engine.scoring import ScoredApart
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, Plan, Response
-from serve_eval.scoring import ScoredApart
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.run import chosen, run_checks
 from serve_eval.smoke.session import Session

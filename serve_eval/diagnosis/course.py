@@ -7,11 +7,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator
 
-from serve_eval.degradation import told as told_of
 from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
 from serve_eval.diagnosis.finding import ALPHA, Finding, about, larger_share, matters
 from serve_eval.diagnosis.unanswered import failing_since
 from serve_eval.evaluation.endpoint.launch import RETRIES
+from serve_eval.evaluation.engine.degradation import told as told_of
 from serve_eval.slow_workers import told as told_of_slow
 
 LEAST_GROUP, TIMES_MORE, LEAST_GAP = 20, 2.0, 0.1

@@ -6,8 +6,9 @@ inequality). Facts and counts have no level: what they say is there.
 
 from __future__ import annotations
 
-from serve_eval import attribution, degradation, slow_workers
+from serve_eval import attribution, slow_workers
 from serve_eval.diagnosis.finding import ALPHA
+from serve_eval.evaluation.engine import degradation
 
 OF_A_TASK = {
     "truncated": ALPHA,

@@ -14,10 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from serve_eval import first_token, judging
-from serve_eval.alarm import Alarm
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hidden_in_errors
-from serve_eval.concurrency import MOST
 from serve_eval.errors import JournalError, ServeEvalError
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.hang_detector import Hung
@@ -32,6 +30,15 @@ from serve_eval.evaluation.endpoint.launch import (
     with_model,
 )
 from serve_eval.evaluation.endpoint.server_quirks import quirks
+from serve_eval.evaluation.engine.circuit_breaker import Watch
+from serve_eval.evaluation.engine.concurrency import MOST
+from serve_eval.evaluation.engine.degradation_alarm import Alarm
+from serve_eval.evaluation.engine.lockstep import Seat
+from serve_eval.evaluation.engine.order import arranged, task_seed
+from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS_FILE
+from serve_eval.evaluation.engine.reply_proofs import Proofs, of_judgements
+from serve_eval.evaluation.engine.reply_proofs import told as told_of_steps
+from serve_eval.evaluation.engine.runner import Lane, Session, ask
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import order_seed, run_folder, server_logs
 from serve_eval.evaluation.storage.executions import permitted
@@ -39,23 +46,16 @@ from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.evaluation.storage.judgements import Judgements, judges_of
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.masking import Masking
-from serve_eval.meeting import Seat
-from serve_eval.order import arranged, task_seed
 from serve_eval.plugins import extensions
 from serve_eval.preparation import prepare
 from serve_eval.probe import probe
 from serve_eval.processes.descriptors import ensure_descriptors
-from serve_eval.proofs import FILE as STEPS_FILE
-from serve_eval.proofs import Proofs, of_judgements
-from serve_eval.proofs import told as told_of_steps
 from serve_eval.reporting import check_pairs, environment, report_on, verdict_rule
 from serve_eval.rerunning import Rerun, note_asked, set_aside
-from serve_eval.runner import Lane, Session, ask
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Progress, Report, lives
 from serve_eval.served import noted
 from serve_eval.served_files import noted_from_files
-from serve_eval.watch import Watch
 from serve_eval.work import (
     Work,
     may_stop_early,

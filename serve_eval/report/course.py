@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from serve_eval.degradation import what
+from serve_eval.evaluation.engine.degradation import what
 from serve_eval.schema import Degradation
 
 WIDTH, HEIGHT = 900, 275

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.evaluation.engine.scoring import recipe_for, why_not_rebuilt
 from serve_eval.harness import library, seeds
 from serve_eval.harness.answers import answers_of, choose, try_scoring
 from serve_eval.harness.data import with_local_files
@@ -57,7 +58,6 @@ from serve_eval.schema import (
     Task,
     file_stem,
 )
-from serve_eval.scoring import recipe_for, why_not_rebuilt
 
 _loaded: dict[tuple[object, ...], Documents] = {}
 """What was loaded in this process, by all that decides it: two tasks that differ in how they score share it."""

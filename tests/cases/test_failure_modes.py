@@ -23,8 +23,8 @@ from serve_eval.cases.failure_modes import (
     failure_mode,
     text_mode,
 )
+from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.schema import Ended, Outcome, Ran, Response, Sample, Score, Task, ToolCall
-from serve_eval.tally import Tally
 from tests.scorers.test_offered import made
 from tests.test_probe import prepared
 

@@ -17,10 +17,10 @@ from serve_eval.client import wire
 from serve_eval.client.calls import ToolCalls
 from serve_eval.client.client import Client
 from serve_eval.client.stream import StreamedAnswer
+from serve_eval.evaluation.engine.accumulator import score_response
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.schema import Endpoint, Limits, Message, Outcome, Request, Response, SamplingParams, Score, ToolCall
 from serve_eval.schema.prompt_hash import prompt_sha256
-from serve_eval.tally import score_response
 from tests.test_probe import prepared
 
 PARIS = ToolCall("weather", '{"city": "Paris"}')

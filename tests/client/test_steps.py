@@ -17,9 +17,11 @@ import pytest
 from serve_eval.client import steps
 from serve_eval.client.client import Client
 from serve_eval.client.reply import Reply
+from serve_eval.evaluation.engine.accumulator import Tally, replay
+from serve_eval.evaluation.engine.circuit_breaker import Watch
+from serve_eval.evaluation.engine.reply_proofs import FILE, Proofs
+from serve_eval.evaluation.engine.runner import Lane, Session, ask
 from serve_eval.evaluation.storage.journal import Journal, Record, read
-from serve_eval.proofs import FILE, Proofs
-from serve_eval.runner import Lane, Session, ask
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -36,8 +38,6 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.tally import Tally, replay
-from serve_eval.watch import Watch
 from tests.client import faulty_server as act
 from tests.client.doubling_server import FOREIGN, Doubling, DoublingServer, whole
 from tests.client.faulty_server import Act, FaultyServer, Received

@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 from launchers import embedded, transformers_serve
-from serve_eval.asking import request_of
 from serve_eval.client.wire import encode
+from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.preparation import prepare

@@ -16,10 +16,10 @@ from rich.console import Console
 
 from serve_eval.cli._dry_run import show
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
+from serve_eval.evaluation.engine.reply_proofs import Proofs, Step, of_judgements
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.proofs import Proofs, Step, of_judgements
 from serve_eval.registration import register
 from serve_eval.report.terminal import render
 from serve_eval.rescoring import rescore

@@ -21,7 +21,7 @@ PACKAGES = {
     "journal": ("serve_eval/evaluation/storage/journal.py",),
     "reference": ("serve_eval/reference*.py",),
     "launchers/_process": ("launchers/_process.py",),
-    "runner": ("serve_eval/runner.py",),
+    "runner": ("serve_eval/evaluation/engine/runner.py",),
     "client": ("serve_eval/client/*.py",),
 }
 """The core, by the names of the score."""

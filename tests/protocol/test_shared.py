@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from serve_eval.asking import request_of
 from serve_eval.errors import NotComparableError, PlanError
+from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.resolve import resolve, to_file

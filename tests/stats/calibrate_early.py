@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 import numpy
 
 from serve_eval.early import Prefix
+from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.schema import Metric
 from serve_eval.stats.betting import GRID
 from serve_eval.stats.bounds import bounds
@@ -25,7 +26,6 @@ from serve_eval.stats.classic import Decision, classic_test
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired, MarginWealth
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict, Wealth
 from serve_eval.stats.pairs import pair
-from serve_eval.tally import Tally
 from tests.stats.simulation import altered, endpoints, run
 
 if TYPE_CHECKING:

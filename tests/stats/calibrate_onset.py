@@ -8,7 +8,7 @@ from array import array
 import numpy
 from numpy.typing import NDArray
 
-from serve_eval.degradation import ALPHA, VALUE, Course, degradations
+from serve_eval.evaluation.engine.degradation import ALPHA, VALUE, Course, degradations
 from serve_eval.schema import Metric
 from serve_eval.stats.onset import FIRST, limit, onset
 from serve_eval.verdicts.below_reference import Expected, expected

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.asking import request_of
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
 from serve_eval.errors import DatasetError
+from serve_eval.evaluation.engine.request import request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Spec
 from serve_eval.tasks._mmlu_subjects import SUBJECTS

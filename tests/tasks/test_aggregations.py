@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from serve_eval.early import watch
 from serve_eval.errors import NotComparableError, RunFolderError
+from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.history import _unfit
 from serve_eval.measured import measured
@@ -43,7 +44,6 @@ from serve_eval.schema import (
     TaskResult,
     VerdictOutcome,
 )
-from serve_eval.tally import Tally
 from serve_eval.tasks._aggregations import mean_of_means, ratio_of_sums
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.rules import classic

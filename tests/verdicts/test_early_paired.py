@@ -18,6 +18,7 @@ from serve_eval.answer_pairs import read_report
 from serve_eval.cli.app import app
 from serve_eval.early import Prefix, watch
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.resolve import to_file
 from serve_eval.evaluation.storage import run_folder
@@ -29,7 +30,6 @@ from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOut
 from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic
-from serve_eval.tally import Tally
 from serve_eval.verdicts import pairing, reference_samples
 
 ALPHA = 0.05

@@ -17,14 +17,14 @@ from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
-from serve_eval.degradation import Course, degradations
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.engine.degradation import Course, degradations
+from serve_eval.evaluation.engine.order import arranged, task_seed
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.order_seed import ORDER_FILE
 from serve_eval.invariants import check
-from serve_eval.order import arranged, task_seed
 from serve_eval.preparation import prepare
 from serve_eval.rerunning import Rerun
 from serve_eval.rescoring import rescore

@@ -13,14 +13,17 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from serve_eval.client.traffic import TrafficCounter
-from serve_eval.degradation import Course
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.engine.degradation import Course
+from serve_eval.evaluation.engine.repeats import Repeated
+from serve_eval.evaluation.engine.scoring import Grade, ScoredApart, try_grading
+from serve_eval.evaluation.engine.scoring import score_response as score_response
+from serve_eval.evaluation.engine.stability import stability
 from serve_eval.evaluation.storage.executions import Executions, program_of
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import told
-from serve_eval.repeats import Repeated
 from serve_eval.schema import (
     HOLDOUT,
     MEAN,
@@ -35,9 +38,6 @@ from serve_eval.schema import (
     TaskResult,
     Traffic,
 )
-from serve_eval.scoring import Grade, ScoredApart, try_grading
-from serve_eval.scoring import score_response as score_response
-from serve_eval.stability import stability
 from serve_eval.stats.missing import missing_bounds
 
 T = TypeVar("T")

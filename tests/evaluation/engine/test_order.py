@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.order import arranged
+from serve_eval.evaluation.engine.order import arranged
 from serve_eval.schema import Message, Order, Prompt, Sample
 
 ORDERS: tuple[Order, ...] = ("natural", "random", "prefix", "longest")

@@ -12,10 +12,11 @@ import pytest
 from aiohttp import web
 
 from launchers._simulator import serve
-from serve_eval import choices
 from serve_eval.cli._dry_run import facts
 from serve_eval.client.client import Client
 from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.engine import send
+from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.protocol.fingerprint import fingerprint, sample_key
@@ -39,7 +40,6 @@ from serve_eval.schema import (
     Usage,
     VerdictOutcome,
 )
-from serve_eval.tally import Tally
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -66,7 +66,7 @@ def _send(
         app.router.add_post("/v1/completions", answer)
         limits = Limits(max_attempts=1)
         async with serve(app) as url, Client(Endpoint(base_url=url, model="m"), limits) as client:
-            return await choices.send(client, task, sample)
+            return await send.send(client, task, sample)
 
     return asyncio.run(main()), bodies
 

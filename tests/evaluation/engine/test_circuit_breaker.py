@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import pytest
 
 from serve_eval.errors import EndpointError
+from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, PROMPTS, RATE_AFTER, REFUSED_AFTER, Watch
 from serve_eval.schema import Failure, FailureKind, Response
-from serve_eval.watch import DEAD_AFTER, PROMPTS, RATE_AFTER, REFUSED_AFTER, Watch
 
 ANSWER = Response(text="A", finish_reason="stop")
 EARLY = 512

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.meeting import Meeting, Place, Seat
+from serve_eval.evaluation.engine.lockstep import Meeting, Place, Seat
 from tests.clock import run_counted
 
 PLACES: list[Place] = [(task, i) for task in ("one", "other") for i in range(8)]

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Protocol
 
-from serve_eval import choices
 from serve_eval.client.client import Client
-from serve_eval.concurrency import Automatic, Fixed
 from serve_eval.errors import JournalError
 from serve_eval.evaluation.endpoint.hang_detector import Hung
+from serve_eval.evaluation.engine import send
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.circuit_breaker import Watch
+from serve_eval.evaluation.engine.concurrency import Automatic, Fixed
+from serve_eval.evaluation.engine.reply_proofs import Proofs, Step, doubtful, withdraw
 from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.proofs import Proofs, Step, doubtful, withdraw
 from serve_eval.schema import Load, Progress, Response
-from serve_eval.tally import Tally
-from serve_eval.watch import Watch
 
 ROUNDS = 2
 """After so many rounds whose answers had to be withdrawn, each request has a connection of its own: what connections
@@ -253,7 +253,7 @@ async def _ask(session: Session, lanes: Sequence[Lane], progress: Progress | Non
                     if lane.meet is not None:
                         await lane.meet(i)
                     number = None if watch is None else watch.start()
-                    result = await choices.send(client, tally.task, sample)
+                    result = await send.send(client, tally.task, sample)
                 except asyncio.CancelledError:
                     if not lane.decided or me.uncancel():
                         raise

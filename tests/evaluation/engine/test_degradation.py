@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_eval import degradation
-from serve_eval.degradation import (
+from serve_eval.evaluation.engine import degradation
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.degradation import (
     ALPHA,
     EMPTY,
     FIRST,
@@ -27,7 +28,6 @@ from serve_eval.degradation import (
 )
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Attempt, Failure, FailureKind, Metric, Response, Sample, Spec, Usage
-from serve_eval.tally import Tally
 from serve_eval.verdicts.below_reference import RIGHT, Expected, expected
 
 

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.client.client import Client
-from serve_eval.concurrency import START
 from serve_eval.errors import EndpointError
+from serve_eval.evaluation.engine.accumulator import Tally, replay, score_response
+from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, Watch
+from serve_eval.evaluation.engine.concurrency import START
+from serve_eval.evaluation.engine.runner import Lane, Session, ask
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.runner import Lane, Session, ask
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -39,8 +41,6 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.scorers.choice import prefix_match
-from serve_eval.tally import Tally, replay, score_response
-from serve_eval.watch import DEAD_AFTER, Watch
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer
 from tests.clock import until
@@ -564,7 +564,7 @@ def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path: Path) -> 
     tally, load = _session(app, samples, tmp_path / "j", concurrency="auto")
     assert (tally.scored, tally.failed) == (3000, 0)
     assert set(app[STATS].requests.values()) == {1}
-    # Whether the second step climbs or falls is the machine's to say: tests/test_concurrency.py has the rule.
+    # Whether the second step climbs or falls is the machine's to say: tests/evaluation/engine/test_concurrency.py has the rule.
     assert load.steps[0].concurrency == 32
     assert len(load.steps) > 1
     assert START < load.max_in_flight <= max(step.concurrency for step in load.steps)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence, Set
 
-from serve_eval.degradation import Lookout, degradations, told_so_far
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.degradation import Lookout, degradations, told_so_far
 from serve_eval.schema import Degradation
 from serve_eval.stats.onset import FIRST
-from serve_eval.tally import Tally
 from serve_eval.verdicts.below_reference import Expected
 
 GROWTH, LATER_GROWTH, LATER = 0.02, 0.1, 4000

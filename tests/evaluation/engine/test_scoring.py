@@ -19,6 +19,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from serve_eval.evaluation.engine.accumulator import Tally, replay, take
+from serve_eval.evaluation.engine.scoring import Grade, Recipe, ScoringProcesses, grade
 from serve_eval.evaluation.storage.executions import Executions
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.evaluation.storage.judgements import Judgements
@@ -45,8 +47,6 @@ from serve_eval.schema import (
     Spec,
     Task,
 )
-from serve_eval.scoring import Grade, Recipe, ScoringProcesses, grade
-from serve_eval.tally import Tally, replay, take
 from tests.cli.command import environment, serve_eval
 from tests.processes.test_bounded_call import _gone
 

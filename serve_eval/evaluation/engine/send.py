@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from serve_eval.asking import request_of
 from serve_eval.client.client import Client
+from serve_eval.evaluation.engine.request import request_of
 from serve_eval.schema import Attempt, Failure, FailureKind, Need, Response, Sample, Task, Usage
 from serve_eval.scorers.likelihood import continuation, is_likeliest
 

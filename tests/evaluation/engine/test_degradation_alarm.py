@@ -18,19 +18,19 @@ from aiohttp import web
 from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
-from serve_eval import alarm, runner
-from serve_eval.alarm import Alarm
 from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
-from serve_eval.degradation import VALUE, Course, Lookout, degradations
 from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.engine import degradation_alarm, runner
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.degradation import VALUE, Course, Lookout, degradations
+from serve_eval.evaluation.engine.degradation_alarm import Alarm
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.preparation import prepare
 from serve_eval.protocol.shared import build_task
 from serve_eval.registration import register
 from serve_eval.report.page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
-from serve_eval.tally import Tally
 from serve_eval.verdicts.below_reference import RIGHT
 
 N = 300
@@ -246,7 +246,7 @@ def _answer(tally: Tally, i: int, right: bool) -> None:
 def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(alarm, "LATER", 400)
+    monkeypatch.setattr(degradation_alarm, "LATER", 400)
     n, taken, ends = 1200, list[int](), list[int]()
 
     class Counted(Lookout):
@@ -255,7 +255,7 @@ def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands
             ends.append(len(taken))
             return super().extend(part, known)
 
-    monkeypatch.setattr(alarm, "Lookout", Counted)
+    monkeypatch.setattr(degradation_alarm, "Lookout", Counted)
     tally = _tally(n)
     looking = Alarm(tally, range(n), [].append)
 
@@ -313,7 +313,7 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
         withdrawn.wait(10)
         return worse
 
-    monkeypatch.setattr(alarm, "degradations", slow)
+    monkeypatch.setattr(degradation_alarm, "degradations", slow)
 
     async def run() -> None:
         if meanwhile:

@@ -1,0 +1,1 @@
+"""Ask every sample once and account for every answer."""
