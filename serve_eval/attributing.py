@@ -23,12 +23,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serve_eval import served, slow_workers
-from serve_eval.attribution import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.client import wire
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
+from serve_eval.evaluation.attribution import latency, trace
+from serve_eval.evaluation.attribution.from_run import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong
+from serve_eval.evaluation.attribution.latency import Timed
 from serve_eval.evaluation.endpoint.launch import last_endpoint
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.engine.scoring import ScoredApart, graded_of
@@ -52,7 +53,6 @@ from serve_eval.schema import (
     WorkerShare,
 )
 from serve_eval.schema.base_url import normalise_base_url
-from serve_eval.slow_workers import Timed
 from serve_eval.stats.contingency import CONTEXT, GENERATION, Cell
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.work import scoring_of
@@ -288,7 +288,7 @@ async def _known_workers(run: Path, plan: Plan, endpoint: Endpoint, environ: Map
         told = b"" if isinstance(reply, Failure) or reply.error is not None or reply.status != 200 else reply.content
         if found := _registered(told):
             return found
-    lines = [one for of_task in (served.read(run) or {}).values() for ones in of_task.values() for one in ones]
+    lines = [one for of_task in (trace.read(run) or {}).values() for ones in of_task.values() for one in ones]
     named = {(CONTEXT, one.context) for one in lines} | {(GENERATION, one.generation) for one in lines}
     return [Worker(role, normalise_base_url(name)) for role, name in sorted(named, key=str) if name is not None]
 
@@ -445,12 +445,12 @@ def _timed(
     warm = {_prompt(task, sample) for task, sample in asking.prompts[at_a_time:]}
     each, joint = ([one for one in had.times if one.prompt in warm] for had in (of_each, of_pairs))
     servers = any(one.role == SERVER for one in asking.workers)
-    rows, pair_rows = slow_workers.asked(each, joint)
+    rows, pair_rows = latency.asked(each, joint)
     if servers:
         rows = tuple(replace(row, role=SERVER) for row in rows)
-    found = [slow_workers.told(row) for row in rows if row.slow]
+    found = [latency.told(row) for row in rows if row.slow]
     known = {row.worker for row in rows if row.slow}
-    found += [slow_workers.told(row, "answer of a pair") for row in pair_rows if row.slow and row.worker not in known]
+    found += [latency.told(row, "answer of a pair") for row in pair_rows if row.slow and row.worker not in known]
     joint_part = None if in_pairs is None else replace(in_pairs, times=pair_rows)
     return replace(alone, times=rows), joint_part, found
 

@@ -11,9 +11,12 @@ from importlib import metadata
 from pathlib import Path
 
 import serve_eval
-from serve_eval import judging, served, slow_workers
-from serve_eval.attribution import attributed
+from serve_eval import judging
 from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.attribution import latency, trace
+from serve_eval.evaluation.attribution.from_run import attributed
+from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
+from serve_eval.evaluation.attribution.trace import Served
 from serve_eval.evaluation.endpoint.launch import LAUNCHERS
 from serve_eval.evaluation.engine.degradation import degradations
 from serve_eval.evaluation.engine.degradation import told as told_of
@@ -23,7 +26,6 @@ from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.plugins import extensions as origins
 from serve_eval.plugins import registry
 from serve_eval.probe import reason
-from serve_eval.prompt_kinds import kinds_of
 from serve_eval.protocol.shared import TASKS
 from serve_eval.rerunning import archived
 from serve_eval.schema import (
@@ -41,7 +43,6 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.served import Served
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.verdicts.rules import _acceptance, _early
@@ -68,7 +69,7 @@ def report_on(
     more = (*_other_versions(work, endpoint), *_other_code(plan, folder), *archived(folder, [w.p.task for w in work]))
     unsupported = run_folder.unsupported(folder)
     loads = run_folder.loads(folder)
-    known = served.read(folder)
+    known = trace.read(folder)
     looked_at = run_folder.looked_at(folder)
     limits = [plan.limits, *(load.limits for load in loads)]
     tasks = tuple(
@@ -159,7 +160,7 @@ def _report_task(
             prompts=len(p.dataset.samples),
             kinds=lambda places: kinds_of(p.task, [p.dataset.samples[place] for place in places]),
         )
-    late = [slow_workers.told(row) for row in (() if who is None else who.times) if row.slow]
+    late = [latency.told(row) for row in (() if who is None else who.times) if row.slow]
     extra = (*p.notes, *judging.remarks(plan, judges), *map(told_of, worse), *late, *said)
     return TaskReport(
         spec=p.spec,

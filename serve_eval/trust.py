@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import served
 from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.evaluation.attribution import trace
 from serve_eval.evaluation.storage import ownership, run_folder
 from serve_eval.plugins import extensions, registry
 from serve_eval.reaching import CONNECTION, reached
@@ -91,7 +91,7 @@ def _noted(run: Path) -> list[str]:
     found = [one["endpoint"].get("base_url", "") for one in endpoint]
     servers = [one["endpoint"].get("info", {}).get("servers") for one in endpoint]
     found += [url for one in servers if isinstance(one, Mapping) for url in one.values()]
-    lines = [one for of_task in (served.read(run) or {}).values() for ones in of_task.values() for one in ones]
+    lines = [one for of_task in (trace.read(run) or {}).values() for ones in of_task.values() for one in ones]
     found += [url for one in lines for url in (one.context, one.generation)]
     return sorted({str(url) for url in found if url})
 

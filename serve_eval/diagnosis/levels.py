@@ -6,8 +6,8 @@ inequality). Facts and counts have no level: what they say is there.
 
 from __future__ import annotations
 
-from serve_eval import attribution, slow_workers
 from serve_eval.diagnosis.finding import ALPHA
+from serve_eval.evaluation.attribution import from_run, latency
 from serve_eval.evaluation.engine import degradation
 
 OF_A_TASK = {
@@ -16,8 +16,8 @@ OF_A_TASK = {
     "run_on": ALPHA,
     "extractors": ALPHA,
     "concurrency": ALPHA,
-    "worker": attribution.ALPHA,
-    "slow_worker": slow_workers.ALPHA,
+    "worker": from_run.ALPHA,
+    "slow_worker": latency.ALPHA,
     "drift": sum(degradation.ALPHA.values()),
 }
 """The level of each rule that tests, for each task of a run."""

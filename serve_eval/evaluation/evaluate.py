@@ -17,6 +17,8 @@ from serve_eval import first_token, judging
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hidden_in_errors
 from serve_eval.errors import JournalError, ServeEvalError
+from serve_eval.evaluation.attribution.trace import noted
+from serve_eval.evaluation.attribution.trace_files import noted_from_files
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.hang_detector import Hung
 from serve_eval.evaluation.endpoint.launch import (
@@ -54,8 +56,6 @@ from serve_eval.reporting import check_pairs, environment, report_on, verdict_ru
 from serve_eval.rerunning import Rerun, note_asked, set_aside
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Progress, Report, lives
-from serve_eval.served import noted
-from serve_eval.served_files import noted_from_files
 from serve_eval.work import (
     Work,
     may_stop_early,

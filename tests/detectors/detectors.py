@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from serve_eval.answer_pairs import read_report
 from serve_eval.diagnosis.story import diagnose
+from serve_eval.evaluation.attribution.latency import told as told_of_slow
 from serve_eval.evaluation.engine.degradation import told
 from serve_eval.evaluation.storage.run_folder import REPORT_FILE
 from serve_eval.schema import Attribution, ComparedTask, Outcome, TaskReport
-from serve_eval.slow_workers import told as told_of_slow
 from serve_eval.verdicts.exit_code import FAIL
 from tests.detectors.trial import Trial
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from serve_eval.evaluation.attribution.matching import METRICS, TIMES, TRACES
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.joining import METRICS, TIMES, TRACES
 from serve_eval.preparation import prepare
 from serve_eval.schema import Endpoint, Plan, Report
 from tests.standin.options import Flavour

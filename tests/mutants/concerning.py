@@ -11,7 +11,7 @@ CONCERNING = {
         "tests/test_early.py",
         "tests/verdicts/test_early_paired.py",
         "tests/test_self_flips.py",
-        "tests/test_slow_workers.py",
+        "tests/evaluation/attribution/test_latency.py",
         "tests/canary/test_judging.py",
         "tests/canary/test_alarming.py",
         "tests/cli/test_power.py",

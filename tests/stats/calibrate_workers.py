@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from serve_eval.slow_workers import Timed, in_run
+from serve_eval.evaluation.attribution.latency import Timed, in_run
 from serve_eval.stats.contingency import Cell, rows
 
 ALPHA = 0.01

@@ -14,11 +14,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from serve_eval.evaluation.attribution.latency import Timed, in_run
+from serve_eval.evaluation.attribution.matching import IDS, METRICS, TIMES, TRACES
+from serve_eval.evaluation.attribution.trace import Served
 from serve_eval.evaluation.storage.journal import Record
-from serve_eval.joining import IDS, METRICS, TIMES, TRACES
 from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
-from serve_eval.served import Served
-from serve_eval.slow_workers import Timed, in_run
 from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, rows
 from serve_eval.verdicts.below_reference import Expected
 

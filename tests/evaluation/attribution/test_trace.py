@@ -19,13 +19,14 @@ from aiohttp import web
 from rich.console import Console
 
 from launchers._openai_server import json_response, serve_app
-from serve_eval import reporting, served
+from serve_eval import reporting
 from serve_eval.client.client import Client
 from serve_eval.comparison import Rules, Side, compare
+from serve_eval.evaluation.attribution import trace
+from serve_eval.evaluation.attribution.matching import join
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.storage import journal
-from serve_eval.joining import join
 from serve_eval.preparation import prepare
 from serve_eval.registration import register
 from serve_eval.report.comparison import render as render_comparison
@@ -37,7 +38,7 @@ from tests.standin.in_process import Deployed, deployed
 N = 100
 PACE = {f"generation_{i}": {"latency_s": 0.005 * (i + 1)} for i in range(4)}
 """Workers that take times of their own. They are asked one request at a time: how many of several can be joined depends
-on how busy the machine is, and is for tests/test_joining.py."""
+on how busy the machine is, and is for tests/evaluation/attribution/test_matching.py."""
 
 
 def faulty(name: str) -> dict[str, dict[str, Any]]:
@@ -140,7 +141,7 @@ def test_a_router_that_looks_at_the_prompts_is_noticed(
 
     def dealt(server: Callable[[str], int]) -> Report:
         known = [
-            served.Served(
+            trace.Served(
                 task="gsm8k",
                 id=one.id,
                 started_s=one.response.attempts[-1].start_s,
@@ -151,7 +152,7 @@ def test_a_router_that_looks_at_the_prompts_is_noticed(
             for one in answered
             if one.response is not None
         ]
-        (tmp_path / served.FILE).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in known))
+        (tmp_path / trace.FILE).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in known))
         return judge_again(report.plan, tmp_path)
 
     evenly, by_kind = dealt(lambda name: int("#" in name)), dealt(lambda name: _kind(name.partition("#")[0]))
@@ -191,7 +192,7 @@ def test_other_runs_go_on_while_requests_are_joined(
         at_work.append(threading.current_thread())
         return join(*given)
 
-    monkeypatch.setattr(served, "join", noted)
+    monkeypatch.setattr(trace, "join", noted)
     run(replace(plan, limit=12), tmp_path, 1, 2, answers=answers, faults=PACE)
     assert len(at_work) == 1
     assert threading.main_thread() not in at_work
@@ -282,7 +283,7 @@ def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) 
 
     report = asyncio.run(story())
     assert report.tasks[0].result.scored == 5
-    assert served.read(tmp_path) in (None, {})
+    assert trace.read(tmp_path) in (None, {})
 
 
 def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
@@ -296,7 +297,7 @@ def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
             serve_app(app) as url,
             Client(Endpoint(base_url=url, model="m"), Limits(), api_key="sk-of-the-front-door") as client,
         ):
-            return await served._get(client, "/perf_metrics")
+            return await trace._get(client, "/perf_metrics")
 
     assert asyncio.run(story()) == [{"ctx_server": "Bearer ***"}]
 
@@ -313,6 +314,6 @@ def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(plan: Pl
 def test_a_damaged_line_is_passed_over(tmp_path: Path) -> None:
     line = {"task": "gsm8k", "id": "1", "started_s": 5.0, "context": None, "generation": "g", "how": "ids"}
     (tmp_path / "served.jsonl").write_text(f"{json.dumps(line)}\nnot json\n\xff\n", encoding="latin-1")
-    found = served.read(tmp_path)
+    found = trace.read(tmp_path)
     assert found is not None
     assert [one.generation for one in found["gsm8k"]["1"]] == ["g"]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_eval.exact_joining import join_exactly
-from serve_eval.joining import METRICS, TRACES, Record, record
-from serve_eval.perf_files import LONGEST_LINE, Records, Trace, traces
+from serve_eval.evaluation.attribution.exact_matching import join_exactly
+from serve_eval.evaluation.attribution.matching import METRICS, TRACES, Record, record
+from serve_eval.evaluation.attribution.perf_files import LONGEST_LINE, Records, Trace, traces
 from serve_eval.schema import Attempt, ServerTiming
 
 ARRIVAL = 12345.123456789

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from serve_eval import perf_files, served_files
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.attribution import perf_files, trace_files
+from serve_eval.evaluation.attribution.matching import METRICS, record
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.joining import METRICS, record
 from serve_eval.plugins import registry
 from serve_eval.preparation import prepare
 from serve_eval.schema import Attempt, Limits, Plan, Report, Spec
@@ -105,7 +105,7 @@ def test_that_nothing_is_known_is_said(
     front: dict[str, Any],
     said: str,
 ) -> None:
-    monkeypatch.setattr(served_files, "WAIT_S", 0.3)
+    monkeypatch.setattr(trace_files, "WAIT_S", 0.3)
     given = {key: str(tmp_path / value) if isinstance(value, str) else value for key, value in options.items()}
     report, _ = run(replace(plan, limit=5), tmp_path, given, front=front)
     [line] = warned(report)
@@ -144,7 +144,7 @@ def test_lines_that_come_after_the_answers_are_waited_for(
 def test_files_that_cannot_be_read_never_cost_a_run(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served_files, "WAIT_S", 0.3)
+    monkeypatch.setattr(trace_files, "WAIT_S", 0.3)
     (odd := tmp_path / "odd").mkdir()
     (odd / "perf_metrics-1.jsonl").write_text('{"ctx_server": "a:1"}\n{"ctx_server": 7}\n\x00\n')
     (odd / "requests-1.jsonl").write_text("not json\n")
@@ -158,8 +158,8 @@ def test_what_is_joined_is_not_added_again(plan: Plan, tmp_path: Path) -> None:
     out = tmp_path / "run"
     run(replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")})
     with Journal(out / "samples/gsm8k.jsonl") as journal:
-        assert len(list(served_files._unjoined({"gsm8k": journal}, tmp_path))) == 5
-        assert not list(served_files._unjoined({"gsm8k": journal}, out))
+        assert len(list(trace_files._unjoined({"gsm8k": journal}, tmp_path))) == 5
+        assert not list(trace_files._unjoined({"gsm8k": journal}, out))
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_only_plain_answers_of_this_session_can_be_unknown(
     result = SimpleNamespace(attempts=[attempt], choice_logprobs=choices)
     kept = SimpleNamespace(id="1", response=result if answered else None, failure=None if answered else result)
     journals: Any = {"t": SimpleNamespace(records=lambda: [kept])}
-    nothing = served_files._Found({}, [], {})
-    told = served_files._why_none(served_files.Folders(None, None), nothing, journals, tmp_path, began=1.0)
+    nothing = trace_files._Found({}, [], {})
+    told = trace_files._why_none(trace_files.Folders(None, None), nothing, journals, tmp_path, began=1.0)
     assert (told is not None) == said
 
 

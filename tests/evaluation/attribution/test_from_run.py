@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from serve_eval.attribution import PLACE, attributed, wrong
+from serve_eval.evaluation.attribution.from_run import PLACE, attributed, wrong
+from serve_eval.evaluation.attribution.trace import Served
 from serve_eval.evaluation.storage.journal import Record
 from serve_eval.report.attribution import sentences, table
 from serve_eval.schema import (
@@ -24,7 +25,6 @@ from serve_eval.schema import (
     Usage,
     WorkerShare,
 )
-from serve_eval.served import Served
 from serve_eval.verdicts.below_reference import RIGHT, expected
 
 POINTS, LOSS = Metric(), Metric(name="perplexity", higher_is_better=False, lo=None, hi=None)

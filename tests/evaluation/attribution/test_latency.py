@@ -7,7 +7,7 @@ import random
 import pytest
 from scipy.stats import binom
 
-from serve_eval.slow_workers import ALPHA, Timed, asked, in_run, told
+from serve_eval.evaluation.attribution.latency import ALPHA, Timed, asked, in_run, told
 
 CONTEXTS, GENERATIONS = ("c0", "c1"), ("g0", "g1", "g2", "g3")
 

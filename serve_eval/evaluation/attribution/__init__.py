@@ -1,0 +1,1 @@
+"""Find out which worker of a deployment gave which answers."""
