@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.rescore import Line
 from serve_eval.evaluation.storage import journal, run_folder
-from serve_eval.rescoring import Line
 from serve_eval.schema import (
     Agreement,
     FailureKind,

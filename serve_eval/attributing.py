@@ -34,9 +34,10 @@ from serve_eval.evaluation.endpoint.launch import last_endpoint
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.engine.scoring import ScoredApart, graded_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.task_run import scoring_of
 from serve_eval.plugins import extensions
-from serve_eval.preparation import prepare
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import (
     Attributed,
@@ -55,7 +56,6 @@ from serve_eval.schema import (
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.stats.contingency import CONTEXT, GENERATION, Cell
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
-from serve_eval.work import scoring_of
 
 SCHEMA_VERSION = 1
 RESULT_FILE = "attribution.json"

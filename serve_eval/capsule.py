@@ -26,17 +26,17 @@ from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.engine.repeats import Repeated
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rescore import scores_on_file
 from serve_eval.evaluation.storage import journal, run_folder
 from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
 from serve_eval.evaluation.storage.server_logs import between, log_files, read
+from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.registry import nearest
-from serve_eval.preparation import prepare
-from serve_eval.rescoring import scores_on_file
 from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample, file_stem
 from serve_eval.smoke.curl import curl, escaped
 from serve_eval.smoke.row import Sent
-from serve_eval.trust import to_read
 
 AROUND_S = 10.0
 """How long before and after the request the logs are told."""

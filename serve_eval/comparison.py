@@ -24,20 +24,20 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import first_token
 from serve_eval.answer_pairs import read_report, read_task
 from serve_eval.client.connection import connect
 from serve_eval.divergence import look_at_all
 from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFolderError
+from serve_eval.evaluation import first_token
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.engine.lockstep import Meeting, Seat
 from serve_eval.evaluation.engine.progress import Labelled
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
 from serve_eval.plugins import extensions
-from serve_eval.preparation import prepare
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import HOLDOUT, Comparison, Divergence, Endpoint, Plan, Progress, Spec, lives
 from serve_eval.twin_verdict import SCHEMA_VERSION, check_rule, compared, reference_runs_needed, same_fingerprints

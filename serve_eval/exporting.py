@@ -16,15 +16,15 @@ from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.engine.scoring import Recipe, rebuilt
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rescore import scores_on_file
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.journal import read
+from serve_eval.evaluation.task_run import recipe_of
+from serve_eval.evaluation.trust import to_read
 from serve_eval.harness.layout import NO_FILTER, Logged, file_name, mean_stderr, results, row, stamp
-from serve_eval.preparation import prepare
 from serve_eval.processes.bounded_call import Apart, Unfinished
-from serve_eval.rescoring import scores_on_file
 from serve_eval.schema import HOLDOUT, MEAN, Message, Plan, Response, Sample, Score, Task, file_stem
-from serve_eval.trust import to_read
-from serve_eval.work import recipe_of
 
 FOLDER = "lm-eval"
 """Where in a run folder the files go, unless said otherwise."""

@@ -17,18 +17,18 @@ from serve_eval.evaluation.engine.accumulator import Tally, take
 from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS
 from serve_eval.evaluation.engine.reply_proofs import Proofs, standing
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.executions import FOLDER, Executions
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.task_run import scoring_of
+from serve_eval.evaluation.trust import to_read
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import AccuracySpec, Plan
-from serve_eval.trust import to_read
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
-from serve_eval.work import scoring_of
 
 if TYPE_CHECKING:
     from serve_eval.stats.run_effects import RunEffect

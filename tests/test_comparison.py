@@ -23,8 +23,8 @@ from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.preparation import prepare
 from serve_eval.report.comparison import render
 from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec
 from serve_eval.twin_verdict import compared

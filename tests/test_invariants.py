@@ -20,8 +20,8 @@ from launchers._simulator import SimulatorConfig, _Simulator, create_app
 from launchers.simulated import probability
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.invariants import ALPHA, check
-from serve_eval.preparation import prepare
 from serve_eval.report.invariants import render
 from serve_eval.schema import Invariants, Limits, Plan, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256

@@ -19,10 +19,10 @@ from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS
 from serve_eval.evaluation.engine.reply_proofs import SESSION_CHARACTERS, Proofs, Step
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.journal import read
-from serve_eval.preparation import prepare
 from serve_eval.registration import register
-from serve_eval.rescoring import rescore
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 from serve_eval.verdicts import reference_samples, references
 

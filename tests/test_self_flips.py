@@ -13,9 +13,9 @@ from scipy.stats import binom
 
 from serve_eval.answer_pairs import Had, another_answer, common_prefix
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.rescore import Line
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.report.self_flips import conclusion, evidence
-from serve_eval.rescoring import Line
 from serve_eval.schema import Agreement, Response, SelfFlips, ToolCall
 from serve_eval.self_flips import FLIP_ALPHA, self_flips
 

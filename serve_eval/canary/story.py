@@ -26,13 +26,13 @@ from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import with_model
 from serve_eval.evaluation.engine.scoring import ScoredApart
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.task_run import scoring_of
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, Plan, Response
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.run import chosen, run_checks
 from serve_eval.smoke.session import Session
 from serve_eval.verdicts.exit_code import FAIL, PASS
-from serve_eval.work import scoring_of
 
 if TYPE_CHECKING:
     from serve_eval.canary.metrics import Metrics

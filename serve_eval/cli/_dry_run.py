@@ -15,9 +15,9 @@ from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.resolve import to_file
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.judgements import judges_of
 from serve_eval.evaluation.storage.run_folder import pretty_json
-from serve_eval.preparation import prepare
 from serve_eval.report.text import clean
 from serve_eval.schema import HOLDOUT, PAIRED_RULES, Plan, Prompt
 from serve_eval.stats.classic import classic_test

@@ -12,8 +12,8 @@ from serve_eval.cli._launch_preview import lines as launch_lines
 from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, say
 from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.run_folder import pretty_json
-from serve_eval.preparation import prepare
 from serve_eval.report.text import clean
 from serve_eval.schema import Suite, SuiteRun
 from serve_eval.suite.folder import SERVERS

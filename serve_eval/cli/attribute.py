@@ -43,7 +43,7 @@ def attribute(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import PlanError
-    from serve_eval.trust import to_follow
+    from serve_eval.evaluation.trust import to_follow
     from serve_eval.verdicts.exit_code import INTERRUPTED
 
     if samples < 1 or concurrency < 1:

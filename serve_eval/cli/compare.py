@@ -169,7 +169,7 @@ def _sides(
     of somebody else, what else that would reach has to be trusted."""
     from serve_eval.comparison import Side
     from serve_eval.evaluation.plan.resolve import to_file
-    from serve_eval.trust import to_follow
+    from serve_eval.evaluation.trust import to_follow
 
     own = {"A": settings, "B": settings if model_b is None else {**settings, "model": model_b}}
     texts = {"A": a, "B": b}
@@ -210,7 +210,7 @@ def _resolved(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | Non
     """The plan of a file or of a run folder, with that folder."""
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import to_file
-    from serve_eval.trust import to_read
+    from serve_eval.evaluation.trust import to_read
     from serve_eval.yaml_source import read
 
     path = Path(text)

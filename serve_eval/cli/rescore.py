@@ -10,7 +10,7 @@ import typer
 from serve_eval.cli._include import IncludePath, folders_of
 
 if TYPE_CHECKING:
-    from serve_eval.rescoring import Changed, Rescored, Told
+    from serve_eval.evaluation.rescore import Changed, Rescored, Told
 
 SHOWN = 5
 """Changed samples that are shown per task."""
@@ -37,9 +37,9 @@ def rescore(
     Exit codes: 0 also when something changed, 2 usage, folder or data, 5 when there is no answer to score.
     """
     from serve_eval.cli._streams import emit, say
+    from serve_eval.evaluation.rescore import rescore as again
     from serve_eval.evaluation.storage.run_folder import pretty_json
     from serve_eval.report.text import clean
-    from serve_eval.rescoring import rescore as again
     from serve_eval.verdicts.exit_code import NOTHING_SCORED, PASS
 
     found = again(

@@ -13,7 +13,7 @@ from serve_eval.cli._include import HELP, TRUST_HELP, folders_of, permissions
 if TYPE_CHECKING:
     from serve_eval.evaluation.endpoint.launch import Launching
     from serve_eval.evaluation.plan.resolve import Resolved
-    from serve_eval.rerunning import Rerun
+    from serve_eval.evaluation.rerun import Rerun
     from serve_eval.schema import Plan
 
 _FREE = "What is asked"
@@ -393,7 +393,7 @@ def rerun_of(text: str, *, run_all: bool) -> Rerun:
     from typing import get_args
 
     from serve_eval.errors import PlanError
-    from serve_eval.rerunning import Rerun
+    from serve_eval.evaluation.rerun import Rerun
 
     chosen: Rerun | None = next((one for one in get_args(Rerun) if one == text), None)
     if chosen is None:
@@ -466,9 +466,9 @@ def execute(
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.evaluate import evaluate
     from serve_eval.evaluation.storage.run_folder import PLAN_FILE, REPORT_FILE, plan_and_owner
+    from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.page import write_page
     from serve_eval.report.terminal import render
-    from serve_eval.trust import flag_of
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
     base_url = plan.launcher.options.get("base_url")
@@ -509,7 +509,7 @@ def _resolve(
 
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve, to_file
-    from serve_eval.trust import to_follow, to_read
+    from serve_eval.evaluation.trust import to_follow, to_read
     from serve_eval.yaml_source import read
 
     if resume is not None and (plan is not None or "output_dir" in settings):

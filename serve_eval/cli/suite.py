@@ -13,7 +13,7 @@ from serve_eval.cli._include import IncludePath, TrustPlan, folders_of, permissi
 from serve_eval.cli.run import rerun_of
 
 if TYPE_CHECKING:
-    from serve_eval.rerunning import Rerun
+    from serve_eval.evaluation.rerun import Rerun
     from serve_eval.schema import Suite, SuiteRun
 
 
@@ -88,10 +88,10 @@ def _suite(
     that it names, have to be said anew, and where it is to be followed, that what it runs and reaches is trusted."""
     from dataclasses import replace
 
+    from serve_eval.evaluation.trust import check, trusted
     from serve_eval.plugins import extensions
     from serve_eval.suite.file import read
     from serve_eval.suite.folder import suite_and_owner
-    from serve_eval.trust import check, trusted
 
     extensions.include(include_path)
     if resume is not None:
@@ -132,10 +132,10 @@ def execute(
     from serve_eval.cli._kept import kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.suite_table import render
     from serve_eval.suite.execution import evaluate_suite
     from serve_eval.suite.folder import SUITE_FILE, SUITE_REPORT_FILE, suite_and_owner
-    from serve_eval.trust import flag_of
     from serve_eval.verdicts.exit_code import INTERRUPTED
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")

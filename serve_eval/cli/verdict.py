@@ -35,8 +35,8 @@ def verdict(
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.plan.resolve import resolve, to_file
     from serve_eval.evaluation.storage.run_folder import pretty_json
+    from serve_eval.evaluation.trust import to_read
     from serve_eval.report.terminal import render
-    from serve_eval.trust import to_read
 
     plan = to_read(run, folders_of(include_path))
     saved, was = to_file(plan), plan.verdict.name

@@ -14,10 +14,11 @@ import msgspec
 
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rescore import Line, scores_on_file
 from serve_eval.evaluation.storage import journal, run_folder
 from serve_eval.evaluation.storage.server_logs import log_files
-from serve_eval.preparation import prepare
-from serve_eval.rescoring import Line, scores_on_file
+from serve_eval.evaluation.trust import trusted
 from serve_eval.schema import (
     HOLDOUT,
     Attempt,
@@ -32,7 +33,6 @@ from serve_eval.schema import (
     file_stem,
     lives,
 )
-from serve_eval.trust import trusted
 
 FEW_TOKENS = 2
 """Tokens up to which an answer is cut by design."""

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from serve_eval.diagnosis.evidence import FEW_TOKENS, Evidence, TaskEvidence
 from serve_eval.diagnosis.finding import Finding
 from serve_eval.evaluation.endpoint.launch import RETRIES
-from serve_eval.preparation import DATASET, OTHER_DATA
+from serve_eval.evaluation.prepare import DATASET, OTHER_DATA
 from serve_eval.schema import VerdictOutcome
 
 _MOST_ERRORS = 3

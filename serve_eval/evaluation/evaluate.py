@@ -13,12 +13,15 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from serve_eval import first_token, judging
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hidden_in_errors
 from serve_eval.errors import JournalError, ServeEvalError
+from serve_eval.evaluation import first_token
+from serve_eval.evaluation import judges as judging
 from serve_eval.evaluation.attribution.trace import noted
 from serve_eval.evaluation.attribution.trace_files import noted_from_files
+from serve_eval.evaluation.build_report import check_pairs, environment, report_on, verdict_rule
+from serve_eval.evaluation.capabilities import probe
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.hang_detector import Hung
 from serve_eval.evaluation.endpoint.launch import (
@@ -42,21 +45,14 @@ from serve_eval.evaluation.engine.reply_proofs import Proofs, of_judgements
 from serve_eval.evaluation.engine.reply_proofs import told as told_of_steps
 from serve_eval.evaluation.engine.runner import Lane, Session, ask
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rerun import Rerun, note_asked, set_aside
 from serve_eval.evaluation.storage import order_seed, run_folder, server_logs
 from serve_eval.evaluation.storage.executions import permitted
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.evaluation.storage.judgements import Judgements, judges_of
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.masking import Masking
-from serve_eval.plugins import extensions
-from serve_eval.preparation import prepare
-from serve_eval.probe import probe
-from serve_eval.processes.descriptors import ensure_descriptors
-from serve_eval.reporting import check_pairs, environment, report_on, verdict_rule
-from serve_eval.rerunning import Rerun, note_asked, set_aside
-from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Progress, Report, lives
-from serve_eval.work import (
+from serve_eval.evaluation.task_run import (
     Work,
     may_stop_early,
     open_task,
@@ -66,6 +62,11 @@ from serve_eval.work import (
     scoring_of,
     settle_scores,
 )
+from serve_eval.masking import Masking
+from serve_eval.plugins import extensions
+from serve_eval.processes.descriptors import ensure_descriptors
+from serve_eval.sandbox.sandbox import Sandbox
+from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Progress, Report, lives
 
 LEAST_RETRY_BUDGET = 100
 """Retries that a run may spend however few samples it has."""

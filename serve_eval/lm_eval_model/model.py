@@ -19,11 +19,11 @@ from serve_eval.cli._async import loop_factory
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, problems
 from serve_eval.errors import EndpointError, PlanError
+from serve_eval.evaluation.capabilities import first_token, prompt_logprobs
 from serve_eval.evaluation.endpoint.launch import with_model
-from serve_eval.first_token import told_by
+from serve_eval.evaluation.first_token import told_by
 from serve_eval.harness.instances import MAX_TOKENS, as_messages, as_text, continued, sampling_of
 from serve_eval.plugins.registry import nearest
-from serve_eval.probe import first_token, prompt_logprobs
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import Connection, Endpoint, Failure, FailureKind, Limits, Plan, Prompt, Request, Response, Spec
 from serve_eval.schema.base_url import normalise_base_url

@@ -12,9 +12,9 @@ from pathlib import Path
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
 from serve_eval.plugins.extensions import defect
-from serve_eval.rerunning import Rerun
 from serve_eval.schema import Progress, RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
 from serve_eval.suite.folder import RUNS, SCHEMA_VERSION, SERVERS, SUITE_REPORT_FILE, kept_report, open_folder
 from serve_eval.suite.judgement import ALPHA, Ended, judge

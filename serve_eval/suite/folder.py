@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.storage import ownership, run_folder
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.run_folder import FREE_FIELDS, REPORT_FILE, differences, pretty_json, write_private
-from serve_eval.preparation import prepare
-from serve_eval.rerunning import Rerun
 from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, lives
 
 SUITE_FILE, SUITE_REPORT_FILE, RUNS, SERVERS = "suite.json", "suite_report.json", SUITE_RUNS, "servers"

@@ -25,8 +25,8 @@ from serve_eval.cases.failure_modes import (
 )
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.schema import Ended, Outcome, Ran, Response, Sample, Score, Task, ToolCall
+from tests.evaluation.test_capabilities import prepared
 from tests.scorers.test_offered import made
-from tests.test_probe import prepared
 
 ROOT = Path(__file__).resolve().parents[2]
 

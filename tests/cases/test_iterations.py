@@ -15,10 +15,10 @@ from serve_eval.comparison import Rules, Side, compare
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan import resolve
+from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.run_folder import saved_plan
 from serve_eval.exporting import export
 from serve_eval.registration import register
-from serve_eval.rescoring import rescore
 from serve_eval.schema import Report, Spec
 from serve_eval.suite.file import read as read_suite
 from tests.cases.counting import Counting, counting

@@ -7,8 +7,8 @@ import pytest
 from serve_eval.cases import file
 from serve_eval.cases.questions import questions
 from serve_eval.errors import DatasetError, NotComparableError, ReferenceFileError
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.old_results import import_results, read
-from serve_eval.preparation import prepare
 from serve_eval.schema import Plan, Spec
 from serve_eval.verdicts import reference_samples, references
 from tests.cases.made import write_biochatter

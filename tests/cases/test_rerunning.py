@@ -20,10 +20,10 @@ from serve_eval.cli.run import rerun_of
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan import resolve
+from serve_eval.evaluation.rerun import Rerun
+from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.run_folder import saved_plan
 from serve_eval.registration import register
-from serve_eval.rerunning import Rerun
-from serve_eval.rescoring import rescore
 from serve_eval.schema import Report
 from tests.cases.counting import Counting, counting
 

@@ -21,7 +21,7 @@ from serve_eval.evaluation.engine.accumulator import score_response
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.schema import Endpoint, Limits, Message, Outcome, Request, Response, SamplingParams, Score, ToolCall
 from serve_eval.schema.prompt_hash import prompt_sha256
-from tests.test_probe import prepared
+from tests.evaluation.test_capabilities import prepared
 
 PARIS = ToolCall("weather", '{"city": "Paris"}')
 LYON = ToolCall("weather", '{"city": "Lyon"}')

@@ -17,7 +17,7 @@ from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import SELF, Rules, Side, compare
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.endpoint.launch import _write_answers
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Attributed, Comparison, Degradation, Limits, Plan, Spec
 from serve_eval.smoke.story import Smoke
 from tests.smoke.trying import smoke_at

@@ -24,7 +24,7 @@ from serve_eval.diagnosis.story import diagnose
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Connection, Endpoint, Limits, Spec
 from tests.diagnosis.server import Asked, Said, Server, answers_to, plan_for, run, sound
 

@@ -13,7 +13,7 @@ from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
 from serve_eval.diagnosis.finding import Finding
 from serve_eval.diagnosis.story import diagnose, findings
 from serve_eval.errors import RunFolderError
-from serve_eval.rescoring import Line
+from serve_eval.evaluation.rescore import Line
 from serve_eval.schema import Attempt, Failure, FailureKind, Outcome, Plan, Response, Spec, Usage
 
 ID, FOLDER = "a b;'$(id)", Path("my runs/it's")

@@ -14,7 +14,7 @@ from serve_eval.diagnosis.evidence import Evidence
 from serve_eval.diagnosis.finding import ALPHA
 from serve_eval.diagnosis.levels import OF_A_RUN, OF_A_TASK, summed
 from serve_eval.diagnosis.story import findings
-from serve_eval.rescoring import Line
+from serve_eval.evaluation.rescore import Line
 from tests.diagnosis.test_pure import healthy
 
 TEXT = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text()

@@ -11,7 +11,7 @@ import pytest
 from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
 from serve_eval.diagnosis.extraction import states
 from serve_eval.diagnosis.story import findings
-from serve_eval.rescoring import Line
+from serve_eval.evaluation.rescore import Line
 from serve_eval.schema import Attempt, Plan, Response, Spec, Usage
 
 

@@ -26,8 +26,8 @@ from launchers import embedded, transformers_serve
 from serve_eval.client.wire import encode
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.preparation import prepare
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec
 from tests.peers.peers import PEERS, PYTHON
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.plugins import extensions
-from serve_eval.preparation import prepare
 from serve_eval.schema import Plan, Spec
 from tests.cli.command import in_a_process
 from tests.harness.made_tasks import write

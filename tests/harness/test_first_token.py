@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from serve_eval.evaluation.capabilities import TEXT
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins import extensions
-from serve_eval.probe import TEXT
-from serve_eval.rescoring import rescore
 from serve_eval.schema import Plan, Spec, TaskReport, VerdictOutcome
 from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.harness.made_tasks import CAPITALS, write

@@ -14,9 +14,9 @@ import pytest
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.exporting import export
 from serve_eval.plugins import extensions
-from serve_eval.preparation import prepare
 from serve_eval.registration import register
 from serve_eval.schema import Plan, Spec, VerdictOutcome
 

@@ -15,10 +15,10 @@ import pytest
 from serve_eval.errors import DatasetError, PlanError, SandboxError, ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rescore import rescore
 from serve_eval.exporting import export
 from serve_eval.plugins import extensions
-from serve_eval.preparation import prepare
-from serve_eval.rescoring import rescore
 from serve_eval.schema import Limits, Need, Plan, Report, Spec, TaskReport, VerdictOutcome
 from tests.harness.made_tasks import write
 

@@ -14,7 +14,7 @@ import pytest
 from serve_eval import attributing
 from serve_eval.evaluation.endpoint.launch import _write_answers, launch
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Attributed, Plan, Report, Spec
 
 pytestmark = pytest.mark.slow

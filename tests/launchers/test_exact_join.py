@@ -18,7 +18,7 @@ import pytest
 from serve_eval.evaluation.attribution.matching import METRICS, TIMES, TRACES
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Endpoint, Plan, Report
 from tests.standin.options import Flavour
 

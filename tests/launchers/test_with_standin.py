@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Plan, Report, Spec, VerdictOutcome
 from serve_eval.schema.prompt_hash import prompt_sha256
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.plugins import extensions
-from serve_eval.preparation import prepare
 from serve_eval.schema import Plan, Sample, Spec
 from tests.oracle.server import END
 from tests.oracle.setting import ROOT, Setting, options

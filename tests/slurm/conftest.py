@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from serve_eval.evaluation.plan.resolve import resolve
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.slurm.cluster import cluster
 from tests.standin.process import environment

@@ -19,10 +19,10 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.client.stream import StreamedAnswer
-from serve_eval.probe import probe
+from serve_eval.evaluation.capabilities import probe
 from serve_eval.schema import Ability, Endpoint, Limits, Message, Need, ToolCall
+from tests.evaluation.test_capabilities import prepared
 from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
-from tests.test_probe import prepared
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy
 
-from serve_eval.early import Prefix
+from serve_eval.evaluation.early_stop import Prefix
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.schema import Metric
 from serve_eval.stats.betting import GRID

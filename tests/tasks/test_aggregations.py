@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.early import watch
 from serve_eval.errors import NotComparableError, RunFolderError
+from serve_eval.evaluation.build_report import check_pairs
+from serve_eval.evaluation.early_stop import watch
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.history import _unfit
 from serve_eval.measured import measured
 from serve_eval.protocol.fingerprint import fingerprint
-from serve_eval.reporting import check_pairs
 from serve_eval.schema import (
     MEAN,
     AccuracySpec,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import (
     DataRoots,
     ImagePart,

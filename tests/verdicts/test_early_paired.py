@@ -16,16 +16,16 @@ from typer.testing import CliRunner
 
 from serve_eval.answer_pairs import read_report
 from serve_eval.cli.app import app
-from serve_eval.early import Prefix, watch
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.early_stop import Prefix, watch
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.resolve import to_file
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.preparation import prepare
 from serve_eval.registration import register
 from serve_eval.report.terminal import render
-from serve_eval.rescoring import rescore
 from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOutcome
 from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import EarlyPaired

@@ -11,7 +11,7 @@ import msgspec
 
 from serve_eval.client.preflight import PING
 from serve_eval.client.thinking import split_thinking
-from serve_eval.probe import WORD
+from serve_eval.evaluation.capabilities import WORD
 from serve_eval.smoke.answer import short
 from serve_eval.smoke.check import Check
 from serve_eval.smoke.row import Found, failed, passed, unsupported

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from serve_eval.client import logprobs, wire
-from serve_eval.probe import LIKELIEST, TEXT, misplaced
+from serve_eval.evaluation.capabilities import LIKELIEST, TEXT, misplaced
 from serve_eval.schema import PromptLogprobs
 from serve_eval.smoke.answer import Answer, short
 from serve_eval.smoke.check import Check

@@ -19,9 +19,9 @@ from serve_eval.evaluation.attribution import perf_files, trace_files
 from serve_eval.evaluation.attribution.matching import METRICS, record
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.plugins import registry
-from serve_eval.preparation import prepare
 from serve_eval.schema import Attempt, Limits, Plan, Report, Spec
 from tests.standin import metrics
 from tests.standin.in_process import Deployed, deployed

@@ -15,7 +15,7 @@ import pytest
 from launchers.simulated import probability
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.registration import register
 from serve_eval.schema import Limits, Plan, Response, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform

@@ -12,7 +12,7 @@ import pytest
 from launchers._openai_server import serve_app
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Limits, Message, Plan, Report, Spec
 from tests.smoke.server import MODEL, Quirks, create
 

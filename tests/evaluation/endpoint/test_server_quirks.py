@@ -13,12 +13,12 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.client.wire import LLAMA_CPP_PYTHON
 from serve_eval.errors import EndpointError
+from serve_eval.evaluation.capabilities import probe
 from serve_eval.evaluation.endpoint.server_quirks import quirks
-from serve_eval.probe import probe
 from serve_eval.schema import Endpoint, Limits, Message, Need, Plan, SamplingParams, Spec, Task
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer, Received
-from tests.test_probe import prepared
+from tests.evaluation.test_capabilities import prepared
 
 CHAT = (Message(role="user", content="Hi"),)
 QUICK = Limits(stall_timeout_s=20.0, connect_timeout_s=10.0, sample_timeout_s=40.0, max_attempts=2)

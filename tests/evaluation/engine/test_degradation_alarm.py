@@ -26,7 +26,7 @@ from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.degradation import VALUE, Course, Lookout, degradations
 from serve_eval.evaluation.engine.degradation_alarm import Alarm
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.protocol.shared import build_task
 from serve_eval.registration import register
 from serve_eval.report.page import write_page

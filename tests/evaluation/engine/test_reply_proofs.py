@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.early import Prefix
+from serve_eval.evaluation.early_stop import Prefix
 from serve_eval.evaluation.engine.accumulator import Tally, replay
 from serve_eval.evaluation.engine.reply_proofs import Proofs, Step, of_judgements, told, withdraw_all
 from serve_eval.evaluation.storage.journal import Journal, Record, answers, read, withdrawals
+from serve_eval.evaluation.task_run import open_judgements
 from serve_eval.schema import (
     Attempt,
     Dataset,
@@ -31,7 +32,6 @@ from serve_eval.schema import (
     Usage,
 )
 from serve_eval.stats.early_stop import EarlyClassic
-from serve_eval.work import open_judgements
 
 SESSION = "0" * 24
 

@@ -18,11 +18,11 @@ from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.engine import send
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rescore import rescore
 from serve_eval.protocol.fingerprint import fingerprint, sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.registration import register
-from serve_eval.rescoring import rescore
 from serve_eval.schema import (
     Dataset,
     Endpoint,

@@ -22,12 +22,12 @@ from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine.degradation import Course, degradations
 from serve_eval.evaluation.engine.order import arranged, task_seed
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rerun import Rerun
+from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.order_seed import ORDER_FILE
 from serve_eval.invariants import check
-from serve_eval.preparation import prepare
-from serve_eval.rerunning import Rerun
-from serve_eval.rescoring import rescore
 from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
 
 N = 60

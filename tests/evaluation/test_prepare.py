@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError
-from serve_eval.preparation import prepare
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import AccuracySpec, Plan, Spec
 
 

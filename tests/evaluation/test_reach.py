@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from serve_eval import reaching
+from serve_eval.evaluation import reach
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS as CHOICES
 from serve_eval.schema import Connection, Limits, Plan, Spec
@@ -26,16 +26,16 @@ def _can_hold_text(hint: typing.Any) -> bool:
 @pytest.mark.parametrize("launcher", registry.shipped("launchers"))
 def test_every_option_of_a_launcher_is_classified(launcher: str) -> None:
     options = set(registry.options_of(registry.load("launchers", launcher)))
-    harmless = reaching.HARMLESS[launcher]
-    assert options <= harmless | reaching.OPTIONS.keys(), "list it in serve_eval/reaching.py"
+    harmless = reach.HARMLESS[launcher]
+    assert options <= harmless | reach.OPTIONS.keys(), "list it in serve_eval/evaluation/reach.py"
     assert harmless <= options, "it is gone"
 
 
 def test_every_field_of_a_plan_is_classified() -> None:
-    listed = [*reaching.ASKING_FIELDS, *reaching.ANEW_FIELDS, *reaching.HARMLESS_FIELDS]
-    assert sorted(listed) == sorted(field.name for field in fields(Plan)), "list it in serve_eval/reaching.py"
-    ways = {*reaching.CONNECTION, *reaching.HARMLESS_CONNECTION}
-    assert ways == {field.name for field in fields(Connection)}, "list it in serve_eval/reaching.py"
+    listed = [*reach.ASKING_FIELDS, *reach.ANEW_FIELDS, *reach.HARMLESS_FIELDS]
+    assert sorted(listed) == sorted(field.name for field in fields(Plan)), "list it in serve_eval/evaluation/reach.py"
+    ways = {*reach.CONNECTION, *reach.HARMLESS_CONNECTION}
+    assert ways == {field.name for field in fields(Connection)}, "list it in serve_eval/evaluation/reach.py"
     assert not [name for name, hint in typing.get_type_hints(Limits).items() if _can_hold_text(hint)]
 
 
@@ -45,20 +45,20 @@ def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task: str) ->
     hints = typing.get_type_hints(make)
     texts = {f"{task}.{name}" for name in registry.options_of(make) if _can_hold_text(hints[name])}
     own = {name for name in texts if name.partition(".")[2] not in CHOICES}
-    known = {*reaching.JUDGED_BY, *reaching.ASKING_OPTIONS, *reaching.HARMLESS_OPTIONS}
-    assert own <= known, "list it in serve_eval/reaching.py"
+    known = {*reach.JUDGED_BY, *reach.ASKING_OPTIONS, *reach.HARMLESS_OPTIONS}
+    assert own <= known, "list it in serve_eval/evaluation/reach.py"
     assert {name for name in known if name.startswith(f"{task}.")} <= own, "it is gone"
 
 
 def test_every_choice_that_can_hold_a_text_is_classified() -> None:
-    assert {name for name, hint in CHOICES.items() if _can_hold_text(hint)} <= reaching.HARMLESS_CHOICES
-    assert CHOICES.keys() >= reaching.HARMLESS_CHOICES
+    assert {name for name, hint in CHOICES.items() if _can_hold_text(hint)} <= reach.HARMLESS_CHOICES
+    assert CHOICES.keys() >= reach.HARMLESS_CHOICES
 
 
 def test_options_of_launchers_and_tasks_that_are_not_ours_ask() -> None:
     task = Spec(name="towns", options={"where": "x", "max_tokens": 3})
     plan = Plan(model="m", launcher=Spec(name="theirs", options={"port": 1}), tasks=(task,))
-    assert [(one.field, one.value) for one in reaching.reached(plan)] == [
+    assert [(one.field, one.value) for one in reach.reached(plan)] == [
         ("launcher", "theirs"),
         ("launcher.port", 1),
         ("towns.where", "x"),

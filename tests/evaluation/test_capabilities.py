@@ -15,9 +15,9 @@ from aiohttp import web
 from launchers._simulator import SimulatorConfig, create_app, serve
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
+from serve_eval.evaluation.capabilities import CONTEXT, probe
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.probe import CONTEXT, probe
 from serve_eval.schema import (
     Ability,
     DataRoots,

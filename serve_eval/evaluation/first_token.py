@@ -31,10 +31,10 @@ import msgspec
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hidden_in_errors
 from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.evaluation.capabilities import PREFIX, first_token, is_one_token, prompt_logprobs
 from serve_eval.evaluation.plan.prepared_task import PreparedTask, lacks_context
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins import registry
-from serve_eval.probe import PREFIX, first_token, is_one_token, prompt_logprobs
 from serve_eval.protocol import special_tokens
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Ability, DataRoots, LaunchContext, Need, Plan, Sample, Spec, Task

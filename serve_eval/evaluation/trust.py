@@ -17,9 +17,9 @@ import msgspec
 
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.attribution import trace
+from serve_eval.evaluation.reach import CONNECTION, reached
 from serve_eval.evaluation.storage import ownership, run_folder
 from serve_eval.plugins import extensions, registry
-from serve_eval.reaching import CONNECTION, reached
 from serve_eval.schema import Plan
 
 SHOWN = 2000

@@ -26,14 +26,16 @@ from serve_eval.evaluation.engine.scoring import ScoringProcesses
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.resolve import resolve, to_file
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.executions import FOLDER, Executions, permitted
 from serve_eval.evaluation.storage.journal import read
 from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.order_seed import ORDER_FILE
+from serve_eval.evaluation.task_run import recipe_of
+from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins import registry
-from serve_eval.preparation import prepare
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import TASKS, build_task
 from serve_eval.schema import (
@@ -50,8 +52,6 @@ from serve_eval.schema import (
     file_stem,
     lives,
 )
-from serve_eval.trust import to_read
-from serve_eval.work import recipe_of
 
 NOT_SCORED = "not scored"
 """In the place of an outcome, for an answer without a line in the scores on file: the run was killed before that."""

@@ -13,13 +13,13 @@ from launchers import embedded, simulated
 from launchers._simulator import SimulatorConfig, serve
 from serve_eval.client.client import Client
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.capabilities import prompt_logprobs
+from serve_eval.evaluation.first_token import remarks, settled, told_by
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.first_token import remarks, settled, told_by
 from serve_eval.plugins import extensions
-from serve_eval.probe import prompt_logprobs
 from serve_eval.protocol import special_tokens
 from serve_eval.schema import Ability, Dataset, Endpoint, Limits, Need, Plan, Sample, Spec
-from tests.test_probe import prepared
+from tests.evaluation.test_capabilities import prepared
 
 MARK = {"begins_with": "<s>"}
 

@@ -20,8 +20,8 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.registration import register
 from serve_eval.schema import FailureKind, Outcome, Plan, Report, Spec
 from tests.cli.command import environment, serve_eval
-from tests.judging.conftest import JudgeServer, fair, unsure
-from tests.judging.test_judging import QUICK
+from tests.evaluation.judging.conftest import JudgeServer, fair, unsure
+from tests.evaluation.judging.test_judging import QUICK
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

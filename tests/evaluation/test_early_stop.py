@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from serve_eval.early import Prefix
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.early_stop import Prefix
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.storage import order_seed, run_folder

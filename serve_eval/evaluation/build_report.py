@@ -11,23 +11,24 @@ from importlib import metadata
 from pathlib import Path
 
 import serve_eval
-from serve_eval import judging
 from serve_eval.errors import NotComparableError
+from serve_eval.evaluation import judges as judging
 from serve_eval.evaluation.attribution import latency, trace
 from serve_eval.evaluation.attribution.from_run import attributed
 from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
 from serve_eval.evaluation.attribution.trace import Served
+from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.endpoint.launch import LAUNCHERS
 from serve_eval.evaluation.engine.degradation import degradations
 from serve_eval.evaluation.engine.degradation import told as told_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.rerun import archived
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
+from serve_eval.evaluation.task_run import Work, random_order
 from serve_eval.plugins import extensions as origins
 from serve_eval.plugins import registry
-from serve_eval.probe import reason
 from serve_eval.protocol.shared import TASKS
-from serve_eval.rerunning import archived
 from serve_eval.schema import (
     MEAN,
     PAIRED_RULES,
@@ -47,7 +48,6 @@ from serve_eval.verdicts import pairing
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.verdicts.rules import _acceptance, _early
 from serve_eval.verdicts.validity import remarks
-from serve_eval.work import Work, random_order
 
 SCHEMA_VERSION = 2
 VERDICTS = "serve_eval.verdicts.rules"

@@ -18,13 +18,13 @@ from serve_eval.cli._dry_run import show
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.engine.reply_proofs import Proofs, Step, of_judgements
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.registration import register
 from serve_eval.report.terminal import render
-from serve_eval.rescoring import rescore
 from serve_eval.schema import FailureKind, Limits, Outcome, Plan, Spec
-from tests.judging.conftest import JudgeServer, fair, unsure
+from tests.evaluation.judging.conftest import JudgeServer, fair, unsure
 
 N = 10
 TASK = "capitals_judged"

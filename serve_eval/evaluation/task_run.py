@@ -14,17 +14,17 @@ from serve_eval.evaluation.engine.order import arranged, task_seed
 from serve_eval.evaluation.engine.reply_proofs import Proofs, withdraw_all
 from serve_eval.evaluation.engine.scoring import Recipe, ScoringProcesses, recipe_for
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.executions import FOLDER, Executions
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.rerunning import Rerun
 from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question, Spec
 
 if TYPE_CHECKING:
-    from serve_eval.early import Prefix
+    from serve_eval.evaluation.early_stop import Prefix
 
 
 @dataclass(slots=True)
@@ -163,7 +163,9 @@ def may_stop_early(plan: Plan, work: Sequence[Work], seeds: OrderSeeds, asking: 
     """
     if plan.early_stop is None or plan.integration_test or seeds.early_stop is None:
         return
-    from serve_eval.early import watch  # needs scipy, which a run loads while it waits for its first answers
+    from serve_eval.evaluation.early_stop import (
+        watch,  # needs scipy, which a run loads while it waits for its first answers
+    )
 
     for w in work:
         if w.executions is not None or w.judgements is not None:
