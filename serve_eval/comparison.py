@@ -24,11 +24,11 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.answer_pairs import read_report, read_task
 from serve_eval.client.connection import connect
 from serve_eval.divergence import look_at_all
 from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFolderError
 from serve_eval.evaluation import first_token
+from serve_eval.evaluation.agreement.answer_pairs import read_report, read_task
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.engine.lockstep import Meeting, Seat
 from serve_eval.evaluation.engine.progress import Labelled

@@ -36,13 +36,14 @@ from typing import Any
 
 import msgspec
 
-from serve_eval import answer_pairs
-from serve_eval.answer_pairs import Had
 from serve_eval.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.chunk_lengths import Lengths, lengths
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation import first_token
+from serve_eval.evaluation.agreement import answer_pairs
+from serve_eval.evaluation.agreement.answer_pairs import Had
+from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.endpoint.deployment import chunk_sizes
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.engine.progress import Labelled
@@ -52,7 +53,6 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.plugins import extensions
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Progress, Spec
-from serve_eval.self_flips import self_flips
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS

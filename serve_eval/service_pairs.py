@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 
-from serve_eval.answer_pairs import Had
+from serve_eval.evaluation.agreement.answer_pairs import Had
 from serve_eval.stats.lateness import SLOWER, lateness
 
 ALPHA = 0.01

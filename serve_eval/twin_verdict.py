@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval import answer_pairs
-from serve_eval.answer_pairs import Had
 from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.evaluation.agreement import answer_pairs
+from serve_eval.evaluation.agreement.answer_pairs import Had
+from serve_eval.evaluation.agreement.self_flips import self_flips
+from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.launch import RETRIES
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
-from serve_eval.report.self_flips import conclusion, evidence
 from serve_eval.schema import (
     MEAN,
     ComparedSide,
@@ -31,7 +32,6 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.self_flips import self_flips
 from serve_eval.service_pairs import more_failures, slower, uneven
 from serve_eval.verdicts.exit_code import exit_code
 

@@ -19,9 +19,9 @@ from scipy.stats import binom
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from launchers.simulated import probability
 from serve_eval import comparison as story
-from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
+from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder

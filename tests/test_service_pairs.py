@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from scipy.stats import binom
 
-from serve_eval.answer_pairs import Had
+from serve_eval.evaluation.agreement.answer_pairs import Had
 from serve_eval.service_pairs import ALPHA, more_failures, slower, uneven
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.report.self_flips import conclusion
+from serve_eval.evaluation.agreement.words import conclusion
 from serve_eval.report.terminal import RED, anchors_text, attribution, diagnose_hint, fitted, paired_text, say, seconds
 from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome, lives
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from serve_eval.answer_pairs import read_report, read_task
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.agreement.answer_pairs import read_report, read_task
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan import resolve
 from serve_eval.evaluation.rescore import rescore

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from serve_eval.answer_pairs import read_report
 from serve_eval.diagnosis.story import diagnose
+from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.attribution.latency import told as told_of_slow
 from serve_eval.evaluation.engine.degradation import told
 from serve_eval.evaluation.storage.run_folder import REPORT_FILE

@@ -10,7 +10,7 @@ CONCERNING = {
         "tests/evaluation/engine/test_degradation.py",
         "tests/evaluation/test_early_stop.py",
         "tests/verdicts/test_early_paired.py",
-        "tests/test_self_flips.py",
+        "tests/evaluation/agreement/test_self_flips.py",
         "tests/evaluation/attribution/test_latency.py",
         "tests/canary/test_judging.py",
         "tests/canary/test_alarming.py",

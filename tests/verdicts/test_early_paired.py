@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from serve_eval.answer_pairs import read_report
 from serve_eval.cli.app import app
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.early_stop import Prefix, watch
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.evaluate import evaluate, judge_again

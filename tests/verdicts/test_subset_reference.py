@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.answer_pairs import read_report
 from serve_eval.cli._dry_run import facts
+from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore

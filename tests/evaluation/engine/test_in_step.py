@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 
 from launchers._simulator import serve
-from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
+from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.schema import Comparison, Limits, Plan, Spec
 
 N, AT_ONCE = 12, 3

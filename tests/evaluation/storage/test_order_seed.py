@@ -15,9 +15,9 @@ from aiohttp import web
 
 from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
-from serve_eval.answer_pairs import read_report
 from serve_eval.comparison import Rules, Side, compare
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine.degradation import Course, degradations
 from serve_eval.evaluation.engine.order import arranged, task_seed

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from scipy.stats import binom
 
-from serve_eval.answer_pairs import Had, another_answer, common_prefix
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.agreement.answer_pairs import Had, another_answer, common_prefix
+from serve_eval.evaluation.agreement.self_flips import FLIP_ALPHA, self_flips
+from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.rescore import Line
 from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.report.self_flips import conclusion, evidence
 from serve_eval.schema import Agreement, Response, SelfFlips, ToolCall
-from serve_eval.self_flips import FLIP_ALPHA, self_flips
 
 ROUNDS, PROMPTS = 700, 200
 SILENT: tuple[dict[str, str], ...] = ({}, {}, {})

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from serve_eval.answer_pairs import Had, agreement, another_score, common_prefix, texts
+from serve_eval.evaluation.agreement.answer_pairs import Had, agreement, another_score, common_prefix, texts
 from serve_eval.evaluation.rescore import Line
 from serve_eval.schema import SelfFlips
 
