@@ -20,6 +20,8 @@ from typing import Any
 
 import msgspec
 
+from serve_eval.checks.curl import curl, escaped
+from serve_eval.checks.row import Sent
 from serve_eval.client import logprobs, wire
 from serve_eval.client.secret_mask import SecretMask, variables_in
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
@@ -35,8 +37,6 @@ from serve_eval.evaluation.storage.server_logs import between, log_files, read
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample, file_stem
-from serve_eval.smoke.curl import curl, escaped
-from serve_eval.smoke.row import Sent
 
 AROUND_S = 10.0
 """How long before and after the request the logs are told."""

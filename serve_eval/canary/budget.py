@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from serve_eval.checks.check import Check
+from serve_eval.checks.session import ALIVE_TOKENS
 from serve_eval.errors import PlanError
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.session import ALIVE_TOKENS
 
 TOKENS = 16_000
 """Of a round, unless told otherwise."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from serve_eval.canary.record import Alarm, Bets, Level, Row, Seen, State
-from serve_eval.smoke.row import Outcome
+from serve_eval.checks.row import Outcome
 from serve_eval.stats import vigil
 from serve_eval.stats.betting import GRID
 

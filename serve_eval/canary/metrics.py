@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from serve_eval.canary import judging
 from serve_eval.canary.judging import Rules
 from serve_eval.canary.record import Seen, State
+from serve_eval.checks.row import Outcome
 from serve_eval.errors import PlanError
-from serve_eval.smoke.row import Outcome
 
 HOST = "127.0.0.1"
 PREFIX = "serve_eval_watch"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from serve_eval.checks.kinds.quality import QUESTION_TOKENS, Question, is_right, questions, wording
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -16,7 +17,6 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.smoke.checks.quality import QUESTION_TOKENS, Question, is_right, questions, wording
 
 NAME = "questions"
 SEED = 1

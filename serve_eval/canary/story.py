@@ -21,6 +21,9 @@ from serve_eval.canary.budget import LEAST, Budget, budget, checks_of, smoke_tok
 from serve_eval.canary.judging import Rules
 from serve_eval.canary.pool import Pool
 from serve_eval.canary.record import Alarm, Seen, State
+from serve_eval.checks.check import Check
+from serve_eval.checks.run import chosen, run_checks
+from serve_eval.checks.session import Session
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import with_model
@@ -29,9 +32,6 @@ from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.task_run import scoring_of
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, Plan, Response
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.run import chosen, run_checks
-from serve_eval.smoke.session import Session
 from serve_eval.verdicts.exit_code import FAIL, PASS
 
 if TYPE_CHECKING:

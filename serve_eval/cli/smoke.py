@@ -11,9 +11,9 @@ import typer
 from serve_eval.cli.run import _headers, _lines, names_of
 
 if TYPE_CHECKING:
+    from serve_eval.checks.check import Check
+    from serve_eval.checks.row import Row
     from serve_eval.schema import Plan
-    from serve_eval.smoke.check import Check
-    from serve_eval.smoke.row import Row
     from serve_eval.smoke.story import Smoke
 
 SHOWN = 2000
@@ -63,10 +63,10 @@ def smoke(
 
     Exit codes: 0 nothing failed, 1 a check failed, 2 usage, 4 the endpoint cannot be reached or asked, 130 interrupted.
     """
+    from serve_eval.checks.run import chosen
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve_address
     from serve_eval.smoke import story
-    from serve_eval.smoke.run import chosen
 
     if api_key is not None:
         raise PlanError(
@@ -133,15 +133,15 @@ def _run(
     from dataclasses import replace
     from functools import partial
 
+    from serve_eval.checks.curl import curl
+    from serve_eval.checks.session import Session
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, path_of, say
     from serve_eval.client.connection import connect, openai_client
     from serve_eval.report.text import clean
     from serve_eval.schema import Endpoint
     from serve_eval.smoke import story
-    from serve_eval.smoke.curl import curl
     from serve_eval.smoke.junit import junit as to_junit
-    from serve_eval.smoke.session import Session
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED, worst
 
     base_url = str(plan.launcher.options["base_url"])

@@ -269,7 +269,7 @@ def _job(plan: Plan, *, every: str, tokens: int | None, prompts: int | None, **m
 def _cost(job: Watch) -> list[str]:
     """What it takes, by estimates from above."""
     from serve_eval.canary import budget, pool
-    from serve_eval.smoke.run import chosen
+    from serve_eval.checks.run import chosen
 
     asked = job.pool or pool.generated(job.prompts, chat=True)
     checks = budget.checks_of(chosen("quick")) if job.smoke else []

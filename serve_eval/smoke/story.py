@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from serve_eval.checks.check import Check
+from serve_eval.checks.row import Outcome, Row, Sent
+from serve_eval.checks.run import chosen, run_checks
+from serve_eval.checks.session import Session
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.row import Outcome, Row, Sent
-from serve_eval.smoke.run import chosen, run_checks
-from serve_eval.smoke.session import Session
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
 
 

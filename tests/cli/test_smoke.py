@@ -12,11 +12,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from serve_eval.checks.answer import Answer, read_stream
+from serve_eval.checks.kinds.answering import PROMPT
+from serve_eval.checks.row import Sent
 from serve_eval.masking import Masking
 from serve_eval.smoke import story
-from serve_eval.smoke.answer import Answer, read_stream
-from serve_eval.smoke.checks.answering import PROMPT
-from serve_eval.smoke.row import Sent
 from tests.cli.command import serve_eval
 from tests.smoke.server import Quirks, create
 from tests.smoke.trying import beside

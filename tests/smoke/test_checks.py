@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from serve_eval.checks.kinds.ending import COUNT
 from serve_eval.smoke import story
-from serve_eval.smoke.checks.ending import COUNT
 from tests.smoke.server import Quirks, create
 from tests.smoke.trying import by_name, smoke_of
 

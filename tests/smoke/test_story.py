@@ -14,12 +14,12 @@ from aiohttp import web
 
 from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, create_app
+from serve_eval.checks.curl import curl
+from serve_eval.checks.row import Sent
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
 from serve_eval.smoke import story
-from serve_eval.smoke.curl import curl
 from serve_eval.smoke.junit import junit
-from serve_eval.smoke.row import Sent
 from tests.smoke.server import Quirks, create
 from tests.smoke.trying import by_name, smoke_at, smoke_of
 

@@ -12,13 +12,13 @@ from threading import Thread
 from aiohttp import web
 
 from launchers._openai_server import serve_app
+from serve_eval.checks.curl import curl
+from serve_eval.checks.row import Row
+from serve_eval.checks.session import Session
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.schema import Connection, Endpoint
 from serve_eval.smoke import story
-from serve_eval.smoke.curl import curl
-from serve_eval.smoke.row import Row
-from serve_eval.smoke.session import Session
 from serve_eval.smoke.story import Smoke
 
 FIRST = ("reachable", "models", "chat", "completions")

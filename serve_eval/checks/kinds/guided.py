@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
+from serve_eval.checks.answer import short
+from serve_eval.checks.check import Check
+from serve_eval.checks.row import Found, failed, passed, unsupported
+from serve_eval.checks.session import Session
 from serve_eval.client.preflight import PING
 from serve_eval.client.thinking import split_thinking
 from serve_eval.evaluation.capabilities import WORD
-from serve_eval.smoke.answer import short
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.row import Found, failed, passed, unsupported
-from serve_eval.smoke.session import Session
 
 TOKENS = 128
 SCHEMA = {

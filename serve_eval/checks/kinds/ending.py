@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
+from serve_eval.checks.answer import Answer, NotAnswered, read_stream, short
+from serve_eval.checks.check import Check
+from serve_eval.checks.row import Found, failed, passed, unsupported
+from serve_eval.checks.session import ALIVE_TOKENS, Session, answered
 from serve_eval.client.wire import CHAT_COMPLETIONS
-from serve_eval.smoke.answer import Answer, NotAnswered, read_stream, short
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.row import Found, failed, passed, unsupported
-from serve_eval.smoke.session import ALIVE_TOKENS, Session, answered
 
 COUNT = "Count from 1 to 200: 1, 2, 3, 4, 5,"
 FEW = 3

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from serve_eval.errors import EndpointError
-from serve_eval.smoke.answer import NotAnswered
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.checks import (
+from serve_eval.checks.answer import NotAnswered
+from serve_eval.checks.check import Check
+from serve_eval.checks.kinds import (
     answering,
     ending,
     guided,
@@ -23,8 +22,9 @@ from serve_eval.smoke.checks import (
     sampling,
     sdk,
 )
-from serve_eval.smoke.row import Found, Outcome, Row, Sent, failed
-from serve_eval.smoke.session import Session, StillStarting
+from serve_eval.checks.row import Found, Outcome, Row, Sent, failed
+from serve_eval.checks.session import Session, StillStarting
+from serve_eval.errors import EndpointError
 
 Level = Literal["quick", "full"]
 

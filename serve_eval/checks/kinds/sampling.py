@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_eval.smoke.answer import Answer, NotAnswered, short
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.row import Found, failed, passed, unsupported
-from serve_eval.smoke.session import Session, answered
+from serve_eval.checks.answer import Answer, NotAnswered, short
+from serve_eval.checks.check import Check
+from serve_eval.checks.row import Found, failed, passed, unsupported
+from serve_eval.checks.session import Session, answered
 
 PROMPT = "Write one sentence about something that surprised you."
 TOKENS = 24

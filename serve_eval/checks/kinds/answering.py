@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from serve_eval.checks.answer import Answer, Stream, count, read_stream, short
+from serve_eval.checks.check import Check
+from serve_eval.checks.row import Found, failed, passed, unsupported
+from serve_eval.checks.session import Session
 from serve_eval.client.wire import FINISHED
 from serve_eval.plugins.registry import nearest
-from serve_eval.smoke.answer import Answer, Stream, count, read_stream, short
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.row import Found, failed, passed, unsupported
-from serve_eval.smoke.session import Session
 
 TOKENS = 16
 PROMPT = "The capital of France is"

@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from serve_eval.checks.answer import Answer, short
+from serve_eval.checks.check import Check
+from serve_eval.checks.row import Found, Outcome, failed, passed, unsupported
+from serve_eval.checks.session import Session
 from serve_eval.client import logprobs, wire
 from serve_eval.evaluation.capabilities import LIKELIEST, TEXT, misplaced
 from serve_eval.schema import PromptLogprobs
-from serve_eval.smoke.answer import Answer, short
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.row import Found, Outcome, failed, passed, unsupported
-from serve_eval.smoke.session import Session
 
 PROMPT = "The capital of France is"
 TOKENS = 4

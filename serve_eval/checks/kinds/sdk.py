@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from serve_eval.smoke.answer import short
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.checks.answering import PROMPT
-from serve_eval.smoke.row import Found, Sent, failed, passed, unsupported
-from serve_eval.smoke.session import Session
+from serve_eval.checks.answer import short
+from serve_eval.checks.check import Check
+from serve_eval.checks.kinds.answering import PROMPT
+from serve_eval.checks.row import Found, Sent, failed, passed, unsupported
+from serve_eval.checks.session import Session
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from serve_eval.checks.answer import Answer, short
+from serve_eval.checks.check import Check
+from serve_eval.checks.row import Found, failed, passed, unsupported
+from serve_eval.checks.session import Session, StillStarting, unauthorized
 from serve_eval.client import wire
 from serve_eval.client.client import UNREACHABLE_HINT
 from serve_eval.errors import EndpointError
 from serve_eval.plugins.registry import nearest
-from serve_eval.smoke.answer import Answer, short
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.row import Found, failed, passed, unsupported
-from serve_eval.smoke.session import Session, StillStarting, unauthorized
 
 NOT_THERE = frozenset({404, 405})
 

@@ -8,11 +8,11 @@ import re
 from functools import partial
 from typing import Any, NamedTuple
 
+from serve_eval.checks.answer import Choice, short
+from serve_eval.checks.check import Check
+from serve_eval.checks.row import Found, failed, passed, unsupported
+from serve_eval.checks.session import Session, answered
 from serve_eval.client.thinking import split_thinking
-from serve_eval.smoke.answer import Choice, short
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.row import Found, failed, passed, unsupported
-from serve_eval.smoke.session import Session, answered
 from serve_eval.tasks._passkey import HEAD, NOISE, context
 
 QUESTIONS, ENOUGH = 20, 16

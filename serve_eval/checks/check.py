@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from serve_eval.smoke.row import Found
-from serve_eval.smoke.session import Session
+from serve_eval.checks.row import Found
+from serve_eval.checks.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from serve_eval.smoke.answer import NotAnswered, short
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.checks.quality import lines_of, tokens_per_line
-from serve_eval.smoke.row import Found, failed, passed, unsupported
-from serve_eval.smoke.session import ALIVE_TOKENS, Session, answered
+from serve_eval.checks.answer import NotAnswered, short
+from serve_eval.checks.check import Check
+from serve_eval.checks.kinds.quality import lines_of, tokens_per_line
+from serve_eval.checks.row import Found, failed, passed, unsupported
+from serve_eval.checks.session import ALIVE_TOKENS, Session, answered
 from serve_eval.tasks._passkey import NOISE
 
 IDS = list(range(100, 108))

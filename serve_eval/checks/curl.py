@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Collection
 from urllib.parse import urlsplit, urlunsplit
 
+from serve_eval.checks.row import Sent
 from serve_eval.schema import Connection
 from serve_eval.schema.base_url import on_the_wire
-from serve_eval.smoke.row import Sent
 
 _VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 

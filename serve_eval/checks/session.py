@@ -10,14 +10,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from serve_eval.checks.answer import Answer, NotAnswered, Stream, count, read_stream
+from serve_eval.checks.row import Sent
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import key_advice
 from serve_eval.client.reply import TooLarge
 from serve_eval.client.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError
 from serve_eval.schema import Failure
-from serve_eval.smoke.answer import Answer, NotAnswered, Stream, count, read_stream
-from serve_eval.smoke.row import Sent
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from serve_eval.smoke.answer import Answer, read_stream
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.checks.ending import COUNT
-from serve_eval.smoke.row import Found, failed, passed, unsupported
-from serve_eval.smoke.session import ALIVE_TOKENS, Session
+from serve_eval.checks.answer import Answer, read_stream
+from serve_eval.checks.check import Check
+from serve_eval.checks.kinds.ending import COUNT
+from serve_eval.checks.row import Found, failed, passed, unsupported
+from serve_eval.checks.session import ALIVE_TOKENS, Session
 
 AT_ONCE, SHORT = 64, 8
 CANCELLED, LONG = 8, 1024

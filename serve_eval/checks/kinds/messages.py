@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from serve_eval.checks.answer import Answer, short
+from serve_eval.checks.check import Check
+from serve_eval.checks.row import Found, failed, passed, unsupported
+from serve_eval.checks.session import Session, answered
 from serve_eval.client.thinking import CLOSE, OPEN, split_thinking
-from serve_eval.smoke.answer import Answer, short
-from serve_eval.smoke.check import Check
-from serve_eval.smoke.row import Found, failed, passed, unsupported
-from serve_eval.smoke.session import Session, answered
 
 TOOL = "get_weather"
 TOOLS = [
