@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from serve_eval.checks.check import Check
     from serve_eval.checks.row import Row
     from serve_eval.schema import Plan
-    from serve_eval.smoke.story import Smoke
+    from serve_eval.workflows.smoke.smoke import Smoke
 
 SHOWN = 2000
 """Characters of a curl line that the table shows; --json and --junit have all of it."""
@@ -66,7 +66,7 @@ def smoke(
     from serve_eval.checks.run import chosen
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve_address
-    from serve_eval.smoke import story
+    from serve_eval.workflows.smoke import smoke as story
 
     if api_key is not None:
         raise PlanError(
@@ -107,7 +107,7 @@ def _preview(checks: list[Check], *, as_json: bool) -> None:
     import json
 
     from serve_eval.cli._streams import emit
-    from serve_eval.smoke.story import cost
+    from serve_eval.workflows.smoke.smoke import cost
 
     if as_json:
         shown = [
@@ -140,9 +140,9 @@ def _run(
     from serve_eval.client.connection import connect, openai_client
     from serve_eval.report.text import clean
     from serve_eval.schema import Endpoint
-    from serve_eval.smoke import story
-    from serve_eval.smoke.junit import junit as to_junit
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED, worst
+    from serve_eval.workflows.smoke import smoke as story
+    from serve_eval.workflows.smoke.junit import junit as to_junit
 
     base_url = str(plan.launcher.options["base_url"])
     plan = replace(plan, limits=replace(plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s)))

@@ -6,7 +6,7 @@ import pytest
 
 from serve_eval.canary.budget import Budget, budget, checks_of, smoke_tokens, told
 from serve_eval.errors import PlanError
-from serve_eval.smoke import story
+from serve_eval.workflows.smoke import smoke as story
 
 
 def _budget(tokens: int, smoke: int = 4000) -> Budget:

@@ -24,10 +24,10 @@ from serve_eval.canary.story import Watch, watch
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.schema import HOLDOUT, Sample
-from serve_eval.smoke import story as smoking
+from serve_eval.workflows.smoke import smoke as smoking
 from tests.canary.server import Endpoint
-from tests.smoke.server import Quirks, create
-from tests.smoke.trying import FIRST
+from tests.workflows.smoke.server import Quirks, create
+from tests.workflows.smoke.trying import FIRST
 
 CHECKS = smoking.chosen("quick")
 RULES = Rules(passes=2, tolerance=0.01, max_error_rate=0.05)

@@ -16,7 +16,7 @@ import pytest
 
 from launchers._simulator import SimulatorConfig, create_app
 from tests.cli.command import environment, in_a_process, serve_eval
-from tests.smoke.trying import beside
+from tests.workflows.smoke.trying import beside
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

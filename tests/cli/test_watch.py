@@ -13,7 +13,7 @@ import pytest
 
 from tests.canary.server import Endpoint
 from tests.cli.command import environment, serve_eval
-from tests.smoke.trying import beside
+from tests.workflows.smoke.trying import beside
 
 SMALL = ("--every", "0", "--limit", "40", "--passes", "2", "--budget-tokens", "6000", "--no-smoke")
 

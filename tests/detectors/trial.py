@@ -19,10 +19,10 @@ from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Attributed, Comparison, Degradation, Limits, Plan, Spec
-from serve_eval.smoke.story import Smoke
-from tests.smoke.trying import smoke_at
+from serve_eval.workflows.smoke.smoke import Smoke
 from tests.standin.in_process import Deployed, aggregated, deployed
 from tests.standin.model import Model
+from tests.workflows.smoke.trying import smoke_at
 
 CONTEXT, GENERATION = 2, 4
 """Servers of the disaggregated deployment."""

@@ -20,7 +20,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins import registry
 from serve_eval.registration import register
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec, TaskReport
-from serve_eval.smoke.story import chosen
+from serve_eval.workflows.smoke.smoke import chosen
 from tests.peers.peers import CONTEXT_TOKENS, PYTHON, ROOT, WEIGHTS, Peer
 
 MODEL = "embedded"

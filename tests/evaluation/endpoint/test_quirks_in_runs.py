@@ -14,7 +14,7 @@ from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Limits, Message, Plan, Report, Spec
-from tests.smoke.server import MODEL, Quirks, create
+from tests.workflows.smoke.server import MODEL, Quirks, create
 
 N = 24
 WAYS = [Limits(concurrency=at_once, stream=stream) for at_once in (1, 16) for stream in (False, True)]

@@ -15,12 +15,12 @@ import yaml
 from launchers import embedded
 from launchers._simulator import SimulatorConfig, create_app
 from serve_eval.schema import LaunchContext
-from serve_eval.smoke import story
-from serve_eval.smoke.story import Smoke
-from tests.smoke.server import Quirks, create
-from tests.smoke.trying import smoke_at, smoke_of
+from serve_eval.workflows.smoke import smoke
+from serve_eval.workflows.smoke.smoke import Smoke
 from tests.standin.options import Flavour
 from tests.standin.process import environment, free_port, running, wait_healthy
+from tests.workflows.smoke.server import Quirks, create
+from tests.workflows.smoke.trying import smoke_at, smoke_of
 
 FAIL, UNSUPPORTED = "FAIL", "UNSUPPORTED"
 CONTEXT = 12000
@@ -28,7 +28,7 @@ CONTEXT = 12000
 
 def no_pass(done: Smoke) -> dict[str, str]:
     """The rows that are no PASS, of a smoke test in which every check had its row."""
-    assert [row.name for row in done.rows] == [check.name for check in story.chosen("full")], done.stopped
+    assert [row.name for row in done.rows] == [check.name for check in smoke.chosen("full")], done.stopped
     return {row.name: row.outcome for row in done.rows if row.outcome != "PASS"}
 
 

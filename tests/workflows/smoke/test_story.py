@@ -18,10 +18,10 @@ from serve_eval.checks.curl import curl
 from serve_eval.checks.row import Sent
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
-from serve_eval.smoke import story
-from serve_eval.smoke.junit import junit
-from tests.smoke.server import Quirks, create
-from tests.smoke.trying import by_name, smoke_at, smoke_of
+from serve_eval.workflows.smoke import smoke
+from serve_eval.workflows.smoke.junit import junit
+from tests.workflows.smoke.server import Quirks, create
+from tests.workflows.smoke.trying import by_name, smoke_at, smoke_of
 
 
 def _quirks(*names: str, **more: Any) -> web.Application:
@@ -94,7 +94,7 @@ def test_a_model_that_is_not_served_is_named() -> None:
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
-def test_no_more_is_sent_than_was_stated(level: story.Level) -> None:
+def test_no_more_is_sent_than_was_stated(level: smoke.Level) -> None:
     sent: list[Any] = []
 
     @web.middleware
@@ -105,7 +105,7 @@ def test_no_more_is_sent_than_was_stated(level: story.Level) -> None:
     app = _quirks()
     app.middlewares.append(counting)
     done = smoke_of(app, level=level)
-    checks = story.chosen(level, context_tokens=9000)
+    checks = smoke.chosen(level, context_tokens=9000)
     assert done.exit_code == 0
     assert len(sent) == done.requests <= sum(check.requests for check in checks)
     asked = [body for body in sent if body is not None]
@@ -118,7 +118,7 @@ def test_no_more_is_sent_than_was_stated(level: story.Level) -> None:
 
 @pytest.mark.parametrize("context_tokens", [None, 4000])
 def test_the_cost_is_a_line(context_tokens: int | None) -> None:
-    quick, full = (story.cost(story.chosen(level, context_tokens=context_tokens)) for level in ("quick", "full"))
+    quick, full = (smoke.cost(smoke.chosen(level, context_tokens=context_tokens)) for level in ("quick", "full"))
     assert "at most" in quick
     assert "beyond the context" not in quick
     assert "beyond the context" in full
@@ -135,10 +135,10 @@ def test_unsupported_is_no_failure_unless_it_is_required() -> None:
 
 
 def test_what_is_required_has_to_be_checked() -> None:
-    checks = story.chosen("quick")
-    assert story.required(["chat", "json_schema"], checks) == {"chat", "json_schema"}
+    checks = smoke.chosen("quick")
+    assert smoke.required(["chat", "json_schema"], checks) == {"chat", "json_schema"}
     with pytest.raises(PlanError, match="Did you mean 'json_schema'") as caught:
-        story.required(["json_shema", "cancel"], checks)
+        smoke.required(["json_shema", "cancel"], checks)
     assert "cancel is checked at --level full only" in str(caught.value)
 
 

@@ -18,8 +18,8 @@ from serve_eval.checks.session import Session
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.schema import Connection, Endpoint
-from serve_eval.smoke import story
-from serve_eval.smoke.story import Smoke
+from serve_eval.workflows.smoke import smoke
+from serve_eval.workflows.smoke.smoke import Smoke
 
 FIRST = ("reachable", "models", "chat", "completions")
 """Checks that others stand on."""
@@ -29,7 +29,7 @@ async def smoke_at(
     url: str,
     *,
     only: Iterable[str] | None = None,
-    level: story.Level = "full",
+    level: smoke.Level = "full",
     model: str | None = None,
     needed: Sequence[str] = (),
     timeout_s: float = 20.0,
@@ -41,7 +41,7 @@ async def smoke_at(
     environ = environ or {}
     plan = resolve_address({"base_url": url}, environ)
     base_url = str(plan.launcher.options["base_url"])
-    checks = story.chosen(level, passkey_tokens=passkey_tokens, context_tokens=context_tokens)
+    checks = smoke.chosen(level, passkey_tokens=passkey_tokens, context_tokens=context_tokens)
     if only is not None:
         wanted = {*FIRST, *only}
         checks = [check for check in checks if check.name in wanted]
@@ -49,7 +49,7 @@ async def smoke_at(
         package = partial(openai_client, plan, environ=environ, timeout_s=timeout_s)
         session = Session(client, model=model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens)
         sent_again = partial(curl, connection=Connection(), variables=environ)
-        return await story.smoke(session, checks, needed=needed, curl=sent_again)
+        return await smoke.smoke(session, checks, needed=needed, curl=sent_again)
 
 
 def smoke_of(app: web.Application, path: str = "/v1", **more: object) -> Smoke:

@@ -6,7 +6,7 @@ import re
 from xml.sax.saxutils import escape, quoteattr
 
 from serve_eval.checks.row import Outcome, Row
-from serve_eval.smoke.story import Smoke
+from serve_eval.workflows.smoke.smoke import Smoke
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -1,0 +1,1 @@
+"""Tell every other story: one folder or module per command."""

@@ -1,0 +1,1 @@
+"""Smoke test: run the checks and judge an endpoint by them."""
