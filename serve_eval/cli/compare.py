@@ -12,8 +12,8 @@ from serve_eval.cli._include import IncludePath, TrustPlan, folders_of
 from serve_eval.cli.run import _headers, _lines, _with_margin, names_of
 
 if TYPE_CHECKING:
-    from serve_eval.comparison import Rules, Side
     from serve_eval.evaluation.plan.resolve import Resolved
+    from serve_eval.workflows.compare.compare import Rules, Side
 
 _SIDE = "A running endpoint (host:port or URL), a plan file, or the folder of a finished run."
 
@@ -106,9 +106,9 @@ def compare(
     Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or not comparable, 4 endpoint
     or infrastructure, 130 interrupted.
     """
-    from serve_eval.comparison import SELF, SHOW_FLIPS, Rules
     from serve_eval.errors import PlanError
     from serve_eval.invariants import CHUNKS
+    from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, Rules
 
     numbers = [("self", again), ("show-flips", show_flips), *(("chunk-tokens", size) for size in chunk_tokens or ())]
     for name, number in numbers:
@@ -167,9 +167,9 @@ def _sides(
 ) -> tuple[tuple[Side, Side], Any]:
     """Both sides and the rule. An endpoint is asked what the other side asks, where that is a plan or a run; of a run
     of somebody else, what else that would reach has to be trusted."""
-    from serve_eval.comparison import Side
     from serve_eval.evaluation.plan.resolve import to_file
     from serve_eval.evaluation.trust import to_follow
+    from serve_eval.workflows.compare.compare import Side
 
     own = {"A": settings, "B": settings if model_b is None else {**settings, "model": model_b}}
     texts = {"A": a, "B": b}
@@ -288,11 +288,11 @@ def _execute(
     from serve_eval.cli._kept import kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.comparison import PLAN_FILE, RESULT_FILE
-    from serve_eval.comparison import compare as compare_both
     from serve_eval.errors import ServeEvalError
-    from serve_eval.report.comparison import render
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
+    from serve_eval.workflows.compare.compare import PLAN_FILE, RESULT_FILE
+    from serve_eval.workflows.compare.compare import compare as compare_both
+    from serve_eval.workflows.compare.text import render
 
     say(f"serve-eval compare: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from serve_eval.comparison import Rules, Side, compare
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.agreement.answer_pairs import read_report, read_task
 from serve_eval.evaluation.evaluate import evaluate, judge_again
@@ -21,6 +20,7 @@ from serve_eval.exporting import export
 from serve_eval.registration import register
 from serve_eval.schema import Report, Spec
 from serve_eval.suite.file import read as read_suite
+from serve_eval.workflows.compare.compare import Rules, Side, compare
 from tests.cases.counting import Counting, counting
 
 PLAIN, LIMIT = "word_problems", 5

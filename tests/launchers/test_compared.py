@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from serve_eval.comparison import Rules, Side, compare
 from serve_eval.schema import Limits, Plan, Spec
+from serve_eval.workflows.compare.compare import Rules, Side, compare
 from tests.launchers.test_with_standin import _answers
 
 SECOND = {"when": {"command": "serve", "gpus": "2"}}

@@ -20,7 +20,6 @@ from rich.console import Console
 
 from launchers._openai_server import json_response, serve_app
 from serve_eval.client.client import Client
-from serve_eval.comparison import Rules, Side, compare
 from serve_eval.evaluation import build_report
 from serve_eval.evaluation.attribution import trace
 from serve_eval.evaluation.attribution.matching import join
@@ -29,10 +28,11 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import journal
 from serve_eval.registration import register
-from serve_eval.report.comparison import render as render_comparison
 from serve_eval.report.terminal import render
 from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from serve_eval.verdicts.below_reference import RIGHT
+from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.compare.text import render as render_comparison
 from tests.standin.in_process import Deployed, deployed
 
 N = 100

@@ -18,7 +18,6 @@ from aiohttp import web
 from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
-from serve_eval.comparison import Rules, Side, compare
 from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine import degradation_alarm, runner
@@ -32,6 +31,7 @@ from serve_eval.registration import register
 from serve_eval.report.page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
 from serve_eval.verdicts.below_reference import RIGHT
+from serve_eval.workflows.compare.compare import Rules, Side, compare
 
 N = 300
 

@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 
 from launchers._simulator import serve
-from serve_eval.comparison import Rules, Side, compare
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
 from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.schema import Comparison, Limits, Plan, Spec
+from serve_eval.workflows.compare.compare import Rules, Side, compare
 
 N, AT_ONCE = 12, 3
 ALONE = Rules(rule=Spec(name="paired"), again=0)

@@ -15,7 +15,6 @@ from aiohttp import web
 
 from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
-from serve_eval.comparison import Rules, Side, compare
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
@@ -29,6 +28,7 @@ from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.order_seed import ORDER_FILE
 from serve_eval.invariants import check
 from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
+from serve_eval.workflows.compare.compare import Rules, Side, compare
 
 N = 60
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from serve_eval.evaluation.agreement.answer_pairs import Had
-from serve_eval.service_pairs import ALPHA, more_failures, slower, uneven
+from serve_eval.workflows.compare.latency import ALPHA, more_failures, slower, uneven
 
 
 def _had(times: list[float] = [], failed: dict[str, str] = {}) -> Had:  # noqa: B006

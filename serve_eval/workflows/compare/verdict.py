@@ -32,8 +32,8 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.service_pairs import more_failures, slower, uneven
 from serve_eval.verdicts.exit_code import exit_code
+from serve_eval.workflows.compare.latency import more_failures, slower, uneven
 
 SCHEMA_VERSION = 1
 VERDICTS = "serve_eval.verdicts.rules"

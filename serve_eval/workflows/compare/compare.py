@@ -25,7 +25,6 @@ from typing import Any
 import msgspec
 
 from serve_eval.client.connection import connect
-from serve_eval.divergence import look_at_all
 from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFolderError
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.agreement.answer_pairs import read_report, read_task
@@ -40,8 +39,15 @@ from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
 from serve_eval.plugins import extensions
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import HOLDOUT, Comparison, Divergence, Endpoint, Plan, Progress, Spec, lives
-from serve_eval.twin_verdict import SCHEMA_VERSION, check_rule, compared, reference_runs_needed, same_fingerprints
 from serve_eval.verdicts.below_reference import expected
+from serve_eval.workflows.compare.divergence import look_at_all
+from serve_eval.workflows.compare.verdict import (
+    SCHEMA_VERSION,
+    check_rule,
+    compared,
+    reference_runs_needed,
+    same_fingerprints,
+)
 
 PLAN_FILE, RESULT_FILE, AGAIN, SERVERS = COMPARISON_PLAN, COMPARISON, "again", "servers"
 SELF, SHOW_FLIPS = 200, 20

@@ -9,11 +9,11 @@ import pytest
 
 from launchers import embedded
 from launchers._embedded.damage import Damage
-from serve_eval.comparison import Rules, Side, compare
 from serve_eval.evaluation.agreement.self_flips import FLIP_ALPHA
 from serve_eval.schema import ComparedTask, LaunchContext, Plan, Spec
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.verdicts.exit_code import FAIL, PASS
+from serve_eval.workflows.compare.compare import Rules, Side, compare
 
 SOUND = "embedded"
 

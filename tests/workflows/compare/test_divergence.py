@@ -12,7 +12,6 @@ from aiohttp import web
 
 from launchers._openai_server import serve_app
 from serve_eval.client.client import Client
-from serve_eval.divergence import Divergence, Token, _tokens, first_divergence, look_at_all, read
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -27,6 +26,7 @@ from serve_eval.schema import (
     Score,
     Task,
 )
+from serve_eval.workflows.compare.divergence import Divergence, Token, _tokens, first_divergence, look_at_all, read
 
 YES = Token("yes", -0.70, {"yes": -0.70, "no": -0.75})
 NO = Token("no", -0.70, {"no": -0.70, "yes": -0.72})

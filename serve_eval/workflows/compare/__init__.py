@@ -1,0 +1,1 @@
+"""Compare two endpoints on the same prompts, with A as the reference of B."""
