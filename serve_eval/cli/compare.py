@@ -107,8 +107,8 @@ def compare(
     or infrastructure, 130 interrupted.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.invariants import CHUNKS
     from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, Rules
+    from serve_eval.workflows.invariants.check import CHUNKS
 
     numbers = [("self", again), ("show-flips", show_flips), *(("chunk-tokens", size) for size in chunk_tokens or ())]
     for name, number in numbers:
@@ -246,9 +246,9 @@ def _invariants(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import PlanError
-    from serve_eval.invariants import RESULT_FILE, check
-    from serve_eval.report.invariants import render
     from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.invariants.check import RESULT_FILE, check
+    from serve_eval.workflows.invariants.text import render
 
     if Path(a).is_dir():
         raise PlanError(f"{a} is a finished run, and --invariants asks an endpoint")

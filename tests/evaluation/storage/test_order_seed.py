@@ -26,9 +26,9 @@ from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.order_seed import ORDER_FILE
-from serve_eval.invariants import check
 from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
 from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.invariants.check import check
 
 N = 60
 

@@ -36,8 +36,6 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.chunk_lengths import TASK as CHUNK_TASK
-from serve_eval.chunk_lengths import Lengths, lengths
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation import first_token
@@ -56,6 +54,8 @@ from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Progress, S
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
+from serve_eval.workflows.invariants.chunk_lengths import TASK as CHUNK_TASK
+from serve_eval.workflows.invariants.chunk_lengths import Lengths, lengths
 
 SCHEMA_VERSION = 1
 PLAN_FILE, RESULT_FILE, CHUNKS_FILE = "invariants_plan.json", "invariants.json", "chunks.json"

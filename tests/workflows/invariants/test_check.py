@@ -21,11 +21,11 @@ from launchers.simulated import probability
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.invariants import ALPHA, check
-from serve_eval.report.invariants import render
 from serve_eval.schema import Invariants, Limits, Plan, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.verdicts.exit_code import FAIL, PASS
+from serve_eval.workflows.invariants.check import ALPHA, check
+from serve_eval.workflows.invariants.text import render
 from tests.cli.command import serve_eval
 from tests.skills import answer
 

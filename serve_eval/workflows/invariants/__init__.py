@@ -1,0 +1,1 @@
+"""Check one endpoint without right answers: changes that should change nothing."""
