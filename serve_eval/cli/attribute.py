@@ -48,7 +48,7 @@ def attribute(
 
     if samples < 1 or concurrency < 1:
         raise PlanError("--samples and --concurrency must be 1 or more")
-    from serve_eval import attributing
+    from serve_eval.workflows.attribute import attribute as attributing
 
     settings = {"include_path": folders_of(include_path)}
     plan = to_follow(run, settings, trust_plan=trust_plan, endpoint=True)
@@ -68,7 +68,7 @@ def attribute(
     if as_json:
         emit((run / attributing.RESULT_FILE).read_text(encoding="utf-8"))
     else:
-        from serve_eval.report.attributed import render
+        from serve_eval.workflows.attribute.text import render
 
         draw(lambda console: render(done, run, console))
     raise typer.Exit(done.exit_code)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from serve_eval.attributing import SAMPLES
+from serve_eval.workflows.attribute.attribute import SAMPLES
 from tests.detectors.detectors import NAMES, Finding, findings
 from tests.detectors.faults import FAULTS, SOUND
 from tests.detectors.trial import Fault, smoked, tried

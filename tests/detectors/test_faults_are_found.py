@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import binom
 
-from serve_eval.attributing import SAMPLES
+from serve_eval.workflows.attribute.attribute import SAMPLES
 from tests.detectors.detectors import ALARM, ASKED, ATTRIBUTION, COMPARE, COUNTS, DIAGNOSE, Finding, findings
 from tests.detectors.faults import FAULTS, SOUND
 from tests.detectors.trial import Fault, tried

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launchers.simulated import probability
-from serve_eval import attributing
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Attributed, Comparison, Degradation, Limits, Plan, Spec
+from serve_eval.workflows.attribute import attribute
 from serve_eval.workflows.compare.compare import SELF, Rules, Side, compare
 from serve_eval.workflows.smoke.smoke import Smoke
 from tests.standin.in_process import Deployed, aggregated, deployed
@@ -94,9 +94,9 @@ def tried(
 
 async def _each_asked(run: Path, asked: Plan, there: Deployed, samples: int) -> Attributed:
     """As serve-eval attribute RUN --worker ... does it."""
-    given = [attributing.worker(f"{name.rpartition('_')[0]}={url}") for name, url in there.workers.items()]
-    asking = await attributing.prepared(run, asked, given=given, samples=samples, environ={})
-    return await attributing.attribute(run, asking, environ={})
+    given = [attribute.worker(f"{name.rpartition('_')[0]}={url}") for name, url in there.workers.items()]
+    asking = await attribute.prepared(run, asked, given=given, samples=samples, environ={})
+    return await attribute.attribute(run, asking, environ={})
 
 
 def smoked(fault: Fault, seed: int) -> Smoke:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import attributing
 from serve_eval.evaluation.endpoint.launch import _write_answers, launch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Attributed, Plan, Report, Spec
+from serve_eval.workflows.attribute import attribute
 
 pytestmark = pytest.mark.slow
 
@@ -45,10 +45,10 @@ def test_a_corrupt_generation_server_of_four_is_named_and_sound_ones_are_not(
         out = tmp_path / "run"
         async with launch(plan, prepare(plan), tmp_path) as endpoint:
             report = await evaluate(plan, out, environ={}, launching=lambda *_: nullcontext(endpoint))
-            asking = await attributing.prepared(out, plan, samples=20, environ={})
+            asking = await attribute.prepared(out, plan, samples=20, environ={})
             servers = endpoint.info["servers"]
             assert isinstance(servers, dict)
-            return report, await attributing.attribute(out, asking, environ={}), servers["generation_2"]
+            return report, await attribute.attribute(out, asking, environ={}), servers["generation_2"]
 
     report, done, url = asyncio.run(story())
     told = report.tasks[0].attribution

@@ -1,0 +1,1 @@
+"""Ask each worker behind a shared endpoint by itself."""
