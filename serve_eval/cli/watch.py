@@ -14,8 +14,8 @@ from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli.run import _headers, _lines, names_of
 
 if TYPE_CHECKING:
-    from serve_eval.canary.story import Watch
     from serve_eval.schema import Plan
+    from serve_eval.workflows.watch.story import Watch
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _ASKED, _JUDGED, _ALARM, _REACHED = "What is asked", "How it is judged", "What an alarm does", "How it is reached"
@@ -212,11 +212,11 @@ def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
 
 def _job(plan: Plan, *, every: str, tokens: int | None, prompts: int | None, **more: Any) -> Watch:
     """What is watched, of the flags. Raises PlanError for what cannot be."""
-    from serve_eval.canary import budget, pool
-    from serve_eval.canary.alarming import delivery
-    from serve_eval.canary.judging import Rules
-    from serve_eval.canary.story import LEAST_PROMPTS, Watch
     from serve_eval.errors import PlanError
+    from serve_eval.workflows.watch import budget, pool
+    from serve_eval.workflows.watch.alarming import delivery
+    from serve_eval.workflows.watch.judging import Rules
+    from serve_eval.workflows.watch.story import LEAST_PROMPTS, Watch
 
     problems = []
     length = re.fullmatch(r"(0|\d+(?:\.\d+)?(?=[smh]))([smh]?)", every)
@@ -268,8 +268,8 @@ def _job(plan: Plan, *, every: str, tokens: int | None, prompts: int | None, **m
 
 def _cost(job: Watch) -> list[str]:
     """What it takes, by estimates from above."""
-    from serve_eval.canary import budget, pool
     from serve_eval.checks.run import chosen
+    from serve_eval.workflows.watch import budget, pool
 
     asked = job.pool or pool.generated(job.prompts, chat=True)
     checks = budget.checks_of(chosen("quick")) if job.smoke else []
@@ -292,11 +292,11 @@ def _folder(base_url: str) -> Path:
 def _run(job: Watch, folder: Path, *, metrics_port: int | None, forget: bool) -> int:
     from contextlib import ExitStack
 
-    from serve_eval.canary.story import watch as watch_it
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, say
     from serve_eval.report.text import clean
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
+    from serve_eval.workflows.watch.story import watch as watch_it
 
     began = False
 
@@ -308,7 +308,7 @@ def _run(job: Watch, folder: Path, *, metrics_port: int | None, forget: bool) ->
     with ExitStack() as stack:
         metrics = None
         if metrics_port is not None:
-            from serve_eval.canary.metrics import Metrics, served
+            from serve_eval.workflows.watch.metrics import Metrics, served
 
             metrics = Metrics()
             port = stack.enter_context(served(metrics, metrics_port))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.canary.server import Endpoint
 from tests.cli.command import environment, serve_eval
 from tests.workflows.smoke.trying import beside
+from tests.workflows.watch.server import Endpoint
 
 SMALL = ("--every", "0", "--limit", "40", "--passes", "2", "--budget-tokens", "6000", "--no-smoke")
 

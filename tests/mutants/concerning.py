@@ -12,8 +12,8 @@ CONCERNING = {
         "tests/verdicts/test_early_paired.py",
         "tests/evaluation/agreement/test_self_flips.py",
         "tests/evaluation/attribution/test_latency.py",
-        "tests/canary/test_judging.py",
-        "tests/canary/test_alarming.py",
+        "tests/workflows/watch/test_judging.py",
+        "tests/workflows/watch/test_alarming.py",
         "tests/cli/test_power.py",
     ),
     "client": (

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from serve_eval.canary.judging import ACCURACY, ALPHA, FAILURES, FLOOR_ALPHA, USABLE
 from serve_eval.stats import vigil
 from serve_eval.stats.betting import GRID, mean_lower_bound
+from serve_eval.workflows.watch.judging import ACCURACY, ALPHA, FAILURES, FLOOR_ALPHA, USABLE
 from tests.stats.calibrate_drift import interval
 from tests.stats.simulation import endpoints, run
 

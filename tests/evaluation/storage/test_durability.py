@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.canary import record as canary
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.journal import NO_ROOM_HINT, Journal, Record
 from serve_eval.schema import Response
+from serve_eval.workflows.watch import record as canary
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/fd").is_dir(), reason="this system does not say which file is open"

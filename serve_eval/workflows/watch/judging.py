@@ -7,10 +7,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from serve_eval.canary.record import Alarm, Bets, Level, Row, Seen, State
 from serve_eval.checks.row import Outcome
 from serve_eval.stats import vigil
 from serve_eval.stats.betting import GRID
+from serve_eval.workflows.watch.record import Alarm, Bets, Level, Row, Seen, State
 
 ACCURACY, USABLE, FAILURES, DOWN, CHECK = "accuracy", "usable", "failures", "down", "check"
 ALPHA: Mapping[str, float] = {ACCURACY: 0.005, USABLE: 0.0015, FAILURES: 0.001}

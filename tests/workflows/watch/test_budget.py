@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.canary.budget import Budget, budget, checks_of, smoke_tokens, told
 from serve_eval.errors import PlanError
 from serve_eval.workflows.smoke import smoke as story
+from serve_eval.workflows.watch.budget import Budget, budget, checks_of, smoke_tokens, told
 
 
 def _budget(tokens: int, smoke: int = 4000) -> Budget:

@@ -16,18 +16,18 @@ import pytest
 from aiohttp import web
 
 from launchers._openai_server import serve_app
-from serve_eval.canary import judging, pool, record
-from serve_eval.canary.alarming import Delivery
-from serve_eval.canary.judging import Rules
-from serve_eval.canary.metrics import Metrics, served
-from serve_eval.canary.story import Watch, watch
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.schema import HOLDOUT, Sample
 from serve_eval.workflows.smoke import smoke as smoking
-from tests.canary.server import Endpoint
+from serve_eval.workflows.watch import judging, pool, record
+from serve_eval.workflows.watch.alarming import Delivery
+from serve_eval.workflows.watch.judging import Rules
+from serve_eval.workflows.watch.metrics import Metrics, served
+from serve_eval.workflows.watch.story import Watch, watch
 from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import FIRST
+from tests.workflows.watch.server import Endpoint
 
 CHECKS = smoking.chosen("quick")
 RULES = Rules(passes=2, tolerance=0.01, max_error_rate=0.05)

@@ -15,12 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serve_eval.canary import judging, pool, record
-from serve_eval.canary.alarming import Delivery, deliver
-from serve_eval.canary.budget import LEAST, Budget, budget, checks_of, smoke_tokens
-from serve_eval.canary.judging import Rules
-from serve_eval.canary.pool import Pool
-from serve_eval.canary.record import Alarm, Seen, State
 from serve_eval.checks.check import Check
 from serve_eval.checks.run import chosen, run_checks
 from serve_eval.checks.session import Session
@@ -33,9 +27,15 @@ from serve_eval.evaluation.task_run import scoring_of
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, Plan, Response
 from serve_eval.verdicts.exit_code import FAIL, PASS
+from serve_eval.workflows.watch import judging, pool, record
+from serve_eval.workflows.watch.alarming import Delivery, deliver
+from serve_eval.workflows.watch.budget import LEAST, Budget, budget, checks_of, smoke_tokens
+from serve_eval.workflows.watch.judging import Rules
+from serve_eval.workflows.watch.pool import Pool
+from serve_eval.workflows.watch.record import Alarm, Seen, State
 
 if TYPE_CHECKING:
-    from serve_eval.canary.metrics import Metrics
+    from serve_eval.workflows.watch.metrics import Metrics
 
 LEAST_PROMPTS = 20
 """Of fewer nothing can be learnt."""

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from serve_eval.canary import judging
-from serve_eval.canary.judging import Rules
-from serve_eval.canary.record import Seen, State
 from serve_eval.checks.row import Outcome
 from serve_eval.errors import PlanError
+from serve_eval.workflows.watch import judging
+from serve_eval.workflows.watch.judging import Rules
+from serve_eval.workflows.watch.record import Seen, State
 
 HOST = "127.0.0.1"
 PREFIX = "serve_eval_watch"

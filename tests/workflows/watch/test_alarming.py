@@ -10,11 +10,11 @@ from collections.abc import Mapping
 import pytest
 
 from launchers._openai_server import serve_app
-from serve_eval.canary import alarming
-from serve_eval.canary.alarming import Delivery, deliver, delivery
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
-from tests.canary.server import Endpoint
+from serve_eval.workflows.watch import alarming
+from serve_eval.workflows.watch.alarming import Delivery, deliver, delivery
+from tests.workflows.watch.server import Endpoint
 
 ALARM = {"kind": "accuracy", "round": 3}
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from serve_eval.canary import questions
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import refuse, trial
 from serve_eval.errors import EndpointError, PlanError
@@ -31,6 +30,7 @@ from serve_eval.schema import (
     SamplingParams,
     Task,
 )
+from serve_eval.workflows.watch import questions
 
 PROMPTS = 200
 """Prompts of a pool, unless told otherwise."""

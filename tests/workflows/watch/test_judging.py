@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from serve_eval.canary import judging, pool, story
-from serve_eval.canary.judging import ACCURACY, CHECK, DOWN, FAILING, FAILURES, LEARNT, MISSES, USABLE, Rules
-from serve_eval.canary.record import Alarm, Seen, State
 from serve_eval.schema import Response, Sample, Score, Usage
+from serve_eval.workflows.watch import judging, pool, story
+from serve_eval.workflows.watch.judging import ACCURACY, CHECK, DOWN, FAILING, FAILURES, LEARNT, MISSES, USABLE, Rules
+from serve_eval.workflows.watch.record import Alarm, Seen, State
 
 PROMPTS, MOST = 40, 10
 RULES = Rules(passes=3, tolerance=0.01, max_error_rate=0.05)
