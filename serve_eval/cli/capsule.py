@@ -31,9 +31,9 @@ def capsule(
     """
     import shlex
 
-    from serve_eval.capsule import capsules
     from serve_eval.cli._streams import emit
     from serve_eval.report.text import clean
+    from serve_eval.workflows.capsule.capsule import capsules
 
     folders = capsules(
         run,

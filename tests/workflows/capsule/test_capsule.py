@@ -16,7 +16,6 @@ import pytest
 from aiohttp import web
 
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
-from serve_eval.capsule import capsules
 from serve_eval.cases import holdout
 from serve_eval.client.client import Client
 from serve_eval.client.secret_mask import SecretMask
@@ -26,6 +25,7 @@ from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Connection, Endpoint, Limits, Spec
+from serve_eval.workflows.capsule.capsule import capsules
 from tests.diagnosis.server import Asked, Said, Server, answers_to, plan_for, run, sound
 
 VAULT_KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="

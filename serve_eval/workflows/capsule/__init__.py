@@ -1,0 +1,1 @@
+"""Pack one request of a run so that it can be sent again."""
