@@ -19,14 +19,14 @@ from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.cases import holdout
 from serve_eval.client.client import Client
 from serve_eval.client.secret_mask import SecretMask
-from serve_eval.diagnosis.story import diagnose
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Connection, Endpoint, Limits, Spec
 from serve_eval.workflows.capsule.capsule import capsules
-from tests.diagnosis.server import Asked, Said, Server, answers_to, plan_for, run, sound
+from serve_eval.workflows.diagnose.story import diagnose
+from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, plan_for, run, sound
 
 VAULT_KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="
 KEY = "a-key-that-nobody-knows"

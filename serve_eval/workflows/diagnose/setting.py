@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from serve_eval.diagnosis.evidence import FEW_TOKENS, Evidence, TaskEvidence
-from serve_eval.diagnosis.finding import Finding
 from serve_eval.evaluation.endpoint.launch import RETRIES
 from serve_eval.evaluation.prepare import DATASET, OTHER_DATA
 from serve_eval.schema import VerdictOutcome
+from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import Finding
 
 _MOST_ERRORS = 3
 """Errors of a scorer that are told, the most frequent first."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from serve_eval.diagnosis.finding import Finding
-from serve_eval.diagnosis.story import DiagnosedRun, DiagnosedTask, Diagnosis
+from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
 
 _INDENT = "   "
 

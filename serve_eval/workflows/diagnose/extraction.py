@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
-from serve_eval.diagnosis.finding import ALPHA, Finding, about, capsule_of, matters
-from serve_eval.diagnosis.template import goes_on, marks
 from serve_eval.schema import Outcome
 from serve_eval.scorers import boxed, choice, numeric, passkey
 from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, matters
+from serve_eval.workflows.diagnose.template import goes_on, marks
 
 STATED_SHARE = 0.3
 """Share of the wrong answers that have to state the target before anything is said."""

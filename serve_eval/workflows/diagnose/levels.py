@@ -6,9 +6,9 @@ inequality). Facts and counts have no level: what they say is there.
 
 from __future__ import annotations
 
-from serve_eval.diagnosis.finding import ALPHA
 from serve_eval.evaluation.attribution import from_run, latency
 from serve_eval.evaluation.engine import degradation
+from serve_eval.workflows.diagnose.finding import ALPHA
 
 OF_A_TASK = {
     "truncated": ALPHA,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from serve_eval.stats.contingency import no_worse
 
 if TYPE_CHECKING:
-    from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
+    from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
 
 ALPHA = 0.001
 """The probability with which a rule that compares shares speaks of a healthy run."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from serve_eval.diagnosis.evidence import Evidence
-from serve_eval.diagnosis.finding import Finding
+from serve_eval.workflows.diagnose.evidence import Evidence
+from serve_eval.workflows.diagnose.finding import Finding
 
 LEAST_PROMPTS, SAME_SHARE = 10, 0.95
 """So many prompts have to be counted by both sides, and this share of them to differ by the same number of tokens."""

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from serve_eval.diagnosis.evidence import Evidence, TaskEvidence
-from serve_eval.diagnosis.finding import Finding, about, matters, worse
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import Finding, about, matters, worse
 
 MARKED_SHARE = 0.05
 """Share of the answers from which on marks of a template are told; a sound server leaves them out of its texts."""

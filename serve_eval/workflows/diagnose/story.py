@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.diagnosis import course, cut, extraction, setting, sides, template, unanswered
-from serve_eval.diagnosis.evidence import Evidence, TaskEvidence, read
-from serve_eval.diagnosis.finding import Finding
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import COMPARISON_PLAN, SUITE_RUNS
+from serve_eval.workflows.diagnose import course, cut, extraction, setting, sides, template, unanswered
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
+from serve_eval.workflows.diagnose.finding import Finding
 
 SCHEMA_VERSION = 1
 

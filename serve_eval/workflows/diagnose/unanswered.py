@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 from launchers._causes import cause
 from serve_eval.client.retry import refused_behind
-from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
-from serve_eval.diagnosis.finding import ALPHA, Finding, about, capsule_of, ids
 from serve_eval.evaluation.storage.server_logs import Line, errors_near, read
 from serve_eval.schema import Attempt, FailureKind
+from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, ids
 
 LOG_BEFORE_S, LOG_AFTER_S, LOG_LINES = 60.0, 15.0, 6
 """Around the first failure: where a log is searched, and how many of its lines are shown."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
-from serve_eval.diagnosis.extraction import states
-from serve_eval.diagnosis.story import findings
 from serve_eval.evaluation.rescore import Line
 from serve_eval.schema import Attempt, Plan, Response, Spec, Usage
+from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.extraction import states
+from serve_eval.workflows.diagnose.story import findings
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from serve_eval.diagnosis.evidence import FEW_TOKENS, Asked, Evidence, TaskEvidence
-from serve_eval.diagnosis.finding import LEAST, Finding, about, matters, worse
 from serve_eval.schema import Outcome, Response
+from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import LEAST, Finding, about, matters, worse
 
 ENOUGH_SHARE = 0.01
 """Share of the answers from which on those without any text are told."""

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
-from serve_eval.diagnosis.finding import Finding
-from serve_eval.diagnosis.story import diagnose, findings
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.rescore import Line
 from serve_eval.schema import Attempt, Failure, FailureKind, Outcome, Plan, Response, Spec, Usage
+from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.story import diagnose, findings
 
 ID, FOLDER = "a b;'$(id)", Path("my runs/it's")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serve_eval.diagnosis.evidence import Evidence
-from serve_eval.diagnosis.finding import ALPHA
-from serve_eval.diagnosis.levels import OF_A_RUN, OF_A_TASK, summed
-from serve_eval.diagnosis.story import findings
 from serve_eval.evaluation.rescore import Line
-from tests.diagnosis.test_pure import healthy
+from serve_eval.workflows.diagnose.evidence import Evidence
+from serve_eval.workflows.diagnose.finding import ALPHA
+from serve_eval.workflows.diagnose.levels import OF_A_RUN, OF_A_TASK, summed
+from serve_eval.workflows.diagnose.story import findings
+from tests.workflows.diagnose.test_pure import healthy
 
 TEXT = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text()
 

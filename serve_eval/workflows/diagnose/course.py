@@ -7,12 +7,12 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator
 
-from serve_eval.diagnosis.evidence import Asked, Evidence, TaskEvidence
-from serve_eval.diagnosis.finding import ALPHA, Finding, about, larger_share, matters
-from serve_eval.diagnosis.unanswered import failing_since
 from serve_eval.evaluation.attribution.latency import told as told_of_slow
 from serve_eval.evaluation.endpoint.launch import RETRIES
 from serve_eval.evaluation.engine.degradation import told as told_of
+from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, larger_share, matters
+from serve_eval.workflows.diagnose.unanswered import failing_since
 
 LEAST_GROUP, TIMES_MORE, LEAST_GAP = 20, 2.0, 0.1
 """Load is looked at where two groups of so many samples were asked under loads of which one is so many times the other,
