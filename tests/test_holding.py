@@ -28,7 +28,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.resolve import resolve_launcher
 from serve_eval.held import Held
 from serve_eval.schema import Endpoint, Limits, Plan, Spec, Suite, SuiteRun
-from serve_eval.suite.execution import evaluate_suite
+from serve_eval.workflows.suite.execution import evaluate_suite
 from tests.standin.process import environment
 
 MODEL = "my-org/my-model"

@@ -10,7 +10,7 @@ import pytest
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.plugins import registry
-from serve_eval.suite.file import read as read_suite
+from serve_eval.workflows.suite.file import read as read_suite
 from serve_eval.yaml_source import parse
 from tests.cli.command import serve_eval
 

@@ -90,8 +90,8 @@ def _suite(
 
     from serve_eval.evaluation.trust import check, trusted
     from serve_eval.plugins import extensions
-    from serve_eval.suite.file import read
-    from serve_eval.suite.folder import suite_and_owner
+    from serve_eval.workflows.suite.file import read
+    from serve_eval.workflows.suite.folder import suite_and_owner
 
     extensions.include(include_path)
     if resume is not None:
@@ -133,10 +133,10 @@ def execute(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.evaluation.trust import flag_of
-    from serve_eval.report.suite_table import render
-    from serve_eval.suite.execution import evaluate_suite
-    from serve_eval.suite.folder import SUITE_FILE, SUITE_REPORT_FILE, suite_and_owner
     from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.suite.execution import evaluate_suite
+    from serve_eval.workflows.suite.folder import SUITE_FILE, SUITE_REPORT_FILE, suite_and_owner
+    from serve_eval.workflows.suite.table import render
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
     plans = [run.plan for run in known.runs]
@@ -166,6 +166,6 @@ def execute(
 def _new_folder(name: str) -> Path:
     from datetime import UTC, datetime
 
-    from serve_eval.suite.matrix import slug
+    from serve_eval.workflows.suite.matrix import slug
 
     return Path("outputs") / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{slug(name) or 'suite'}"

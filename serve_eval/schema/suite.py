@@ -27,7 +27,7 @@ class SuiteRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiver:
     """A known FAIL that does not fail its suite up to the end of the day `until` (UTC). `match` says of which runs and
-    tasks: see serve_eval.suite.match."""
+    tasks: see serve_eval.workflows.suite.match."""
 
     match: Mapping[str, object]
     reason: str

@@ -19,8 +19,8 @@ from serve_eval.evaluation.storage.run_folder import saved_plan
 from serve_eval.exporting import export
 from serve_eval.registration import register
 from serve_eval.schema import Report, Spec
-from serve_eval.suite.file import read as read_suite
 from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.suite.file import read as read_suite
 from tests.cases.counting import Counting, counting
 
 PLAIN, LIMIT = "word_problems", 5

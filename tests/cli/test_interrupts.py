@@ -93,7 +93,7 @@ def _ran(script: str, *, cwd: Path | None = None) -> tuple[int, str, str]:
         ("serve_eval.cli.compare", ["compare", "a:1", "b:2", "--tasks", "gsm8k", "--model", "m"], 15),
         ("serve_eval.evaluation.plan.resolve", ["run", "--tasks", "gsm8k", "--model", "m"], 2),
         ("rich.console", ["run", "--tasks", "gsm8k", "--model", "m"], 15),
-        ("serve_eval.suite.file", ["suite", "nightly.yaml"], 2),
+        ("serve_eval.workflows.suite.file", ["suite", "nightly.yaml"], 2),
         ("serve_eval.workflows.compare.compare", ["compare", "a:1", "b:2", "--tasks", "gsm8k", "--model", "m"], 2),
     ],
 )

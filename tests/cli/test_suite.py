@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve_eval.cli._suite_dry_run import show
-from serve_eval.suite.file import read
+from serve_eval.workflows.suite.file import read
 from tests.cli.command import environment, serve_eval
 
 KEY = "sk-test-0123456789abcdef"

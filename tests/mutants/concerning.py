@@ -44,7 +44,7 @@ CONCERNING = {
     ),
     "verdicts": (
         "tests/verdicts",
-        "tests/suite/test_judgement.py",
+        "tests/workflows/suite/test_judgement.py",
         "tests/tasks/test_aggregations.py",
         "tests/verdicts/test_subset_reference.py",
     ),

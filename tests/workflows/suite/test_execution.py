@@ -33,9 +33,9 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.schema.prompt_hash import prompt_sha256
-from serve_eval.suite.execution import evaluate_suite
-from serve_eval.suite.folder import kept_report, open_folder
-from serve_eval.suite.shared_server import groups
+from serve_eval.workflows.suite.execution import evaluate_suite
+from serve_eval.workflows.suite.folder import kept_report, open_folder
+from serve_eval.workflows.suite.shared_server import groups
 
 TODAY = date(2026, 11, 21)
 

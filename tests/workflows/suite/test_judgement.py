@@ -29,9 +29,9 @@ from serve_eval.schema import (
     WaiverState,
 )
 from serve_eval.stats.finding import finding
-from serve_eval.suite.judgement import Ended, Judgement, corrected, judge
 from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.rules._acceptance import judge as acceptance
+from serve_eval.workflows.suite.judgement import Ended, Judgement, corrected, judge
 
 TODAY = date(2026, 11, 21)
 PASS, FAIL, ERROR = VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.ERROR

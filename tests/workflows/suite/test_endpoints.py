@@ -17,8 +17,8 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Endpoint, Plan, Spec, SuiteReport
 from serve_eval.schema.prompt_hash import prompt_sha256
-from serve_eval.suite.execution import evaluate_suite
-from serve_eval.suite.file import read
+from serve_eval.workflows.suite.execution import evaluate_suite
+from serve_eval.workflows.suite.file import read
 
 CHAT = {"num_samples": 30, "apply_chat_template": True}
 SUITE = """\

@@ -16,10 +16,10 @@ from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
 from serve_eval.plugins.extensions import defect
 from serve_eval.schema import Progress, RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
-from serve_eval.suite.folder import RUNS, SCHEMA_VERSION, SERVERS, SUITE_REPORT_FILE, kept_report, open_folder
-from serve_eval.suite.judgement import ALPHA, Ended, judge
-from serve_eval.suite.shared_server import SharedServer, groups
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
+from serve_eval.workflows.suite.folder import RUNS, SCHEMA_VERSION, SERVERS, SUITE_REPORT_FILE, kept_report, open_folder
+from serve_eval.workflows.suite.judgement import ALPHA, Ended, judge
+from serve_eval.workflows.suite.shared_server import SharedServer, groups
 
 Told = Callable[[str], None]
 

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.suite.layers import Layer, merge
-from serve_eval.suite.matrix import label, slug, unique
+from serve_eval.workflows.suite.layers import Layer, merge
+from serve_eval.workflows.suite.matrix import label, slug, unique
 
 VALUES = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
 FRAGMENTS = st.dictionaries(st.sampled_from(["model", "base_url", "seed", "reference_model"]), VALUES)

@@ -22,7 +22,7 @@ from typing import Any
 
 from serve_eval.evaluation.plan.resolve import KEYS
 from serve_eval.plugins.registry import nearest
-from serve_eval.suite.layers import ADDRESSES, Layer, places
+from serve_eval.workflows.suite.layers import ADDRESSES, Layer, places
 from serve_eval.yaml_source import Document
 
 ENDPOINT, LABEL, ATTRIBUTES = "endpoint", "label", "attributes"

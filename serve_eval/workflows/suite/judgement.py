@@ -18,8 +18,8 @@ from serve_eval.schema import (
     WaiverUse,
 )
 from serve_eval.stats.multiplicity import benjamini_hochberg, holm
-from serve_eval.suite.match import matches
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS, UNDECIDED, USAGE, code_of, worst
+from serve_eval.workflows.suite.match import matches
 
 ALPHA = 0.05
 """Chance of any false alarm among all the paired gates of a suite."""

@@ -8,7 +8,7 @@ import pytest
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.schema import Suite
-from serve_eval.suite.file import read
+from serve_eval.workflows.suite.file import read
 from serve_eval.yaml_source import parse
 
 PLAN = """\

@@ -7,8 +7,8 @@
       - plans/llama.yaml                                       # relative to this file
       - {plan: plans/qwen.yaml, name: qwen-fp8, attributes: {size: 8B}, limits: {concurrency: 16}}
       - {name: tiny, model: org/tiny, base_url: "host:8000", tasks: [gsm8k]}
-    matrix: {...}                                              # see serve_eval.suite.matrix
-    exclude: [{model: org/large, task: gsm8k}]                 # see serve_eval.suite.match
+    matrix: {...}                                              # see serve_eval.workflows.suite.matrix
+    exclude: [{model: org/large, task: gsm8k}]                 # see serve_eval.workflows.suite.match
     waivers: [{match: {name: qwen-fp8, task: mmlu}, reason: "issue 12", until: 2027-01-31}]
     max_runs: 200
 
@@ -32,8 +32,8 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Scalar, Spec, Suite, SuiteRun, Waiver
-from serve_eval.suite import match, matrix
-from serve_eval.suite.layers import ADDRESSES, Layer, attributes, line, merge, places
+from serve_eval.workflows.suite import match, matrix
+from serve_eval.workflows.suite.layers import ADDRESSES, Layer, attributes, line, merge, places
 from serve_eval.yaml_source import Document
 from serve_eval.yaml_source import read as read_yaml
 
