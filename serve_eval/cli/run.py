@@ -373,10 +373,11 @@ def run(
         raise typer.Exit(execute(resolved.plan, out_dir, as_json=as_json, strict=strict, moved=moved, rerun=what))
     from functools import partial
 
-    from serve_eval import attaching, holding
     from serve_eval.cli._streams import say
+    from serve_eval.workflows.servers import daemon
+    from serve_eval.workflows.servers import reuse as attaching
 
-    holding.check(resolved.plan)
+    daemon.check(resolved.plan)
     launching = partial(attaching.attached, reuse=reuse, keep=keep_servers, told=say)
     try:
         code = execute(

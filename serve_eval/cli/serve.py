@@ -14,8 +14,8 @@ from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli.run import _lines
 
 if TYPE_CHECKING:
-    from serve_eval.held import Held
     from serve_eval.schema import Plan
+    from serve_eval.workflows.servers.held_servers import Held
 
 
 def serve(
@@ -87,11 +87,11 @@ def _is_file(what: str) -> bool:
 
 
 def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> int:
-    from serve_eval import holding
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import RunFolderError
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
+    from serve_eval.workflows.servers import daemon
 
     if output_dir is not None:
         try:
@@ -109,9 +109,9 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
 
     try:
         if detach:
-            ready(run_async(holding.start(plan, folder=output_dir, told=say, attach=True)))
+            ready(run_async(daemon.start(plan, folder=output_dir, told=say, attach=True)))
         else:
-            run_async(holding.hold(plan, folder=output_dir, told=say, ready=ready))
+            run_async(daemon.hold(plan, folder=output_dir, told=say, ready=ready))
     except Interrupted:
         if was_ready:
             return PASS
@@ -141,10 +141,10 @@ def _told(entry: Held, what: str, *, detached: bool) -> str:
 
 
 def _table() -> str:
-    from serve_eval import held
+    from serve_eval.workflows.servers import held_servers
 
     lines = []
-    for entry in held.entries(held.registry()):
+    for entry in held_servers.entries(held_servers.registry()):
         url = entry.endpoint.base_url if entry.endpoint is not None else "-"
         words = (entry.id, f"{entry.state:<8}", entry.launcher, entry.model, url)
         lines.append("  ".join([*words, f"process {entry.pid} since {entry.since}", f"logs {entry.log_dir}"]))
@@ -156,20 +156,20 @@ def _stop(wanted: str) -> int:
     """Asks all of them to end before it waits for any."""
     import asyncio
 
-    from serve_eval import held, holding
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import say
     from serve_eval.errors import PlanError
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
+    from serve_eval.workflows.servers import daemon, held_servers
 
-    known = held.entries(held.registry())
+    known = held_servers.entries(held_servers.registry())
     chosen = [entry for entry in known if wanted in (entry.id, "all")]
     if not chosen and wanted != "all":
         shown = ", ".join(entry.id for entry in known) or "none"
         raise PlanError(f"--stop: no servers {wanted} are held on this machine; held: {shown}")
 
     async def stop_all() -> None:
-        await asyncio.gather(*(holding.stop(entry, told=say) for entry in chosen))
+        await asyncio.gather(*(daemon.stop(entry, told=say) for entry in chosen))
 
     try:
         run_async(stop_all())

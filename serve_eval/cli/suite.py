@@ -127,13 +127,13 @@ def execute(
     import shlex
     from functools import partial
 
-    from serve_eval.attaching import attached
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.servers.reuse import attached
     from serve_eval.workflows.suite.execution import evaluate_suite
     from serve_eval.workflows.suite.folder import SUITE_FILE, SUITE_REPORT_FILE, suite_and_owner
     from serve_eval.workflows.suite.table import render

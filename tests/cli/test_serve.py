@@ -1,4 +1,4 @@
-"""`serve-eval serve` as far as it starts nothing; servers that are held are in tests/test_holding.py."""
+"""`serve-eval serve` as far as it starts nothing; servers that are held are in tests/workflows/servers/test_daemon.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import typer
 from serve_eval.cli.serve import _resolve, _told, serve
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.plan.resolve import resolve
-from serve_eval.held import Held
 from serve_eval.schema import Endpoint
+from serve_eval.workflows.servers.held_servers import Held
 
 
 @pytest.fixture(autouse=True)

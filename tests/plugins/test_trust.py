@@ -11,9 +11,9 @@ import pytest
 from serve_eval.cli._include import permissions
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.trust import trusted
-from serve_eval.holding import identity
 from serve_eval.plugins import extensions, registry
 from serve_eval.schema import Plan, Spec
+from serve_eval.workflows.servers.daemon import identity
 from tests.cli.command import serve_eval
 from tests.plugins.conftest import forget, write_task
 

@@ -20,14 +20,14 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_eval import held, holding
-from serve_eval.attaching import attached
 from serve_eval.cli import serve
 from serve_eval.errors import EndpointError, LaunchError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.resolve import resolve_launcher
-from serve_eval.held import Held
 from serve_eval.schema import Endpoint, Limits, Plan, Spec, Suite, SuiteRun
+from serve_eval.workflows.servers import daemon, held_servers
+from serve_eval.workflows.servers.held_servers import Held
+from serve_eval.workflows.servers.reuse import attached
 from serve_eval.workflows.suite.execution import evaluate_suite
 from tests.standin.process import environment
 
@@ -45,7 +45,7 @@ def told(line: str) -> None: ...
 def identity(model: str | None = MODEL, launcher: str = "trtllm", **options: Any) -> str:
     """`loaded` is the option `model`."""
     options = {name.replace("loaded", "model"): value for name, value in options.items()}
-    return holding.identity(Plan(model=model, launcher=Spec(name=launcher, options=options), tasks=()))
+    return daemon.identity(Plan(model=model, launcher=Spec(name=launcher, options=options), tasks=()))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_the_model_is_what_is_loaded_and_what_is_asked_for(tmp_path: Path, monke
     assert identity("a/b") != identity() != identity("a/b", loaded=MODEL)
     assert identity(launcher="trtllm_disaggregated") != identity()
     limits = Limits(sample_timeout_s=5, concurrency=3)
-    assert holding.identity(replace(PLAN, limits=limits, tasks=(Spec(name="gsm8k"),))) == identity()
+    assert daemon.identity(replace(PLAN, limits=limits, tasks=(Spec(name="gsm8k"),))) == identity()
     found = set()
     for name in ("one", "two"):  # the same relative name, another folder
         (tmp_path / name / "checkpoint").mkdir(parents=True)
@@ -99,7 +99,7 @@ def test_the_files_behind_words_count(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("one", "two"):  # the same relative names, another folder
         (folder := tmp_path / name / "tokenizer").mkdir(parents=True)
         (tmp_path / name / "template.jinja").write_text(name)
-        (tmp_path / name / "serve").write_bytes(bytes(holding.TEXT_BYTES + 1))
+        (tmp_path / name / "serve").write_bytes(bytes(daemon.TEXT_BYTES + 1))
         monkeypatch.chdir(folder.parent)
         found |= {identity(extra_args=["--tokenizer", "tokenizer"]), identity(extra_args=["--tokenizer=tokenizer"])}
         found |= {identity(extra_args=["--chat_template", "template.jinja"])}
@@ -115,11 +115,11 @@ def test_the_plan_of_a_holder_serves_the_same(tmp_path: Path, monkeypatch: pytes
     options = {"tp": 2, "env": {"A": None}, "config": {"x": 1e-05, "y": "1e-05", "z": [True, "no"]}, "gpus": [3, "0"]}
     given = Plan(model=MODEL, launcher=Spec(name="trtllm", options=options), tasks=(), limits=Limits(order="random"))
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: command)
-    command, _ = holding._holder(given, tmp_path)
+    command, _ = daemon._holder(given, tmp_path)
     again = serve._resolve(str(plan), None, None)
     assert command[-3:] == [str(plan), "--output-dir", str(tmp_path)]  # type: ignore[index]
     assert again == replace(given, limits=Limits())
-    assert holding.identity(again) == holding.identity(given)
+    assert daemon.identity(again) == daemon.identity(given)
 
 
 @pytest.mark.parametrize(
@@ -141,18 +141,18 @@ def test_a_launcher_that_is_wrong_is_refused(file: dict[str, Any], settings: lis
 def ours(tmp_path: Path) -> Held:
     """Servers of which we are the holder, in a registry of the test's own."""
     entry = Held(
-        id=holding.identity(PLAN),
+        id=daemon.identity(PLAN),
         state="ready",
         launcher="trtllm",
         model=MODEL,
         pid=os.getpid(),
-        began=held.began(os.getpid()) or "",
+        began=held_servers.began(os.getpid()) or "",
         since="",
         log_dir="",
         patience_s=3600.0,
         endpoint=Endpoint(base_url="http://127.0.0.1:9/v1", model=MODEL),
     )
-    assert held.claim(tmp_path, entry) is None
+    assert held_servers.claim(tmp_path, entry) is None
     return entry
 
 
@@ -165,13 +165,13 @@ def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(
         later = asyncio.get_running_loop().call_later
         async with attached(PLAN, (), tmp_path, reuse=True, keep=False, told=told, registry=tmp_path) as endpoint:
             assert endpoint.info["attached"] == {"id": ours.id, "holder": ours.pid, "since": ""}
-            held.update(tmp_path, replace(ours, state="ending"))
+            held_servers.update(tmp_path, replace(ours, state="ending"))
             try:
                 if first == "its effect":
                     raise EndpointError("refused")
                 await asyncio.sleep(60)
             finally:  # the other servers end meanwhile
-                later(0.5, held.update, tmp_path, last)
+                later(0.5, held_servers.update, tmp_path, last)
 
     with pytest.raises(LaunchError, match=r"^out of memory$") as caught:
         asyncio.run(story())
@@ -181,7 +181,7 @@ def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(
 def test_a_failure_of_the_run_itself_is_told_as_it_is(
     ours: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_eval.attaching.NOTICED_S", 0.0)
+    monkeypatch.setattr("serve_eval.workflows.servers.reuse.NOTICED_S", 0.0)
 
     async def story() -> None:
         async with attached(PLAN, (), tmp_path, reuse=True, keep=False, told=told, registry=tmp_path):
@@ -194,9 +194,9 @@ def test_a_failure_of_the_run_itself_is_told_as_it_is(
 def test_only_what_starts_servers_can_be_held() -> None:
     for name in ("external", "simulated"):
         with pytest.raises(PlanError, match="nothing to hold"):
-            holding.check(resolve_launcher({"launcher": name}, {"model": "m"}, {}))
+            daemon.check(resolve_launcher({"launcher": name}, {"model": "m"}, {}))
     with pytest.raises(PlanError, match="2 GPUs are needed"):
-        holding.check(resolve_launcher({"launcher": {"name": "trtllm", "tp": 2, "gpus": [0]}}, {"model": "m"}, {}))
+        daemon.check(resolve_launcher({"launcher": {"name": "trtllm", "tp": 2, "gpus": [0]}}, {"model": "m"}, {}))
 
 
 # ----------------------------------------------------------------------------------------------------- real processes
@@ -211,14 +211,14 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, value in environment(STANDIN_POLL_S="0.2", **own).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    folder = held.registry()
+    folder = held_servers.registry()
     yield folder
-    for entry in held.entries(folder):
-        asyncio.run(holding.stop(entry, told=told))
+    for entry in held_servers.entries(folder):
+        asyncio.run(daemon.stop(entry, told=told))
 
 
 def start(plan: Plan = PLAN, *, attach: bool = False) -> Held:
-    return asyncio.run(holding.start(plan, told=told, attach=attach))
+    return asyncio.run(daemon.start(plan, told=told, attach=attach))
 
 
 def run(plan: Plan, out: Path, *, reuse: bool = True, keep: bool = False, tell: Callable[[str], None] = told) -> Any:
@@ -242,7 +242,7 @@ def of_launch(entry: Held) -> set[int]:
 
 def wait_gone(pids: set[int]) -> None:
     deadline = time.monotonic() + 20
-    while left := {pid for pid in pids if held.began(pid) is not None}:
+    while left := {pid for pid in pids if held_servers.began(pid) is not None}:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
 
@@ -292,7 +292,7 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     assert not [file for file in files if SECRET in file.read_text()]
     assert serve._stop(entry.id) == 0
     wait_gone({entry.pid, *servers})
-    assert held.entries(registry) == []
+    assert held_servers.entries(registry) == []
     with pytest.raises(PlanError, match=f"no servers {entry.id} are held"):
         serve._stop(entry.id)
 
@@ -302,10 +302,10 @@ def test_a_holder_that_fails_says_why(registry: Path, monkeypatch: pytest.Monkey
     with pytest.raises(LaunchError, match=r"trtllm ended with .*: it found too few GPUs\n") as caught:
         start()
     assert "nvidia-smi lists the GPUs" in caught.value.hint
-    [entry] = held.entries(registry)
+    [entry] = held_servers.entries(registry)
     assert (entry.state, entry.error) == ("ended", str(caught.value))
     assert serve._stop("all") == 0
-    assert held.entries(registry) == []
+    assert held_servers.entries(registry) == []
 
 
 @pytest.mark.slow
@@ -352,7 +352,7 @@ def test_a_holder_that_is_ended_ends_its_servers_and_the_run(
     asyncio.run(killed_meanwhile())
     assert len((tmp_path / "out/samples/gsm8k.jsonl").read_text().splitlines()) < 20
     wait_gone({entry.pid, *servers})
-    assert held.entries(registry) == []
+    assert held_servers.entries(registry) == []
 
 
 @pytest.mark.slow
@@ -360,13 +360,13 @@ def test_of_two_starts_at_once_one_wins_and_the_other_attaches(registry: Path, t
     said: list[str] = []
 
     async def both() -> list[Held]:
-        starts = (holding.start(PLAN, folder=tmp_path / n, told=said.append, attach=True) for n in ("1", "2"))
+        starts = (daemon.start(PLAN, folder=tmp_path / n, told=said.append, attach=True) for n in ("1", "2"))
         return await asyncio.gather(*starts)
 
     one, other = asyncio.run(both())
     assert one == other
     assert not [line for line in said if "already" in line]
-    assert held.entries(registry) == [one]
+    assert held_servers.entries(registry) == [one]
 
 
 @pytest.mark.slow
@@ -377,12 +377,12 @@ def test_who_comes_while_they_start_waits_and_who_may_not_attach_is_refused(
     said: list[str] = []
 
     async def story() -> Any:
-        starting = asyncio.create_task(holding.start(PLAN, told=told, attach=False))
-        while not held.entries(registry):  # noqa: ASYNC110
+        starting = asyncio.create_task(daemon.start(PLAN, told=told, attach=False))
+        while not held_servers.entries(registry):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        [entry] = held.entries(registry)
+        [entry] = held_servers.entries(registry)
         with pytest.raises(LaunchError, match=f"process {entry.pid} starts the same servers already"):
-            await holding.start(PLAN, told=told, attach=False)
+            await daemon.start(PLAN, told=told, attach=False)
         launching = partial(attached, reuse=True, keep=False, told=said.append)
         report = await evaluate(plan, tmp_path / "out", launching=launching)
         assert (await starting).pid == entry.pid
@@ -397,8 +397,8 @@ def test_a_start_that_is_given_up_leaves_nothing(registry: Path, monkeypatch: py
     monkeypatch.setenv("STANDIN_LOAD_S", "60")
 
     async def story() -> set[int]:
-        starting = asyncio.create_task(holding.start(PLAN, told=told, attach=False))
-        while not (found := held.entries(registry)) or not (servers := of_launch(found[0])):  # noqa: ASYNC110
+        starting = asyncio.create_task(daemon.start(PLAN, told=told, attach=False))
+        while not (found := held_servers.entries(registry)) or not (servers := of_launch(found[0])):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -406,7 +406,7 @@ def test_a_start_that_is_given_up_leaves_nothing(registry: Path, monkeypatch: py
         return {found[0].pid, *servers}
 
     wait_gone(asyncio.run(story()))
-    assert held.entries(registry) == []
+    assert held_servers.entries(registry) == []
 
 
 @pytest.mark.slow
@@ -414,7 +414,7 @@ def test_without_held_servers_a_run_starts_its_own(registry: Path, plan: Plan, t
     report = run(plan, tmp_path / "out")
     assert report.tasks[0].result.scored == 20
     assert "attached" not in report.endpoint.info
-    assert held.entries(registry) == []
+    assert held_servers.entries(registry) == []
 
 
 def command(*arguments: str) -> list[str]:
@@ -439,7 +439,7 @@ def test_kept_servers_stay_however_the_run_ends(
             process.send_signal(how)
         rest = process.stderr.read()
     assert process.returncode == {None: 3, signal.SIGINT: 130}.get(how, -signal.SIGKILL)
-    [entry] = held.entries(registry)
+    [entry] = held_servers.entries(registry)
     assert entry.endpoint is not None
     opened = [str(file.readlink()) for file in Path(f"/proc/{entry.pid}/fd").iterdir()]
     assert not [path for path in opened if path.startswith(str(out))]
@@ -458,7 +458,7 @@ def test_the_command_holds_until_it_is_asked_to_end(registry: Path, tmp_path: Pa
         shown = dict(re.split(r": +", process.stdout.readline().strip(), maxsplit=1) for _ in range(6))
         assert shown["evaluate"] == f"serve-eval run {plan} --base-url {shown['base URL']}"
         assert shown["logs"] == str(tmp_path / "here/logs")
-        [entry] = held.entries(registry)
+        [entry] = held_servers.entries(registry)
         assert (entry.pid, entry.id) == (process.pid, shown["id"])
         servers = of_launch(entry)
         refused = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
@@ -467,7 +467,7 @@ def test_the_command_holds_until_it_is_asked_to_end(registry: Path, tmp_path: Pa
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     wait_gone(servers)
-    assert held.entries(registry) == []
+    assert held_servers.entries(registry) == []
 
 
 @pytest.mark.slow
@@ -489,5 +489,5 @@ def test_the_command_ends_with_its_server(registry: Path, monkeypatch: pytest.Mo
         assert process.wait(20) == 4
         assert process.stderr is not None
         assert "error: trtllm ended with" in process.stderr.read()
-    [entry] = held.entries(registry)
+    [entry] = held_servers.entries(registry)
     assert entry.state == "ended"

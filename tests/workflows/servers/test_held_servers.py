@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import held
 from serve_eval.errors import LaunchError
-from serve_eval.held import Held
 from serve_eval.schema import Endpoint
+from serve_eval.workflows.servers import held_servers
+from serve_eval.workflows.servers.held_servers import Held
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return held.registry({"XDG_STATE_HOME": str(tmp_path)})
+    return held_servers.registry({"XDG_STATE_HOME": str(tmp_path)})
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def entry(process: subprocess.Popen[bytes] | None = None, id_: str = "0a1b2c3d")
         launcher="trtllm",
         model="org/m",
         pid=pid,
-        began=held.began(pid) or "",
+        began=held_servers.began(pid) or "",
         since="2026-11-21T15:00:00+00:00",
         log_dir="/logs",
         patience_s=3600.0,
@@ -52,52 +52,52 @@ def entry(process: subprocess.Popen[bytes] | None = None, id_: str = "0a1b2c3d")
 
 def test_the_folder_is_the_users_alone(tmp_path: Path) -> None:
     (tmp_path / "serve-eval/servers").mkdir(parents=True, mode=0o755)
-    folder = held.registry({"XDG_STATE_HOME": str(tmp_path)})
+    folder = held_servers.registry({"XDG_STATE_HOME": str(tmp_path)})
     assert folder.parent == tmp_path / "serve-eval/servers"
     assert [stat.S_IMODE(place.stat().st_mode) for place in (folder, folder.parent)] == [0o700, 0o700]
-    held.claim(folder, entry())
+    held_servers.claim(folder, entry())
     assert stat.S_IMODE((folder / "0a1b2c3d.json").stat().st_mode) == 0o600
     (tmp_path / "file").touch()
     with pytest.raises(LaunchError, match="cannot be used"):
-        held.registry({"XDG_STATE_HOME": str(tmp_path / "file")})
+        held_servers.registry({"XDG_STATE_HOME": str(tmp_path / "file")})
 
 
 def test_it_lies_in_the_home_folder_where_no_other_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert held.registry({}).is_relative_to(tmp_path / ".local/state/serve-eval/servers")
+    assert held_servers.registry({}).is_relative_to(tmp_path / ".local/state/serve-eval/servers")
 
 
 def test_what_was_entered_is_found_until_it_is_taken_out(folder: Path) -> None:
     one = replace(entry(), endpoint=Endpoint(base_url="http://h:1/v1", model="org/m", info={"commands": [["a", "b"]]}))
-    assert held.claim(folder, one) is None
-    assert held.find(folder, one.id) == one
-    held.update(folder, ready := replace(one, state="ready"))
-    assert held.entries(folder) == [ready]
-    held.remove(folder, one)
-    assert held.find(folder, one.id) is None
-    assert held.entries(folder) == []
+    assert held_servers.claim(folder, one) is None
+    assert held_servers.find(folder, one.id) == one
+    held_servers.update(folder, ready := replace(one, state="ready"))
+    assert held_servers.entries(folder) == [ready]
+    held_servers.remove(folder, one)
+    assert held_servers.find(folder, one.id) is None
+    assert held_servers.entries(folder) == []
 
 
 def test_what_another_holder_has_stays_its_own(folder: Path, holder: subprocess.Popen[bytes]) -> None:
     theirs, ours = entry(holder), entry()
-    assert held.claim(folder, theirs) is None
-    assert held.claim(folder, ours) == theirs
-    held.update(folder, replace(ours, state="ready"))
-    held.remove(folder, ours)
-    assert held.find(folder, theirs.id) == theirs
-    assert held.now(folder, ours) is None
+    assert held_servers.claim(folder, theirs) is None
+    assert held_servers.claim(folder, ours) == theirs
+    held_servers.update(folder, replace(ours, state="ready"))
+    held_servers.remove(folder, ours)
+    assert held_servers.find(folder, theirs.id) == theirs
+    assert held_servers.now(folder, ours) is None
 
 
 def test_what_a_dead_holder_left_is_cleaned_up_and_free(folder: Path, holder: subprocess.Popen[bytes]) -> None:
-    held.claim(folder, entry(holder))
+    held_servers.claim(folder, entry(holder))
     holder.kill()
-    while held.began(holder.pid) is not None:  # a zombie by then: nobody has waited for it
+    while held_servers.began(holder.pid) is not None:  # a zombie by then: nobody has waited for it
         time.sleep(0.01)
-    assert held.find(folder, "0a1b2c3d") is None
-    assert held.claim(folder, entry()) is None
-    held.claim(folder, other := entry(holder, "00000000"))
+    assert held_servers.find(folder, "0a1b2c3d") is None
+    assert held_servers.claim(folder, entry()) is None
+    held_servers.claim(folder, other := entry(holder, "00000000"))
     assert not other.alive
-    assert [one.id for one in held.entries(folder)] == ["0a1b2c3d"]
+    assert [one.id for one in held_servers.entries(folder)] == ["0a1b2c3d"]
     assert not (folder / "00000000.json").exists()
 
 
@@ -105,44 +105,44 @@ def test_a_process_of_the_same_number_is_not_mistaken_for_the_holder(
     folder: Path, holder: subprocess.Popen[bytes]
 ) -> None:
     earlier = replace(entry(holder), began="another boot 1")
-    held.claim(folder, earlier)
-    assert held.find(folder, earlier.id) is None
-    held.ask_to_end(earlier)
+    held_servers.claim(folder, earlier)
+    assert held_servers.find(folder, earlier.id) is None
+    held_servers.ask_to_end(earlier)
     assert holder.poll() is None
-    held.ask_to_end(entry(holder))
+    held_servers.ask_to_end(entry(holder))
     assert holder.wait(10) == -signal.SIGTERM
-    held.ask_to_end(earlier)  # there is none any more
+    held_servers.ask_to_end(earlier)  # there is none any more
 
 
 def test_the_last_words_of_a_holder_stay_until_the_next_start(folder: Path, holder: subprocess.Popen[bytes]) -> None:
-    held.claim(folder, failed := replace(entry(holder), state="ended", error="out of memory"))
+    held_servers.claim(folder, failed := replace(entry(holder), state="ended", error="out of memory"))
     holder.kill()
     holder.wait()
-    assert held.find(folder, failed.id) == failed
-    assert held.entries(folder) == [failed]
+    assert held_servers.find(folder, failed.id) == failed
+    assert held_servers.entries(folder) == [failed]
     ours = entry()
-    assert held.claim(folder, ours) is None
-    held.update(folder, replace(failed, error="later"))
-    assert held.find(folder, failed.id) == ours
+    assert held_servers.claim(folder, ours) is None
+    held_servers.update(folder, replace(failed, error="later"))
+    assert held_servers.find(folder, failed.id) == ours
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"id": "0a1b2c3d"}', b"\xff"])
 def test_a_damaged_file_is_nobodys(folder: Path, content: bytes) -> None:
     file = folder / "0a1b2c3d.json"
     file.write_bytes(content)
-    assert held.find(folder, "0a1b2c3d") is None
-    assert held.entries(folder) == []
+    assert held_servers.find(folder, "0a1b2c3d") is None
+    assert held_servers.entries(folder) == []
     assert not file.exists()
     file.write_bytes(content)
-    assert held.claim(folder, entry()) is None
-    assert held.find(folder, "0a1b2c3d") == entry()
+    assert held_servers.claim(folder, entry()) is None
+    assert held_servers.find(folder, "0a1b2c3d") == entry()
 
 
 def test_of_many_that_enter_the_same_at_once_one_wins(folder: Path) -> None:
     with ThreadPool(8) as pool:
         for _ in range(20):
-            results = pool.map(lambda n: held.claim(folder, replace(entry(), log_dir=str(n))), range(8))
+            results = pool.map(lambda n: held_servers.claim(folder, replace(entry(), log_dir=str(n))), range(8))
             [winner] = {one.log_dir for one in results if one is not None}
             assert results.count(None) == 1
             assert results[int(winner)] is None
-            held.remove(folder, entry())
+            held_servers.remove(folder, entry())

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval import held, holding
 from serve_eval.errors import EndpointError, LaunchError
 from serve_eval.evaluation.endpoint.keeper import while_kept
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.held import Held
 from serve_eval.schema import Endpoint, Plan
+from serve_eval.workflows.servers import daemon, held_servers
+from serve_eval.workflows.servers.held_servers import Held
 
 WATCH_S = 0.25
 """How late a run notices the end of servers that it uses."""
@@ -43,13 +43,13 @@ async def attached(
     started: with `keep` through a holder that stays, without for this run alone. When the holder of the servers ends,
     the block ends with a LaunchError.
     """
-    registry = registry or held.registry()
+    registry = registry or held_servers.registry()
     entry = None
-    if plan.launcher.name not in holding.UNHELD:
+    if plan.launcher.name not in daemon.UNHELD:
         if keep:
-            entry = await holding.start(plan, told=told, attach=reuse, registry=registry)
-        elif reuse and (other := await holding.found(registry, holding.identity(plan))) is not None:
-            entry = await holding.joined(registry, other, told)
+            entry = await daemon.start(plan, told=told, attach=reuse, registry=registry)
+        elif reuse and (other := await daemon.found(registry, daemon.identity(plan))) is not None:
+            entry = await daemon.joined(registry, other, told)
     if entry is None:
         async with launch(plan, prepared, folder, told=told) as endpoint:
             yield endpoint
@@ -80,21 +80,21 @@ async def attached(
 
 def up(plan: Plan, registry: Path | None = None) -> Held | None:
     """The servers of a plan that are held and ready."""
-    found = held.find(registry or held.registry(), holding.identity(plan))
+    found = held_servers.find(registry or held_servers.registry(), daemon.identity(plan))
     return found if found is not None and found.state == "ready" else None
 
 
 async def _watched(registry: Path, entry: Held) -> None:
     """Raises LaunchError as soon as the servers are no longer ready."""
-    while (found := held.now(registry, entry)) is not None and found.state == "ready":  # noqa: ASYNC110
+    while (found := held_servers.now(registry, entry)) is not None and found.state == "ready":  # noqa: ASYNC110
         await asyncio.sleep(WATCH_S)
     raise LaunchError(f"the servers {entry.id} end")
 
 
 async def _last_words(registry: Path, entry: Held) -> LaunchError:
     """What the holder says of its end, for which is waited; else what the logs say."""
-    while (found := held.now(registry, entry)) is not None and found.state != "ended":  # noqa: ASYNC110
-        await asyncio.sleep(holding.POLL_S)
+    while (found := held_servers.now(registry, entry)) is not None and found.state != "ended":  # noqa: ASYNC110
+        await asyncio.sleep(daemon.POLL_S)
     if found is not None:
         return LaunchError(found.error, hint=found.hint)
     lines = [f"the servers {entry.id} were ended: process {entry.pid}, which held them, is gone"]

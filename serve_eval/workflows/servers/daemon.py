@@ -22,16 +22,16 @@ from typing import TextIO
 
 import msgspec
 
-from serve_eval import held
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.endpoint.launch import LAUNCHERS, check_launcher, launch
 from serve_eval.evaluation.plan.resolve import to_file
 from serve_eval.evaluation.storage.run_folder import write_private
-from serve_eval.held import Held
 from serve_eval.plugins import extensions
 from serve_eval.plugins import registry as folders
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Limits, Plan
+from serve_eval.workflows.servers import held_servers
+from serve_eval.workflows.servers.held_servers import Held
 
 Told = Callable[[str], None]
 
@@ -122,9 +122,9 @@ async def hold(
     when others hold the same servers, and as soon as one of them ends.
     """
     check(plan)
-    registry, id_ = registry or held.registry(), identity(plan)
+    registry, id_ = registry or held_servers.registry(), identity(plan)
     folder = (folder or _new_folder(registry, id_)).absolute()
-    began = held.began(os.getpid())
+    began = held_servers.began(os.getpid())
     if began is None:
         raise LaunchError("servers are held on Linux only", hint="Start them elsewhere and give --base-url.")
     entry = Held(
@@ -138,24 +138,24 @@ async def hold(
         log_dir=str(folder / "logs"),
         patience_s=plan.limits.sample_timeout_s,
     )
-    if (other := held.claim(registry, entry)) is not None:
+    if (other := held_servers.claim(registry, entry)) is not None:
         raise _taken(other)
     try:
         _clean_up(registry, id_, folder)
         async with launch(plan, (), folder, told=told) as endpoint:
             entry = replace(entry, state="ready", endpoint=endpoint, model=endpoint.model or entry.model)
-            held.update(registry, entry)
+            held_servers.update(registry, entry)
             ready(entry)
             try:
                 await asyncio.Event().wait()
             finally:
-                held.update(registry, replace(entry, state="ending"))
+                held_servers.update(registry, replace(entry, state="ending"))
     except asyncio.CancelledError:
-        held.remove(registry, entry)
+        held_servers.remove(registry, entry)
         raise
     except Exception as error:
         ended = replace(entry, state="ended", error=str(error), hint=getattr(error, "hint", ""))
-        held.update(registry, ended)
+        held_servers.update(registry, ended)
         raise
 
 
@@ -168,7 +168,7 @@ async def start(
     are cancelled meanwhile, they are ended. Raises LaunchError with what the holder said when they do not start.
     """
     check(plan)
-    registry, id_ = registry or held.registry(), identity(plan)
+    registry, id_ = registry or held_servers.registry(), identity(plan)
     if (other := await found(registry, id_)) is not None:
         if not attach:
             raise _taken(other)
@@ -233,7 +233,7 @@ async def _until_ready(
         # In this order: an error that ends the holder is in the registry before it is in the log.
         rest += "" if said is None else said.read()
         running = holder is not None and holder.poll() is None
-        entry = held.find(registry, id_)
+        entry = held_servers.find(registry, id_)
         if entry is not None and entry.state == "ended":
             raise LaunchError(entry.error, hint=entry.hint)
         if entry is not None and entry.state != "ending":
@@ -255,11 +255,11 @@ async def _until_ready(
 
 async def found(registry: Path, id_: str) -> Held | None:
     """The servers that are held already, once those that are ending have ended; what is told of failed ones goes."""
-    while (entry := held.find(registry, id_)) is not None and entry.state == "ending":  # noqa: ASYNC110
+    while (entry := held_servers.find(registry, id_)) is not None and entry.state == "ending":  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
     if entry is None or entry.state != "ended":
         return entry
-    held.remove(registry, entry)
+    held_servers.remove(registry, entry)
     return None
 
 
@@ -273,16 +273,16 @@ async def joined(registry: Path, entry: Held, told: Told) -> Held:
 
 async def stop(entry: Held, *, told: Told, registry: Path | None = None) -> None:
     """Ends what is held and waits until it is gone, which is told every ten seconds."""
-    registry = registry or held.registry()
+    registry = registry or held_servers.registry()
     if entry.state != "ending":  # asked twice, a holder leaves at once
-        held.ask_to_end(entry)
+        held_servers.ask_to_end(entry)
     began = said = time.monotonic()
     while entry.alive:
         await asyncio.sleep(POLL_S)
         if (clock := time.monotonic()) - said > TELL_S:
             said = clock
             told(f"{entry.id}: not ended after {clock - began:.0f} s; its logs are in {entry.log_dir}")
-    held.remove(registry, entry)
+    held_servers.remove(registry, entry)
 
 
 def _taken(other: Held) -> LaunchError:
@@ -302,5 +302,5 @@ def _new_folder(registry: Path, id_: str) -> Path:
 def _clean_up(registry: Path, id_: str, own: Path) -> None:
     for earlier in registry.glob(f"{id_}-*"):
         maker = earlier.name.rpartition("-")[2]
-        if earlier != own and maker.isdecimal() and held.began(int(maker)) is None:
+        if earlier != own and maker.isdecimal() and held_servers.began(int(maker)) is None:
             shutil.rmtree(earlier, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Keep servers running for several runs."""
