@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from serve_eval.charting import Chart
-    from serve_eval.history import History, Series
     from serve_eval.report.plots import Panel
+    from serve_eval.workflows.drift.chart import Chart
+    from serve_eval.workflows.drift.history import History, Series
 
 NOTES_SHOWN = 20
 MOST_DRAWN = 4
@@ -42,13 +42,13 @@ def drift(
 
     Exit codes: 0 also on an alarm, 2 usage, or no finished run.
     """
-    from serve_eval.charting import chart
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError, RunFolderError
     from serve_eval.evaluation.storage.run_folder import pretty_json
-    from serve_eval.history import find_series
     from serve_eval.report.plots import check_plot, draw
     from serve_eval.report.text import clean
+    from serve_eval.workflows.drift.chart import chart
+    from serve_eval.workflows.drift.history import find_series
 
     if plot is not None:
         check_plot(plot)
@@ -99,8 +99,8 @@ def _chosen(history: History, task: str | None, model: str | None) -> list[Serie
 
 
 def _lines(one: Chart, folder: Path) -> list[str]:
-    from serve_eval.charting import date
     from serve_eval.stats.false_alarms import RUNS
+    from serve_eval.workflows.drift.chart import date
 
     series, nights = one.series, one.series.nights
     lines = [
@@ -171,8 +171,8 @@ def _json(one: Chart) -> dict[str, Any]:
 
 def _panels(one: Chart) -> list[Panel]:
     """The value of each run, and below it the sum with its limit."""
-    from serve_eval.charting import date
     from serve_eval.report.plots import Level, Line, Panel
+    from serve_eval.workflows.drift.chart import date
 
     nights = one.series.nights
     places = [float(place) for place in range(1, len(nights) + 1)]

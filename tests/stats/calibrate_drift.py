@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy
 from scipy.stats import beta
 
-from serve_eval.charting import STARTING_RUNS, UNEQUAL
 from serve_eval.stats.drift import LIMIT, SLACK
 from serve_eval.stats.false_alarms import MOST, RUNS, Scale, false_alarm_chance, limit_for, measured_scale
 from serve_eval.stats.instability import Instability, instability, successive_dispersion
+from serve_eval.workflows.drift.chart import STARTING_RUNS, UNEQUAL
 from tests.stats.simulation import endpoints
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import ReferenceFileError, RunFolderError
-from serve_eval.history import Night, Series
 from serve_eval.schema import file_stem
 from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, drift
 from serve_eval.stats.false_alarms import Scale, false_alarm_chance, limit_for, measured_scale
 from serve_eval.stats.instability import instability, successive_dispersion
 from serve_eval.verdicts import reference_samples
+from serve_eval.workflows.drift.history import Night, Series
 
 STARTING_RUNS = 10
 """Runs of the series itself that its noise is measured on: the first ones, so that later nights leave it as it is."""

@@ -1,0 +1,1 @@
+"""Chart a series of runs and find a slow decline."""
