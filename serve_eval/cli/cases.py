@@ -107,14 +107,14 @@ def import_results(
     reason: Annotated[str | None, typer.Option(help="Why entries are replaced; they are kept with this.")] = None,
 ) -> None:
     """Make references of old results, matched by BioChatter's own hash of each case."""
-    from serve_eval import old_results
     from serve_eval.cli._streams import emit, say
     from serve_eval.report.text import clean
+    from serve_eval.workflows.references import import_biochatter
 
     asked = _questions(cases, settings)
     skipped = {one.md5: one for _, task in asked for one in task.skipped if one.md5}
     tasks = _tasks(cases, settings) if any(task.asked for _, task in asked) else []
-    found = old_results.import_results(results, tasks, references_dir, skipped=skipped, reason=reason)
+    found = import_biochatter.import_results(results, tasks, references_dir, skipped=skipped, reason=reason)
     for one in found.written:
         runs = f"{one.runs} runs" if one.runs > 1 else "means" if one.runs == 0 else "1 run"
         emit(clean(f"{one.task}: {one.model}: {one.value:.3f} over {one.cases} of {one.of} cases, {runs}\n"))

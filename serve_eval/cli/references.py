@@ -91,8 +91,8 @@ def register(
     include_path: IncludePath = None,
 ) -> None:
     """Register the mean of finished runs as the reference of their model, with the score of every sample."""
-    from serve_eval import registration
     from serve_eval.cli._streams import say
+    from serve_eval.workflows.references import register as registration
 
     written = registration.register(
         runs,
@@ -120,7 +120,7 @@ def import_files(
     """Import TensorRT-LLM's own reference files. What of them is lost is told, and with --verbose whatever is odd."""
     import datetime
 
-    from serve_eval import reference_import as importer
+    from serve_eval.workflows.references import import_trtllm as importer
 
     read_on = importer.TRTLLM_READ_ON if snapshot else datetime.datetime.now(datetime.UTC).date().isoformat()
     commits: Mapping[str, str] = importer.TRTLLM_COMMITS if snapshot else {}
@@ -173,9 +173,9 @@ def _noise(found: Reference) -> list[str]:
     """How far a reference from runs can be trusted: their values, how unstable they are, their age."""
     import datetime
 
-    from serve_eval.registration import WANTED_RUNS, differ_as_a_whole, effect_of_runs
     from serve_eval.stats.instability import instability
     from serve_eval.verdicts import reference_samples
+    from serve_eval.workflows.references.register import WANTED_RUNS, differ_as_a_whole, effect_of_runs
 
     if found.runs is None:
         return []

@@ -8,9 +8,9 @@ from serve_eval.cases import file
 from serve_eval.cases.questions import questions
 from serve_eval.errors import DatasetError, NotComparableError, ReferenceFileError
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.old_results import import_results, read
 from serve_eval.schema import Plan, Spec
 from serve_eval.verdicts import reference_samples, references
+from serve_eval.workflows.references.import_biochatter import import_results, read
 from tests.cases.made import write_biochatter
 
 HEAD = "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"

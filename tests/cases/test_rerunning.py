@@ -23,8 +23,8 @@ from serve_eval.evaluation.plan import resolve
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.run_folder import saved_plan
-from serve_eval.registration import register
 from serve_eval.schema import Report
+from serve_eval.workflows.references.register import register
 from tests.cases.counting import Counting, counting
 
 ROUNDS = 3

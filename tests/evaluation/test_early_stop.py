@@ -16,7 +16,6 @@ from serve_eval.evaluation.early_stop import Prefix
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.registration import register
 from serve_eval.schema import (
     Dataset,
     EarlyStop,
@@ -39,6 +38,7 @@ from serve_eval.schema import (
 from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.classic import Decision
 from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.workflows.references.register import register
 
 ACCURACY = Metric()
 LOST = Failure(kind=FailureKind.TIMEOUT, message="late")

@@ -50,9 +50,9 @@ CONCERNING = {
     ),
     "reference": (
         "tests/verdicts/test_references.py",
-        "tests/test_reference_import.py",
+        "tests/workflows/references/test_import_trtllm.py",
         "tests/verdicts/test_reference_samples.py",
-        "tests/test_registration.py",
+        "tests/workflows/references/test_register.py",
         "tests/verdicts/test_below_reference.py",
         "tests/verdicts/test_subset_reference.py",
         "tests/cli/test_references.py",

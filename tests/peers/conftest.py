@@ -18,8 +18,8 @@ import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins import registry
-from serve_eval.registration import register
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec, TaskReport
+from serve_eval.workflows.references.register import register
 from serve_eval.workflows.smoke.smoke import chosen
 from tests.peers.peers import CONTEXT_TOKENS, PYTHON, ROOT, WEIGHTS, Peer
 

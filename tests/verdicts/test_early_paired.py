@@ -24,13 +24,13 @@ from serve_eval.evaluation.plan.resolve import to_file
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.registration import register
 from serve_eval.report.terminal import render
 from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOutcome
 from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.verdicts import pairing, reference_samples
+from serve_eval.workflows.references.register import register
 
 ALPHA = 0.05
 N = 400

@@ -19,7 +19,6 @@ from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
-from serve_eval.registration import register
 from serve_eval.schema import (
     AccuracySpec,
     Aggregation,
@@ -36,6 +35,7 @@ from serve_eval.schema import (
 from serve_eval.stats.classic import classic_test
 from serve_eval.verdicts import pairing, reference_samples, references
 from serve_eval.verdicts.rules.classic import judge
+from serve_eval.workflows.references.register import register
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

@@ -27,12 +27,12 @@ from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import journal
-from serve_eval.registration import register
 from serve_eval.report.terminal import render
 from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import Rules, Side, compare
 from serve_eval.workflows.compare.text import render as render_comparison
+from serve_eval.workflows.references.register import register
 from tests.standin.in_process import Deployed, deployed
 
 N = 100

@@ -16,13 +16,13 @@ from launchers.simulated import probability
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.registration import register
 from serve_eval.schema import Limits, Plan, Response, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.missing import missing_bounds
 from serve_eval.stats.pairs import pair
+from serve_eval.workflows.references.register import register
 
 ACCURACY, FLIP_RATE, SEED = 0.8, 0.1, 5
 SIZES = {"gsm8k": 300, "mmlu": 4 * 57}

@@ -27,11 +27,11 @@ from serve_eval.evaluation.engine.degradation_alarm import Alarm
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.protocol.shared import build_task
-from serve_eval.registration import register
 from serve_eval.report.page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.references.register import register
 
 N = 300
 

@@ -14,9 +14,9 @@ from serve_eval.errors import DatasetError
 from serve_eval.evaluation.engine.repeats import Repeated
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.registration import register
 from serve_eval.schema import AccuracySpec, Plan, Report, Sample, Spec
 from serve_eval.verdicts import references
+from serve_eval.workflows.references.register import register
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

@@ -22,7 +22,6 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.protocol.fingerprint import fingerprint, sample_key
 from serve_eval.protocol.shared import build_task
-from serve_eval.registration import register
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -40,6 +39,7 @@ from serve_eval.schema import (
     Usage,
     VerdictOutcome,
 )
+from serve_eval.workflows.references.register import register
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

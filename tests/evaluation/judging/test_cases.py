@@ -17,8 +17,8 @@ import yaml
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.registration import register
 from serve_eval.schema import FailureKind, Outcome, Plan, Report, Spec
+from serve_eval.workflows.references.register import register
 from tests.cli.command import environment, serve_eval
 from tests.evaluation.judging.conftest import JudgeServer, fair, unsure
 from tests.evaluation.judging.test_judging import QUICK

@@ -21,9 +21,9 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.registration import register
 from serve_eval.report.terminal import render
 from serve_eval.schema import FailureKind, Limits, Outcome, Plan, Spec
+from serve_eval.workflows.references.register import register
 from tests.evaluation.judging.conftest import JudgeServer, fair, unsure
 
 N = 10

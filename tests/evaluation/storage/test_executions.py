@@ -19,11 +19,11 @@ from serve_eval.evaluation.plan.resolve import resolve, to_file
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import ownership, run_folder
 from serve_eval.evaluation.storage.executions import Executions
-from serve_eval.registration import register
 from serve_eval.report.terminal import render
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Ended, Isolation, Outcome, Plan, Program, Ran, Report, Spec
+from serve_eval.workflows.references.register import register
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

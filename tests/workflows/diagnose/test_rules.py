@@ -18,13 +18,13 @@ from launchers._simulator import serve
 from serve_eval.datasets.generated import write_gsm8k
 from serve_eval.errors import RunFolderError
 from serve_eval.protocol.shared import build_task
-from serve_eval.registration import register
 from serve_eval.schema import Attribution, DataRoots, Limits, Plan, Report, Spec, WorkerShare, WorkerTimes
 from serve_eval.workflows.compare.compare import Rules, Side, compare
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import DiagnosedRun, diagnose
 from serve_eval.workflows.diagnose.told import lines
+from serve_eval.workflows.references.register import register
 from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, run, sound
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import reference_import
 from serve_eval.errors import ReferenceFileError
-from serve_eval.reference_import import FileCount, ImportReport, import_directory
 from serve_eval.schema import AccuracySpec
 from serve_eval.verdicts import references
+from serve_eval.workflows.references import import_trtllm
+from serve_eval.workflows.references.import_trtllm import FileCount, ImportReport, import_directory
 
-REPOSITORY_ROOT = Path(__file__).parents[1]
+REPOSITORY_ROOT = Path(__file__).parents[3]
 SNAPSHOT = REPOSITORY_ROOT.parent / "shared" / "trtllm_references"
 
 NEWEST = """\
@@ -235,15 +235,15 @@ OURS = "word_problems"
 def test_the_shipped_files_tell_where_they_come_from_and_have_a_commit() -> None:
     files = {file.stem: file for file in references.known_files([REPOSITORY_ROOT / "references"])}
     assert files.pop(OURS)
-    assert set(files) == set(reference_import.TRTLLM_COMMITS)
+    assert set(files) == set(import_trtllm.TRTLLM_COMMITS)
     for file in files.values():
-        assert reference_import.TRTLLM_COMMITS[file.stem] in file.read_text("utf-8").partition("read on")[0]
+        assert import_trtllm.TRTLLM_COMMITS[file.stem] in file.read_text("utf-8").partition("read on")[0]
 
 
 @pytest.mark.skipif(not SNAPSHOT.is_dir(), reason="the copy of TensorRT-LLM's files is not beside the checkout")
 def test_the_shipped_files_are_a_fresh_import_of_the_snapshot(tmp_path: Path) -> None:
     report = import_directory(
-        SNAPSHOT, tmp_path, commits=reference_import.TRTLLM_COMMITS, read_on=reference_import.TRTLLM_READ_ON
+        SNAPSHOT, tmp_path, commits=import_trtllm.TRTLLM_COMMITS, read_on=import_trtllm.TRTLLM_READ_ON
     )
     shipped = {
         file.name: file.read_bytes() for file in (REPOSITORY_ROOT / "references").glob("*.yaml") if file.stem != OURS

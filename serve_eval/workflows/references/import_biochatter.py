@@ -22,10 +22,10 @@ from serve_eval.cases.questions import Skipped
 from serve_eval.errors import DatasetError
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
-from serve_eval.registration import taken, write_entry
 from serve_eval.schema import AccuracySpec, DataRoots, Sample, Spec, Task
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
+from serve_eval.workflows.references.register import taken, write_entry
 
 COLUMNS = ("model_name", "subtask", "score", "iterations", "md5_hash")
 

@@ -22,9 +22,9 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.journal import read
-from serve_eval.registration import register
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 from serve_eval.verdicts import reference_samples, references
+from serve_eval.workflows.references.register import register
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

@@ -1,0 +1,1 @@
+"""Make references: register runs, import those of TensorRT-LLM and BioChatter."""
