@@ -18,10 +18,10 @@ def demo(
 
     from serve_eval.cli._streams import emit
     from serve_eval.cli.run import execute
-    from serve_eval.demo import acts
     from serve_eval.errors import RunFolderError
     from serve_eval.evaluation.storage.run_folder import PAGE_FILE
     from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.demo import acts
 
     folder = output_dir or Path("outputs") / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_demo"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

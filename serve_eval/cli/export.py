@@ -25,9 +25,9 @@ def export(
     """Write the results and the samples of a run as lm-evaluation-harness does, for tools that read those."""
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
-    from serve_eval.exporting import export as written
     from serve_eval.plugins.registry import nearest
     from serve_eval.report.text import clean
+    from serve_eval.workflows.export import export as written
 
     if to_format not in FORMATS:
         raise PlanError(f"--format: unknown format {to_format!r}.{nearest(to_format, FORMATS)}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from serve_eval.measured import Measured
     from serve_eval.report.plots import Panel
+    from serve_eval.workflows.measured import Measured
 
 USUAL_MARGIN = 1.0
 """Margin in points of the non-inferiority rule where none is wanted."""
@@ -56,7 +56,7 @@ def power(
     per_second = None
     n = total
     if from_run is not None:
-        from serve_eval.measured import measured
+        from serve_eval.workflows.measured import measured
 
         found = measured(from_run)
         per_second = found[0].per_second

@@ -16,9 +16,9 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan import resolve
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.run_folder import saved_plan
-from serve_eval.exporting import export
 from serve_eval.schema import Report, Spec
 from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.export import export
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.suite.file import read as read_suite
 from tests.cases.counting import Counting, counting

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.demo import acts
+from serve_eval.workflows.demo import acts
 from tests.cli.command import serve_eval
 
 

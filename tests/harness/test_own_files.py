@@ -15,9 +15,9 @@ import pytest
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.exporting import export
 from serve_eval.plugins import extensions
 from serve_eval.schema import Plan, Spec, VerdictOutcome
+from serve_eval.workflows.export import export
 from serve_eval.workflows.references.register import register
 
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")

@@ -16,7 +16,6 @@ from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.early_stop import watch
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.measured import measured
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import (
     MEAN,
@@ -47,6 +46,7 @@ from serve_eval.tasks._aggregations import mean_of_means, ratio_of_sums
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.rules import classic
 from serve_eval.workflows.drift.history import _unfit
+from serve_eval.workflows.measured import measured
 
 BY_SET = mean_of_means("mean of the means per set", lambda sample: sample.metadata["set"])
 PERPLEXITY = ratio_of_sums("perplexity", "nll", "tokens", then=math.exp)
