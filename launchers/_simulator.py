@@ -2,8 +2,8 @@
 
     python -m launchers._simulator --answers FILE [--model NAME] [--port 0] [--ready-file FILE] [FAULTS]
 
-The answer file has one JSON object per line: `sha256` of the prompt (`serve_eval.schema.prompt_hash`), the texts `right` and
-`wrong`, and the `probability` of the right one. A token is a word with the white space before it.
+The answer file has one JSON object per line: `sha256` of the prompt (`serve_eval.schema.prompt_hash`), the texts
+`right` and `wrong`, and the `probability` of the right one. A token is a word with the white space before it.
 
 Chance is decided by hashes. A prompt is answered right where a uniform number of (seed, run, prompt) lies below its
 probability times (1 - damage), so more damage only ever adds wrong answers. Which prompts fail, are cut or come back

@@ -48,25 +48,25 @@ def attribute(
 
     if samples < 1 or concurrency < 1:
         raise PlanError("--samples and --concurrency must be 1 or more")
-    from serve_eval.workflows.attribute import attribute as attributing
+    from serve_eval.workflows.attribute.attribute import RESULT_FILE, prepared
+    from serve_eval.workflows.attribute.attribute import attribute as ask_each_worker
+    from serve_eval.workflows.attribute.attribute import worker as named_worker
 
     settings = {"include_path": folders_of(include_path)}
     plan = to_follow(run, settings, trust_plan=trust_plan, endpoint=True)
-    given = [attributing.worker(text) for text in worker or ()]
+    given = [named_worker(text) for text in worker or ()]
     try:
-        asking = run_async(
-            attributing.prepared(run, plan, given=given, samples=samples, with_pairs=not no_pairs, seed=seed)
-        )
+        asking = run_async(prepared(run, plan, given=given, samples=samples, with_pairs=not no_pairs, seed=seed))
         if dry_run:
             emit("".join(f"{one.role} {one.url}\n" for one in asking.workers) + f"{asking.cost()}\nnothing was sent\n")
             return
         say(f"serve-eval attribute: {run}", asking.cost())
-        done = run_async(attributing.attribute(run, asking, at_a_time=concurrency, told=say))
+        done = run_async(ask_each_worker(run, asking, at_a_time=concurrency, told=say))
     except Interrupted:
         say("Interrupted; nothing is kept")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        emit((run / attributing.RESULT_FILE).read_text(encoding="utf-8"))
+        emit((run / RESULT_FILE).read_text(encoding="utf-8"))
     else:
         from serve_eval.workflows.attribute.text import render
 

@@ -92,9 +92,9 @@ def register(
 ) -> None:
     """Register the mean of finished runs as the reference of their model, with the score of every sample."""
     from serve_eval.cli._streams import say
-    from serve_eval.workflows.references import register as registration
+    from serve_eval.workflows.references.register import register as register_runs
 
-    written = registration.register(
+    written = register_runs(
         runs,
         references_dir,
         wanted=wanted,

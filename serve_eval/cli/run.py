@@ -375,17 +375,17 @@ def run(
 
     from serve_eval.cli._streams import say
     from serve_eval.workflows.servers import daemon
-    from serve_eval.workflows.servers import reuse as attaching
+    from serve_eval.workflows.servers.reuse import attached, up
 
     daemon.check(resolved.plan)
-    launching = partial(attaching.attached, reuse=reuse, keep=keep_servers, told=say)
+    launching = partial(attached, reuse=reuse, keep=keep_servers, told=say)
     try:
         code = execute(
             resolved.plan, out_dir, as_json=as_json, strict=strict, moved=moved, launching=launching, rerun=what
         )
         raise typer.Exit(code)
     finally:
-        if keep_servers and (entry := attaching.up(resolved.plan)) is not None and entry.endpoint is not None:
+        if keep_servers and (entry := up(resolved.plan)) is not None and entry.endpoint is not None:
             say(f"The servers stay up at {entry.endpoint.base_url}; end them with: serve-eval serve --stop {entry.id}")
 
 

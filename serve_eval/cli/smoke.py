@@ -66,7 +66,7 @@ def smoke(
     from serve_eval.checks.run import chosen
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve_address
-    from serve_eval.workflows.smoke import smoke as story
+    from serve_eval.workflows.smoke import smoke as smoke_test
 
     if api_key is not None:
         raise PlanError(
@@ -92,7 +92,7 @@ def smoke(
     settings["headers"] = _headers(_lines(header, "SERVE_EVAL_HEADER"))
     plan = resolve_address({name: value for name, value in settings.items() if value is not None}, os.environ)
     checks = chosen("full" if level == "full" else "quick", passkey_tokens=passkey, context_tokens=context_tokens)
-    needed = story.required(names_of(require) or [], checks)
+    needed = smoke_test.required(names_of(require) or [], checks)
     if dry_run:
         _preview(checks, as_json=as_json)
         return
@@ -141,13 +141,13 @@ def _run(
     from serve_eval.report.text import clean
     from serve_eval.schema import Endpoint
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED, worst
-    from serve_eval.workflows.smoke import smoke as story
+    from serve_eval.workflows.smoke import smoke as smoke_test
     from serve_eval.workflows.smoke.junit import junit as to_junit
 
     base_url = str(plan.launcher.options["base_url"])
     plan = replace(plan, limits=replace(plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s)))
     filled = {name for name, value in os.environ.items() if value.strip()}
-    say(f"serve-eval smoke: {base_url}", story.cost(checks))
+    say(f"serve-eval smoke: {base_url}", smoke_test.cost(checks))
 
     async def main() -> Smoke:
         async with connect(plan, Endpoint(base_url=base_url, model=plan.model), os.environ) as client:
@@ -155,7 +155,7 @@ def _run(
             session = Session(
                 client, model=plan.model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens
             )
-            return await story.smoke(
+            return await smoke_test.smoke(
                 session,
                 checks,
                 needed=needed,
@@ -173,7 +173,7 @@ def _run(
 
         emit(msgspec.json.encode({"base_url": base_url, **_as_json(done)}).decode() + "\n")
     else:
-        emit(clean("".join(f"{line}\n" for line in story.summary(done))))
+        emit(clean("".join(f"{line}\n" for line in smoke_test.summary(done))))
     if junit is not None:
         try:
             path_of(junit).write_text(to_junit(done, base_url), encoding="utf-8")

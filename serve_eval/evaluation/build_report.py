@@ -12,7 +12,6 @@ from pathlib import Path
 
 import serve_eval
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation import judges as judging
 from serve_eval.evaluation.attribution import latency, trace
 from serve_eval.evaluation.attribution.from_run import attributed
 from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
@@ -21,13 +20,14 @@ from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.endpoint.launch import LAUNCHERS
 from serve_eval.evaluation.engine.degradation import degradations
 from serve_eval.evaluation.engine.degradation import told as told_of
+from serve_eval.evaluation.judges import remarks as judge_remarks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import archived
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.evaluation.task_run import Work, random_order
-from serve_eval.plugins import extensions as origins
 from serve_eval.plugins import registry
+from serve_eval.plugins.extensions import KINDS, loaded
 from serve_eval.protocol.shared import TASKS
 from serve_eval.schema import (
     MEAN,
@@ -161,7 +161,7 @@ def _report_task(
             kinds=lambda places: kinds_of(p.task, [p.dataset.samples[place] for place in places]),
         )
     late = [latency.told(row) for row in (() if who is None else who.times) if row.slow]
-    extra = (*p.notes, *judging.remarks(plan, judges), *map(told_of, worse), *late, *said)
+    extra = (*p.notes, *judge_remarks(plan, judges), *map(told_of, worse), *late, *said)
     return TaskReport(
         spec=p.spec,
         version=p.task.version,
@@ -243,11 +243,9 @@ def _other_versions(work: Sequence[Work], endpoint: Endpoint) -> list[str]:
 def _other_code(plan: Plan, folder: Path) -> list[str]:
     """What code of others made the numbers, and where it has changed since answers were had."""
     named = [*((TASKS, task) for task in plan.tasks), (LAUNCHERS, plan.launcher), (VERDICTS, plan.verdict)]
-    used = {
-        f"{origins.KINDS[folder]}.{name}" for folder, spec in named for name in (spec.name, spec.name.partition(":")[0])
-    }
+    used = {f"{KINDS[folder]}.{name}" for folder, spec in named for name in (spec.name, spec.name.partition(":")[0])}
     told = []
-    for name, now in origins.loaded().items():
+    for name, now in loaded().items():
         if name not in used and not name.startswith("scorers."):
             continue
         before = [session.get("extensions", {}).get(name, {}).get("sha256") for session in run_folder.sessions(folder)]
@@ -266,7 +264,7 @@ def environment() -> dict[str, object]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": versions,
-        **({"extensions": extensions} if (extensions := origins.loaded()) else {}),
+        **({"extensions": extensions} if (extensions := loaded()) else {}),
     }
 
 

@@ -17,7 +17,6 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hidden_in_errors
 from serve_eval.errors import JournalError, ServeEvalError
 from serve_eval.evaluation import first_token
-from serve_eval.evaluation import judges as judging
 from serve_eval.evaluation.attribution.trace import noted
 from serve_eval.evaluation.attribution.trace_files import noted_from_files
 from serve_eval.evaluation.build_report import check_pairs, environment, report_on, verdict_rule
@@ -44,6 +43,7 @@ from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS_FILE
 from serve_eval.evaluation.engine.reply_proofs import Proofs, of_judgements
 from serve_eval.evaluation.engine.reply_proofs import told as told_of_steps
 from serve_eval.evaluation.engine.runner import Lane, Session, ask
+from serve_eval.evaluation.judges import ask_judges, check_judges
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun, note_asked, set_aside
@@ -122,7 +122,7 @@ async def evaluate(
         work = await scoring.waited(opened, plan, prepared, folder, stack, warnings, rerun, scoring)
         endpoint = last_endpoint(plan, folder)
         sandbox = await _sandbox(plan, work, told)
-        await judging.check(plan, _judges(work), environ)
+        await check_judges(plan, _judges(work), environ)
         seeds = order_seed.settled(folder, plan, plan.limits.order_seed if seed is None else seed)
         if seed is None and (line := order_seed.not_followed(plan, seeds.samples)) is not None:
             warnings.append(line)
@@ -289,7 +289,7 @@ async def _judge_answers(
     for w in work:
         if w.judgements is None or not (pending := w.unjudged(itself=itself is not None)):
             continue
-        await judging.ask(
+        await ask_judges(
             plan,
             w.p.task.name,
             pending,

@@ -47,7 +47,7 @@ SHORT_TOKENS = 16
 """Of the answer to a short request: some servers refuse fewer."""
 
 
-async def check(plan: Plan, judges: Iterable[Judge], environ: Mapping[str, str] = os.environ) -> None:
+async def check_judges(plan: Plan, judges: Iterable[Judge], environ: Mapping[str, str] = os.environ) -> None:
     """A short request to every judge with an endpoint of its own, before answers are paid for that it will not judge.
 
     Raises PlanError for what its connection lacks, and EndpointError for one that does not answer; both name it.
@@ -68,7 +68,7 @@ async def check(plan: Plan, judges: Iterable[Judge], environ: Mapping[str, str] 
                 raise EndpointError(message, hint=_hint(failure))
 
 
-async def ask(
+async def ask_judges(
     plan: Plan,
     task: str,
     pending: Mapping[str, Question],

@@ -21,7 +21,7 @@ from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task,
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Spec, Task
 from serve_eval.stats.classic import num_samples_for
 from serve_eval.verdicts import pairing
-from serve_eval.verdicts import references as reference
+from serve_eval.verdicts.references import explain_missing, find, find_acceptance_length, shipped_dir
 
 DATASET = "dataset"
 """Name under which `allow_mismatch` accepts other data than the published set."""
@@ -97,7 +97,7 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
     hypothesis = _hypothesis(task.hypothesis, found)
     assert hypothesis.num_samples is not None
     test = task.acceptance_length
-    acceptance = None if test is None else reference.find_acceptance_length(test, reference_directories(plan))
+    acceptance = None if test is None else find_acceptance_length(test, reference_directories(plan))
     roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
     wanted = hypothesis.num_samples
     full = task.load(roots, wanted)
@@ -139,7 +139,7 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
 def reference_directories(plan: Plan) -> list[Path]:
     """Where references are looked for: the user's own first, then those that ship with the project."""
     own = [Path(plan.references_dir)] if plan.references_dir else []
-    return [*own, reference.shipped_dir()]
+    return [*own, shipped_dir()]
 
 
 def _reference(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
@@ -148,13 +148,13 @@ def _reference(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
     if model is None:
         return None, "the model is not known yet"
     directories = reference_directories(plan)
-    found = reference.find(task.reference_file, model, plan.accuracy_spec, directories)
+    found = find(task.reference_file, model, plan.accuracy_spec, directories)
     if found is not None:
         if found.metric not in (task.metric.name, "accuracy"):
             place = f"{found.file}:{found.line}: {model}"
             raise ReferenceFileError(f"{place}: the value is a {found.metric}; {task.name} gives {task.metric.name}")
         return found, None
-    return None, reference.explain_missing(task.reference_file, model, plan.accuracy_spec, directories)
+    return None, explain_missing(task.reference_file, model, plan.accuracy_spec, directories)
 
 
 def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> tuple[str, str | None]:
@@ -195,7 +195,7 @@ def _assumed(spec: Spec, task: Task, found: Reference) -> tuple[Any, str]:
 
 
 def _is_shipped(found: Reference) -> bool:
-    return Path(found.file).parent == reference.shipped_dir()
+    return Path(found.file).parent == shipped_dir()
 
 
 def _hypothesis(base: Hypothesis, found: Reference | None) -> Hypothesis:

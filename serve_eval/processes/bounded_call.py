@@ -35,7 +35,10 @@ ENDING_S = 2.0
 MOST_AT_ONCE = 4
 MOST_STARTS = 5
 """Starts of the nursery, which only a killer from outside can end."""
-_START = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from serve_eval.processes.forkserver import main; main()"
+_START = (
+    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
+    "from serve_eval.processes.forkserver import main; main()"
+)
 
 Maker = tuple[Callable[..., Callable[..., Any]], tuple[Any, ...]]
 """A function of a module with its arguments: it gives the function that is called. It has to be pickled."""

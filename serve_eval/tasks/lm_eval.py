@@ -82,9 +82,9 @@ def task(
     others stand beside it. `percent`: a document's figure lies between 0 and 1 and is shown in percent (known of
     accuracies and exact matches). `fewshot_as_multiturn`: by chat, in the turns that lm-eval makes of the examples.
     `prefix`: the text that begins a text to the model, such as <s>, where a likelihood has no context; true where the
-    server puts a token of its own there; an empty text for nothing. Where it is not given, serve_eval.evaluation.first_token
-    settles it before the task is loaded for a run. `sigma`: spread of a document's figure in points, for references
-    without their own. Raises PlanError for what cannot be asked.
+    server puts a token of its own there; an empty text for nothing. Where it is not given,
+    serve_eval.evaluation.first_token settles it before the task is loaded for a run. `sigma`: spread of a document's
+    figure in points, for references without their own. Raises PlanError for what cannot be asked.
     """
     own = extensions.lm_eval_folders()
     config = library.config(name, own)

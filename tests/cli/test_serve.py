@@ -1,4 +1,4 @@
-"""`serve-eval serve` as far as it starts nothing; servers that are held are in tests/workflows/servers/test_daemon.py."""
+"""`serve-eval serve` as far as it starts nothing; tests/workflows/servers/test_daemon.py starts servers."""
 
 from __future__ import annotations
 

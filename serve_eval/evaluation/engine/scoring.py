@@ -1,8 +1,9 @@
 """What an answer is worth, or why that cannot be said: a scorer that raises or never ends costs that answer its score,
 and nothing else.
 
-Tasks that are not known to be quick are scored in processes of their own (serve_eval.processes.bounded_call), where each is built again
-of its name and options. What it takes is then bounded by `limits.scorer_timeout_s` and never holds up the event loop.
+Tasks that are not known to be quick are scored in processes of their own (serve_eval.processes.bounded_call), where
+each is built again of its name and options. `limits.scorer_timeout_s` bounds the time it takes there, and it never
+holds up the event loop.
 """
 
 from __future__ import annotations

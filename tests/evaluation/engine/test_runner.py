@@ -564,7 +564,7 @@ def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path: Path) -> 
     tally, load = _session(app, samples, tmp_path / "j", concurrency="auto")
     assert (tally.scored, tally.failed) == (3000, 0)
     assert set(app[STATS].requests.values()) == {1}
-    # Whether the second step climbs or falls is the machine's to say: tests/evaluation/engine/test_concurrency.py has the rule.
+    # The machine decides if the second step climbs or falls: tests/evaluation/engine/test_concurrency.py has the rule.
     assert load.steps[0].concurrency == 32
     assert len(load.steps) > 1
     assert START < load.max_in_flight <= max(step.concurrency for step in load.steps)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from serve_eval.checks.run import chosen
 from serve_eval.errors import PlanError
-from serve_eval.workflows.smoke import smoke as story
 from serve_eval.workflows.watch.budget import Budget, budget, checks_of, smoke_tokens, told
 
 
@@ -45,7 +45,7 @@ def test_no_round_asks_a_prompt_twice() -> None:
 
 
 def test_a_watch_sends_no_bursts() -> None:
-    names = {check.name for check in checks_of(story.chosen("quick"))}
+    names = {check.name for check in checks_of(chosen("quick"))}
     assert {"chat", "stream_chat", "openai_chat"} <= names
     assert not names & {"concurrency", "questions", "cancel"}
-    assert smoke_tokens(checks_of(story.chosen("quick"))) < 8000
+    assert smoke_tokens(checks_of(chosen("quick"))) < 8000

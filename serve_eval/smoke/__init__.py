@@ -1,1 +1,0 @@
-"""Smoke tests: what an endpoint does with each kind of request, found out in seconds and without a data set."""
