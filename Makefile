@@ -82,6 +82,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 # Error rates of every rule by simulation, within half an hour; ARGS=write puts the tables into the docs, and a name, such
 # as ARGS=paired, runs one part alone.

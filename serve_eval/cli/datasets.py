@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from serve_eval.datasets.local import Source
+    from serve_eval.datasets.source import Source
 
 app = typer.Typer(help="List, fetch and verify data sets.", no_args_is_help=True)
 

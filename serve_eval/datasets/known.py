@@ -7,7 +7,7 @@ at the first fetch.
 from __future__ import annotations
 
 from serve_eval.datasets.hub import HubSource
-from serve_eval.datasets.local import Source
+from serve_eval.datasets.source import Source
 
 GPQA_PASSWORD = b"deserted-untie-orchid"
 """Published by the authors beside the archive; it keeps the questions out of crawled text, and out of nothing else."""

@@ -10,15 +10,16 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from serve_eval.datasets import manifest
-from serve_eval.datasets.hub import HubSource, download
+from serve_eval.datasets.hub import download
+from serve_eval.datasets.source import Source as Source
 from serve_eval.errors import DatasetError, install_hint
 from serve_eval.schema import DataRoots, SourceFile
 
@@ -26,26 +27,6 @@ _SPLIT_NAMES = (
     *("{split}.jsonl", "{split}.jsonl.gz", "{split}.json", "{split}.csv"),
     *("{split}.parquet", "{split}-*.parquet"),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A data set: the folders below a root under which copies are kept, in the order of search, and where to get one.
-
-    Of several ways the `urls` of its files come first, then the hub; what is fetched goes into the last folder.
-    `sha256` has the checksums of files that are known, and `revision` says of which state.
-    """
-
-    name: str
-    folders: tuple[str, ...]
-    homepage: str
-    licence: str
-    rows: str
-    revision: str = "main"
-    urls: Mapping[str, str] = field(default_factory=dict)
-    sha256: Mapping[str, str] = field(default_factory=dict)
-    hub: HubSource | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from serve_eval.datasets import manifest
 from serve_eval.datasets.hub import HubSource, download
-from serve_eval.datasets.local import Source
+from serve_eval.datasets.source import Source
 from serve_eval.errors import DatasetError
 
 OK, CHANGED, MISSING = "ok", "changed", "missing"

@@ -18,7 +18,7 @@ from serve_eval.cli.datasets import app
 from serve_eval.datasets import local, manifest, vault
 from serve_eval.datasets.hub import HubSource, download
 from serve_eval.datasets.known import KNOWN
-from serve_eval.datasets.local import Source
+from serve_eval.datasets.source import Source
 from serve_eval.errors import DatasetError
 
 ROWS = b'{"question": "q", "answer": "#### 1"}\n'

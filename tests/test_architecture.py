@@ -1,0 +1,30 @@
+"""The house keeps its rules that import contracts (pyproject.toml) cannot say."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ALTERNATIVES = ("serve_eval/tasks", "serve_eval/scorers", "serve_eval/verdicts/rules", "launchers")
+
+
+def _imported(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+@pytest.mark.parametrize("folder", ALTERNATIVES)
+def test_alternatives_share_only_what_begins_with_an_underscore(folder: str) -> None:
+    files = [file for file in (ROOT / folder).glob("*.py") if file.stem != "__init__"]
+    public = {f"{folder.replace('/', '.')}.{file.stem}" for file in files if not file.stem.startswith("_")}
+    assert public
+    for file in files:
+        assert not _imported(file) & public, file
