@@ -49,7 +49,7 @@ def value_key(metric: str) -> str:
 
 def shipped_dir() -> Path:
     """The reference files that come with serve-eval: inside the package in a wheel, beside it in a checkout."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     inside = package / "references"
     return inside if inside.is_dir() else package.parent / "references"
 

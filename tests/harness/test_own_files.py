@@ -85,9 +85,9 @@ def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_proce
     more = "process_docs: !function code.two\nfewshot_config: {process_docs: !function code.two}\n"
     folder = _write(tmp_path, "bound", ASKS + more)
     code = (
-        "import sys; from serve_eval import origins; from serve_eval.tasks.lm_eval import task; "
+        "import sys; from serve_eval.plugins import extensions; from serve_eval.tasks.lm_eval import task; "
         "pad = [object() for _ in range(int(sys.argv[2]))]; "
-        "origins.include([sys.argv[1]]); print(task('bound').protocol['config'])"
+        "extensions.include([sys.argv[1]]); print(task('bound').protocol['config'])"
     )
     told = {
         subprocess.run([sys.executable, "-c", code, folder, pad], capture_output=True, text=True, check=True).stdout

@@ -17,9 +17,9 @@ from typing import Any
 
 PACKAGES = {
     "stats": ("serve_eval/stats/*.py",),
-    "verdicts": ("serve_eval/verdicts/*.py",),
+    "verdicts": ("serve_eval/verdicts/rules/*.py",),
     "journal": ("serve_eval/evaluation/storage/journal.py",),
-    "reference": ("serve_eval/reference*.py",),
+    "reference": ("serve_eval/verdicts/reference*.py",),
     "launchers/_process": ("launchers/_process.py",),
     "runner": ("serve_eval/evaluation/engine/runner.py",),
     "client": ("serve_eval/client/*.py",),

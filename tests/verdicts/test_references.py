@@ -244,7 +244,7 @@ def test_known_files_come_in_the_order_of_search(tmp_path: Path) -> None:
 
 
 def test_a_wheel_has_the_files_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references, "__file__", str(tmp_path / "serve_eval" / "reference.py"))
+    monkeypatch.setattr(references, "__file__", str(tmp_path / "serve_eval" / "verdicts" / "references.py"))
     assert references.shipped_dir() == tmp_path / "references"
     (tmp_path / "serve_eval" / "references").mkdir(parents=True)
     assert references.shipped_dir() == tmp_path / "serve_eval" / "references"

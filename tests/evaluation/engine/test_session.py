@@ -70,7 +70,7 @@ def test_a_task_ends_before_the_next_one_begins(monkeypatch: pytest.MonkeyPatch,
         await asyncio.sleep(0)
         return Response(text="A", finish_reason="stop")
 
-    monkeypatch.setattr("serve_eval.evaluation.engine.runner.choices.send", send)
+    monkeypatch.setattr("serve_eval.evaluation.engine.runner.send.send", send)
     told: Any = Told()
     with Journal(tmp_path / "a") as first, Journal(tmp_path / "b") as second:
         lanes = [
@@ -117,7 +117,7 @@ def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is
             raise
         return Response(text="A", finish_reason="stop")
 
-    monkeypatch.setattr("serve_eval.evaluation.engine.runner.choices.send", send)
+    monkeypatch.setattr("serve_eval.evaluation.engine.runner.send.send", send)
     with Journal(tmp_path / "a") as first, Journal(tmp_path / "b") as second:
         last = [replace(sample, prompt="last") for sample in _samples(1)]
         lanes = [
@@ -146,7 +146,7 @@ def test_a_connection_out_of_step_is_said_while_others_are_asked(
             await asyncio.wait_for(until(lambda: bool(told)), 10)
         return Response(text="A", finish_reason="stop")
 
-    monkeypatch.setattr("serve_eval.evaluation.engine.runner.choices.send", send)
+    monkeypatch.setattr("serve_eval.evaluation.engine.runner.send.send", send)
     with Journal(tmp_path / "a") as journal:
         asyncio.run(runner.ask(session, [Lane("one", Tally(_task(), _samples(3)), journal, range(3))]))
     assert told == [

@@ -17,7 +17,7 @@ from serve_eval.workflows.diagnose.levels import OF_A_RUN, OF_A_TASK, summed
 from serve_eval.workflows.diagnose.story import findings
 from tests.workflows.diagnose.test_pure import healthy
 
-TEXT = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text()
 
 
 def test_the_sum_of_the_levels_is_what_the_documentation_says() -> None:
