@@ -41,6 +41,8 @@ MASKED = {
     "results_<time>.json/date": "moment, in an export",
     "results_<time>.json/total_evaluation_time_seconds": "duration, in an export",
     "pid": "process id",
+    "isolation/uid": "user that the sandbox has drawn",
+    "isolations/*/uid": "the same, in the report",
     "signature": "drawn per user and folder",
     "request_id": "drawn per session",
     "answer_id": "numbered as requests arrive",

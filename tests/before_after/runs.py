@@ -71,8 +71,8 @@ VERDICTS = Run(
 
 def _compared(folder: Path) -> None:
     for name, number, damage in (("a", 0, 0.0), ("b", 1, 0.2)):
-        served = simulated(accuracy=0.8, flip_rate=0.05, run=number, damage=damage, latency_s=0.03)
-        plan(folder / f"{name}.yaml", tasks=[GSM8K, WORDS], launcher=served, **common(8))
+        served = simulated(accuracy=0.8, flip_rate=0.05, run=number, damage=damage, latency_s=0.02)
+        plan(folder / f"{name}.yaml", tasks=[GSM8K, WORDS], launcher=served, **common(1))
 
 
 COMPARE = Run(
