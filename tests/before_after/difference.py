@@ -66,6 +66,7 @@ _TEXTS = (
     (re.compile(r"-\d{8}T\d{12}(?=\.json)"), "-<time>"),  # name of a reference's samples
     (re.compile(r'(created\\*": ?)\d+'), r"\1<time>"),  # within an answer that is quoted in a message
     (re.compile(r"(scored again at )[\dT:+-]+"), r"\1<time>"),
+    (re.compile(r"\b(lie) \d+ s (apart)"), r"\1 <time> \2"),
     (re.compile(r"\b(after|in|p50|p90|p99|max) \d+\.?\d* (s|ms)\b"), r"\1 <time> \2"),
 )
 """Parts of texts that may differ."""

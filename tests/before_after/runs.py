@@ -81,10 +81,10 @@ COMPARE = Run(
     (
         Step(("compare", "a.yaml", "b.yaml", "--order-seed", "7", "--self", "40", "-o", "both")),
         run("a.yaml", out="run_a"),
+        Step(("compare", "run_a", "b.yaml", "--order-seed", "7", "-o", "mixed")),
         run("b.yaml", out="run_b"),
         shown("compare", "run_a", "run_b", "--verdict", "noninferiority", "--margin", "2", "--json", "-o", "runs"),
         shown("compare", "run_a", "run_a", "--json", "-o", "same"),
-        Step(("compare", "run_a", "b.yaml", "--order-seed", "7", "-o", "mixed")),
     ),
     ("both", "run_a", "run_b", "runs", "same", "mixed"),
 )
