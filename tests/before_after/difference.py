@@ -1,0 +1,226 @@
+"""Compare what two run folders hold, field by field, but for what differs between any two runs of the same code."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FILES = (
+    "*.json",
+    "*.yaml",
+    "samples/*.jsonl",
+    "scores/*.jsonl",
+    "executions/*.jsonl",
+    "judgements/*.jsonl",
+    "cases/*.jsonl",
+)
+"""Files of a run folder that hold results."""
+FOLDERS = ("", "a/", "b/", "self/", "*/", "runs/*/", "lm-eval/", "lm-eval/*/")
+"""Folders of a comparison, of a suite and of an export that hold such files."""
+
+MASKED = {
+    "started_at": "when the run began",
+    "wall_s": "duration",
+    "latency_s": "duration",
+    "ttft_s": "duration",
+    "tpot_s": "duration",
+    "loop_lag_s": "duration",
+    "apart_s": "duration between the two requests of a pair",
+    "per_second": "rate",
+    "start_s": "moment",
+    "end_s": "moment",
+    "rows/*/time_s": "duration of a check of smoke",
+    "seconds": "duration of smoke",
+    "results_<time>.json/start_time": "moment, in an export",
+    "results_<time>.json/end_time": "moment, in an export",
+    "results_<time>.json/date": "moment, in an export",
+    "results_<time>.json/total_evaluation_time_seconds": "duration, in an export",
+    "pid": "process id",
+    "isolation/uid": "user that the sandbox has drawn",
+    "isolations/*/uid": "the same, in the report",
+    "signature": "drawn per user and folder",
+    "request_id": "drawn per session",
+    "answer_id": "numbered as requests arrive",
+}
+"""Paths of fields that may differ, with all that is below them, and why. `*` is one component."""
+OPTIONAL = {
+    "attempts/*/connection": "which of the open connections was free, unless it was new",
+    "attempts/*/turn": "number of the request on that connection",
+}
+"""Fields that may also be there on one side alone."""
+
+
+def _pattern(names: Iterable[str]) -> re.Pattern[str]:
+    parts = (re.escape(name).replace(r"\*", "[^/]+") for name in names)
+    return re.compile("|".join(f"/{part}(?:/|$)" for part in parts))
+
+
+_MASKED, _OPTIONAL = _pattern(MASKED), _pattern(OPTIONAL)
+_TEXTS = (
+    (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:<port>"),
+    (re.compile(r"-\d{8}T\d{12}(?=\.json)"), "-<time>"),  # name of a reference's samples
+    (re.compile(r'(created\\*": ?)\d+'), r"\1<time>"),  # within an answer that is quoted in a message
+    (re.compile(r"(scored again at )[\dT:+-]+"), r"\1<time>"),
+    (re.compile(r"\b(lie) \d+ s (apart)"), r"\1 <time> \2"),
+    (re.compile(r"\b(after|in|p50|p90|p99|max) \d+\.?\d* (s|ms)\b"), r"\1 <time> \2"),
+)
+"""Parts of texts that may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A meant change of a key or of a whole value."""
+
+    old: str
+    new: str
+
+    @classmethod
+    def parse(cls, text: str) -> Renamed:
+        """Read OLD=NEW. Raises ValueError."""
+        old, equals, new = text.partition("=")
+        if not equals or not old:
+            raise ValueError(f"{text!r} is not OLD=NEW")
+        return cls(old, new)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field that differs; `...` stands for the absence of one side."""
+
+    path: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What was compared, and what differed."""
+
+    files: int
+    fields: int
+    masked: int
+    differences: tuple[Difference, ...]
+
+
+Leaves = Mapping[str, object]
+ABSENT = "..."
+
+
+def masked(path: str) -> bool:
+    """Tell whether a field may differ between two runs of the same code."""
+    return bool(_MASKED.search(path) or _OPTIONAL.search(path))
+
+
+def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Return every scalar of a JSON value with its path; an empty list or mapping counts as a scalar."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}/{str(key).replace('/', '|')}")
+    elif isinstance(value, list) and value:
+        for place, inner in enumerate(value):
+            yield from leaves(inner, f"{path}/{place}")
+    else:
+        yield path, value
+
+
+def neutral(text: str, places: Iterable[str]) -> str:
+    """Return a text without what depends on where and when a run took place."""
+    for place in places:
+        text = text.replace(place, "<here>")
+    for pattern, said in _TEXTS:
+        text = pattern.sub(said, text)
+    return text
+
+
+def records(text: str, *, ordered: bool) -> dict[str, Any]:
+    """Return the records of a journal by the sample that they are of; `ordered` keeps the order of the ids too.
+
+    Repeats of a sample, and attempts of several sessions, are told apart by their number within the sample's records,
+    after these were sorted by what they say without what is masked.
+    """
+    found: dict[str, list[Any]] = {}
+    ids: list[str] = []
+    for line in text.splitlines():
+        record = json.loads(line)
+        name = str(record.get("id") if isinstance(record, dict) else line)
+        ids.append(name)
+        found.setdefault(name, []).append(record)
+    by_sample = {name: sorted(rows, key=_sort_key) for name, rows in found.items()}
+    return {"records": by_sample, "order": ids if ordered else [], "count": len(ids)}
+
+
+def _sort_key(record: object) -> str:
+    return json.dumps([(path, leaf) for path, leaf in leaves(record) if not masked(path)], sort_keys=True)
+
+
+def read(folder: Path, places: Sequence[str], *, ordered: bool) -> dict[str, Leaves]:
+    """Return the leaves of every result file below a folder, by the file's relative name."""
+    found: dict[str, Leaves] = {}
+    for where in FOLDERS:
+        for pattern in FILES:
+            for file in sorted(folder.glob(where + pattern)):
+                if file.is_file():
+                    text = neutral(file.read_text("utf-8"), places)
+                    found[_stable_name(file.relative_to(folder))] = dict(leaves(_parsed(file.suffix, text, ordered)))
+    return found
+
+
+def _parsed(suffix: str, text: str, ordered: bool) -> object:
+    if suffix == ".jsonl":
+        return records(text, ordered=ordered)
+    return json.loads(text) if suffix == ".json" else text.splitlines()
+
+
+def _stable_name(file: Path) -> str:
+    """Return a name without the time that an export or a set of reference samples puts into it."""
+    return re.sub(r"\d{4}-?\d\d-?\d\dT[\d.:-]*\d", "<time>", str(file))
+
+
+def compare(before: Mapping[str, Leaves], after: Mapping[str, Leaves], renamed: Sequence[Renamed] = ()) -> Compared:
+    """Compare two sides: leaves by file and path. Renames apply to keys and to whole values of the first side."""
+    old = {_renamed_path(file, renamed): _rename(side, renamed) for file, side in before.items()}
+    count: Counter[str] = Counter(files=len(old.keys() | after.keys()))
+    found: list[Difference] = []
+    for file in sorted(old.keys() | after.keys()):
+        if file not in old or file not in after:
+            found.append(Difference(file, *("a file" if file in side else ABSENT for side in (old, after))))
+            continue
+        one, two = old[file], after[file]
+        for path in sorted(one.keys() | two.keys()):
+            if masked(f"/{file}{path}") and ((path in one and path in two) or _OPTIONAL.search(path)):
+                count["masked"] += 1
+                continue
+            count["fields"] += 1
+            said = [_said(side, path) for side in (one, two)]
+            if said[0] != said[1]:
+                found.append(Difference(f"{file}{path}", *said))
+    return Compared(count["files"], count["fields"], count["masked"], tuple(found))
+
+
+def _said(side: Leaves, path: str) -> str:
+    return json.dumps(side[path], ensure_ascii=False) if path in side else ABSENT
+
+
+def _rename(side: Leaves, renamed: Sequence[Renamed]) -> Leaves:
+    return {_renamed_path(path, renamed): _renamed_value(value, renamed) for path, value in side.items()}
+
+
+def _renamed_path(path: str, renamed: Sequence[Renamed]) -> str:
+    parts = path.split("/")
+    for one in renamed:
+        parts = [one.new if part == one.old else part for part in parts]
+    return "/".join(parts)
+
+
+def _renamed_value(value: object, renamed: Sequence[Renamed]) -> object:
+    for one in renamed:
+        value = one.new if value == one.old else value
+    return value
