@@ -18,6 +18,7 @@ LAYERS: list[tuple[str, ...]] = [
         "nested_options",
         "origins",
         "yaml_file",
+        "yaml_edit",
         "address",
         "fingerprint",
         "prompt_hash",

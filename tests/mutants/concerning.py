@@ -53,6 +53,7 @@ CONCERNING = {
         "tests/test_reference_import.py",
         "tests/test_reference_samples.py",
         "tests/test_registration.py",
+        "tests/test_yaml_edit.py",
         "tests/test_against_reference.py",
         "tests/test_subset_reference.py",
         "tests/cli/test_references.py",
