@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
+.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -16,6 +16,10 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1
 
 test: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
+
+# The same on each Python that the classifiers name and this machine has, in environments of their own.
+test-pythons:
+	@MAKE="$(MAKE)" sh tests/pythons.sh
 
 SLOW = "slow and not slurm and not mpi and not peers and not gpu"
 
@@ -171,4 +175,4 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(MPIS) .venv-bench .venv-mutants .venv-oracle build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(MPIS) .venv-bench .venv-mutants .venv-oracle .venv-3.* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
