@@ -15,11 +15,12 @@ demo: $(VENV)/.runtime
 WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
 test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
 
-# The same on each Python that the classifiers name and this machine has, in environments of their own.
+# The same on each Python that the classifiers name and this machine has, in environments of their own;
+# TESTS=tests/client runs a part, PYTHONS="3.12 3.13" leaves the others out.
 test-pythons:
-	@MAKE="$(MAKE)" sh tests/pythons.sh
+	@MAKE="$(MAKE)" PYTHONS="$(PYTHONS)" sh tests/pythons.sh
 
 SLOW = "slow and not slurm and not mpi and not peers and not gpu"
 
