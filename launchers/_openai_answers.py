@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from launchers._openai_errors import encode
 from launchers._openai_requests import Ask
-from launchers._openai_server import encode
 
 
 class Told(NamedTuple):

@@ -31,6 +31,7 @@ from aiohttp import web
 from launchers import _guided, _prompt_logprobs, _tools, _words
 from launchers._faults import COUNTS, SHARES, Fault, out_of_range
 from launchers._openai_answers import Events, Generated, Usage, answer_body
+from launchers._openai_errors import Refused, bad_request, encode, openai_error, trtllm_error
 from launchers._openai_requests import (
     DEFAULT_MAX_TOKENS,
     Ask,
@@ -39,16 +40,7 @@ from launchers._openai_requests import (
     refuse_unknown_fields,
     understand,
 )
-from launchers._openai_server import (
-    Refused,
-    bad_request,
-    encode,
-    json_response,
-    openai_error,
-    send_stream,
-    serve_app,
-    trtllm_error,
-)
+from launchers._openai_server import json_response, send_stream, serve_app
 from launchers._own_server import serve_until_ended
 from serve_eval.schema import Prompt
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform

@@ -15,8 +15,9 @@ from aiohttp import web
 import serve_eval.tasks
 from launchers import _words
 from launchers._openai_answers import Generated, Usage, answer_body
+from launchers._openai_errors import Refused, encode
 from launchers._openai_requests import DEFAULT_MAX_TOKENS, Ask, understand
-from launchers._openai_server import Refused, encode, json_response, serve_app
+from launchers._openai_server import json_response, serve_app
 
 Says = Callable[[str, int], str | int | None]
 """What is said to a prompt, given how many came before: a text, an HTTP status, or None for nothing ever."""
