@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
 from serve_eval.workflows.references import yaml_edit
 
