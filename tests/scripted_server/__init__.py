@@ -1,0 +1,48 @@
+"""One OpenAI-compatible server for all tests, whose answers are a script: see docs/testing.md for how to write one."""
+
+from tests.scripted_server.replies import (
+    Reply,
+    TokenLogprob,
+    after,
+    answer,
+    fail,
+    hand_over,
+    json_reply,
+    logprobs,
+    models,
+    raw,
+    reset,
+    send,
+    stall,
+    stream,
+    tool_call,
+    version,
+    when,
+)
+from tests.scripted_server.request import HttpRequest
+from tests.scripted_server.server import EVERY_PATH, Script, ScriptedServer, serve_in_thread
+
+__all__ = [
+    "EVERY_PATH",
+    "HttpRequest",
+    "Reply",
+    "Script",
+    "ScriptedServer",
+    "TokenLogprob",
+    "after",
+    "answer",
+    "fail",
+    "hand_over",
+    "json_reply",
+    "logprobs",
+    "models",
+    "raw",
+    "reset",
+    "send",
+    "serve_in_thread",
+    "stall",
+    "stream",
+    "tool_call",
+    "version",
+    "when",
+]
