@@ -12,7 +12,6 @@ from tests.scripted_server.replies import (
     models,
     raw,
     reset,
-    send,
     stall,
     stream,
     tool_call,
@@ -20,10 +19,11 @@ from tests.scripted_server.replies import (
     when,
 )
 from tests.scripted_server.request import HttpRequest
-from tests.scripted_server.server import EVERY_PATH, Script, ScriptedServer, serve_in_thread
+from tests.scripted_server.server import EVERY_PATH, Choice, Script, ScriptedServer, serve_in_thread
 
 __all__ = [
     "EVERY_PATH",
+    "Choice",
     "HttpRequest",
     "Reply",
     "Script",
@@ -38,7 +38,6 @@ __all__ = [
     "models",
     "raw",
     "reset",
-    "send",
     "serve_in_thread",
     "stall",
     "stream",

@@ -171,15 +171,6 @@ def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -
     return reply
 
 
-def send(response: web.StreamResponse) -> Reply:
-    """Send a response that is ready. It can be given once."""
-
-    async def reply(request: HttpRequest) -> web.StreamResponse:
-        return response
-
-    return reply
-
-
 # ----------------------------------------------------------------------------------------------- silence and its length
 
 

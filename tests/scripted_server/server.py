@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -15,9 +16,10 @@ from launchers._openai_server import serve_app
 from tests.scripted_server.replies import Reply
 from tests.scripted_server.request import HttpRequest
 
-Script = Sequence[Reply] | Callable[[HttpRequest], Reply | Awaitable[Reply]]
-"""Replies in the order of the requests, of which the last one repeats; or a function, perhaps asynchronous, that picks
-the reply to a request."""
+Choice = Callable[[HttpRequest], Reply | Awaitable[Reply | web.StreamResponse]]
+"""A reply, or a function that chooses the reply to a request. An asynchronous one may also return a response."""
+Script = Sequence[Reply] | Choice
+"""Replies in the order of the requests, of which the last one repeats, or a choice for each of them."""
 COMPLETIONS = ("/v1/completions", "/v1/chat/completions")
 EVERY_PATH = ("/{path:.*}",)
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -26,14 +28,14 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 class ScriptedServer:
     """An OpenAI-compatible server whose answers a test writes.
 
-    The script answers `paths`: POST requests for completions, or with `EVERY_PATH` whatever comes. `routes` are fixed
-    replies by path, such as {"/v1/models": models("m")}; everything else is 404. The server keeps what it was sent:
-    `requests` are all requests, `asked` those that the script answered. `max_in_flight` is the largest number of
+    The script answers `paths`: POST requests for completions, or with `EVERY_PATH` whatever comes. `routes` are the
+    replies of other paths, such as {"/v1/models": models("m")}; everything else is 404. The server keeps what it was
+    sent: `requests` are all requests, `asked` those that the script answered. `max_in_flight` is the largest number of
     requests that the script answered at the same time.
     """
 
     def __init__(
-        self, script: Script = (), *, paths: Sequence[str] = COMPLETIONS, routes: Mapping[str, Reply] | None = None
+        self, script: Script = (), *, paths: Sequence[str] = COMPLETIONS, routes: Mapping[str, Choice] | None = None
     ) -> None:
         self.requests: list[HttpRequest] = []
         self.asked: list[HttpRequest] = []
@@ -56,19 +58,16 @@ class ScriptedServer:
     def app(self) -> web.Application:
         """Build an application, for what serves it by itself. Each call gives a new one, with the same record."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
-        for path, reply in self._routes.items():
-            app.router.add_route("*", path, self._fixed(reply))
+        for path, choice in self._routes.items():
+            app.router.add_route("*", path, partial(self._routed, choice))
         for path in self._paths if self._script != () else ():
             app.router.add_route("*" if self._paths == EVERY_PATH else "POST", path, self._scripted)
         return app
 
-    def _fixed(self, reply: Reply) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def handle(http: web.Request) -> web.StreamResponse:
-            request = _request(http, await http.read())
-            self.requests.append(request)
-            return await reply(request)
-
-        return handle
+    async def _routed(self, choice: Choice, http: web.Request) -> web.StreamResponse:
+        request = _request(http, await http.read())
+        self.requests.append(request)
+        return await _respond(choice, request)
 
     async def _scripted(self, http: web.Request) -> web.StreamResponse:
         self.in_flight += 1
@@ -78,15 +77,17 @@ class ScriptedServer:
             request = _request(http, raw, number=len(self.asked) + 1, in_flight=self.in_flight)
             self.requests.append(request)
             self.asked.append(request)
-            return await (await self._pick(request))(request)
+            script = self._script
+            choice = script if callable(script) else script[min(request.number, len(script)) - 1]
+            return await _respond(choice, request)
         finally:
             self.in_flight -= 1
 
-    async def _pick(self, request: HttpRequest) -> Reply:
-        if not callable(self._script):
-            return self._script[min(request.number, len(self._script)) - 1]
-        picked = self._script(request)
-        return await picked if isinstance(picked, Awaitable) else picked
+
+async def _respond(choice: Choice, request: HttpRequest) -> web.StreamResponse:
+    chosen = choice(request)
+    made = await chosen if isinstance(chosen, Awaitable) else chosen
+    return made if isinstance(made, web.StreamResponse) else await made(request)
 
 
 def _request(http: web.Request, raw: bytes, *, number: int = 0, in_flight: int = 0) -> HttpRequest:
