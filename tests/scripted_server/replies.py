@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,33 +98,33 @@ def logprobs(tokens: Sequence[TokenLogprob]) -> Reply:
     return reply
 
 
-def stream(events: Iterable[object] | AsyncIterable[object], *, line_end: bytes = b"\n") -> Reply:
+def stream(events: Iterable[object] | AsyncGenerator[object], *, line_end: bytes = b"\n") -> Reply:
     """Send server-sent events: bytes as they are, a text as the data of an event, anything else as JSON.
 
-    An asynchronous generator may wait between its events, or break the connection.
+    An asynchronous generator may wait between its events, or break the connection; it is for one request.
     """
+
+    def written(event: object) -> bytes:
+        if isinstance(event, bytes):
+            return event
+        text = event if isinstance(event, str) else json.dumps(event)
+        return f"data: {text}".encode() + 2 * line_end
 
     async def reply(request: HttpRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request.http)
-        async for event in _each(events):
-            if not isinstance(event, bytes):
-                text = event if isinstance(event, str) else json.dumps(event)
-                event = f"data: {text}".encode() + 2 * line_end
-            await response.write(event)
+        async with aclosing(events if isinstance(events, AsyncGenerator) else _each(events)) as each:
+            async for event in each:
+                await response.write(written(event))
         await response.write_eof()
         return response
 
     return reply
 
 
-async def _each(events: Iterable[object] | AsyncIterable[object]) -> AsyncIterator[object]:
-    if isinstance(events, AsyncIterable):
-        async for event in events:
-            yield event
-    else:
-        for event in events:
-            yield event
+async def _each(events: Iterable[object]) -> AsyncGenerator[object]:
+    for event in events:
+        yield event
 
 
 # ----------------------------------------------------------------------------------------------- other whole responses

@@ -47,9 +47,9 @@ class ScriptedServer:
         """Return the JSON bodies that the script answered, in the order of their arrival."""
         return [request.body for request in self.asked]
 
-    def serve(self) -> AbstractAsyncContextManager[str]:
-        """Serve in the running event loop, and yield the base URL `http://127.0.0.1:PORT/v1`."""
-        return serve_app(self.app())
+    def serve(self, *, port: int = 0) -> AbstractAsyncContextManager[str]:
+        """Serve in the running event loop, and yield the base URL `http://127.0.0.1:PORT/v1`. Port 0 is a free one."""
+        return serve_app(self.app(), port=port)
 
     def serve_in_thread(self) -> AbstractContextManager[str]:
         """Serve from a thread, for what runs an event loop of its own or a process, and yield the base URL."""
