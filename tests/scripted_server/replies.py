@@ -34,14 +34,14 @@ def answer(
     """Answer with a text, in the form that was asked for: chat or completion, whole or as a stream.
 
     `usage` are the tokens of the prompt and of the answer. `choice` and `body` are further fields of the choice and of
-    the whole answer.
+    the whole answer, such as its id: two answers with the same one are a copy to our client.
     """
     counts = {} if usage is None else {"usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}}
 
     async def reply(request: HttpRequest) -> web.StreamResponse:
         streamed = bool(request.body.get("stream"))
         only = {**_choice(request.chat, streamed, text), "finish_reason": finish, **(choice or {})}
-        whole: dict[str, object] = {"id": "x", "choices": [only], **(body or {})}
+        whole: dict[str, object] = {"choices": [only], **(body or {})}
         if not streamed:
             return await json_reply({**whole, **counts})(request)
         counted = counts and (request.body.get("stream_options") or {}).get("include_usage")
@@ -177,7 +177,12 @@ def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -
 
 def stall() -> Reply:
     """Say nothing, until the client hangs up or the server ends."""
-    return when(asyncio.Event(), fail(500))
+
+    async def wait(request: HttpRequest) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return wait
 
 
 def when(event: asyncio.Event, reply: Reply) -> Reply:
@@ -198,6 +203,17 @@ def after(delay_s: float, reply: Reply) -> Reply:
         return await reply(request)
 
     return wait
+
+
+def hang_up() -> Reply:
+    """Close the connection in order instead of an answer."""
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        if request.http.transport is not None:
+            request.http.transport.close()
+        return web.Response()
+
+    return reply
 
 
 def reset() -> Reply:

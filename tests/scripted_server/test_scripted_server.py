@@ -20,6 +20,7 @@ from tests.scripted_server import (
     after,
     answer,
     fail,
+    hang_up,
     json_reply,
     logprobs,
     models,
@@ -62,6 +63,7 @@ def test_an_answer_has_the_form_that_was_asked_for(chat: bool, streamed: bool) -
         (fail(500), FailureKind.HTTP_ERROR, "HTTP 500"),
         (json_reply({"error": "no quota"}, 403), FailureKind.HTTP_ERROR, "no quota"),
         (raw(b"<html>", content_type="text/html"), FailureKind.INVALID_RESPONSE, ""),
+        (hang_up(), FailureKind.DISCONNECTED, ""),
         (reset(), FailureKind.DISCONNECTED, ""),
     ],
 )
@@ -73,9 +75,11 @@ def test_what_is_no_answer_is_a_failure(reply: Reply, kind: FailureKind, message
 
 
 def test_silence_lasts_until_the_client_hangs_up() -> None:
-    said = _said(stall(), stall_s=0.2)
-    assert isinstance(said, Failure)
-    assert said.kind is FailureKind.TIMEOUT
+    silence = stall()
+    for _ in range(2):  # in event loops of their own
+        said = _said(silence, stall_s=0.1)
+        assert isinstance(said, Failure)
+        assert said.kind is FailureKind.TIMEOUT
 
 
 def test_a_stream_sends_events_of_every_kind() -> None:
