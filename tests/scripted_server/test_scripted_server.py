@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -146,6 +149,15 @@ def test_a_script_can_answer_every_path_and_a_server_may_have_none() -> None:
     server = ScriptedServer(lambda request: raw(request.path.encode()), paths=EVERY_PATH)
     assert [reply.content for reply in _post(server, "/a/b", "/")] == [b"/a/b", b"/"]
     assert [reply.status_code for reply in _post(ScriptedServer(), "/v1/completions")] == [404]
+
+
+def test_the_example_of_the_page_is_a_test_that_passes() -> None:
+    page = Path(__file__).parents[2] / "docs/testing.md"
+    [example] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(example, page, "exec", dont_inherit=True), names)
+    [test] = [value for name, value in names.items() if name.startswith("test_")]
+    test()
 
 
 def test_a_thread_serves_what_has_no_loop_to_share() -> None:
