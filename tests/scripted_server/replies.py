@@ -60,9 +60,14 @@ def _choice(chat: bool, streamed: bool, text: str) -> dict[str, Any]:
 def tool_call(name: str, arguments: str | Mapping[str, Any]) -> Reply:
     """Answer a chat with one call of a tool. Arguments that are a text are sent as they are, JSON or not."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": text}}
+    call = {"index": 0, "id": "1", "type": "function", "function": {"name": name, "arguments": text}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    return answer("", finish="tool_calls", choice={"message": message})
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        part = "delta" if request.body.get("stream") else "message"
+        return await answer("", finish="tool_calls", choice={part: message})(request)
+
+    return reply
 
 
 @dataclass(frozen=True, kw_only=True)

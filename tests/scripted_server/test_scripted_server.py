@@ -13,7 +13,17 @@ import httpx
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Message, Request, Response, SamplingParams
+from serve_eval.schema import (
+    Endpoint,
+    Failure,
+    FailureKind,
+    Limits,
+    Message,
+    Request,
+    Response,
+    SamplingParams,
+    ToolCall,
+)
 from tests.scripted_server import (
     EVERY_PATH,
     HttpRequest,
@@ -105,11 +115,15 @@ def _post(server: ScriptedServer, *paths: str) -> Sequence[httpx.Response]:
     return asyncio.run(main())
 
 
-def test_a_tool_call_and_log_probabilities_are_as_openai_writes_them() -> None:
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_tool_is_called(streamed: bool) -> None:
+    said = _said(tool_call("weather", {"city": "Paris"}), chat=True, streamed=streamed)
+    assert isinstance(said, Response), said
+    assert said.tool_calls == (ToolCall("weather", '{"city": "Paris"}'),)
+
+
+def test_log_probabilities_are_as_openai_writes_them() -> None:
     chat, text = "/v1/chat/completions", "/v1/completions"
-    [called] = _post(ScriptedServer([tool_call("weather", {"city": "Paris"})]), chat)
-    [call] = called.json()["choices"][0]["message"]["tool_calls"]
-    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("weather", {"city": "Paris"})
     token = TokenLogprob(text="yes", logprob=-0.5, top={"no": -1.0})
     told = _post(ScriptedServer([logprobs([token])]), chat)[0].json()["choices"][0]["logprobs"]
     assert told["content"][0]["top_logprobs"] == [{"token": "no", "logprob": -1.0}]
