@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from launchers._simulator import SimulatorConfig, create_app, serve
+from launchers._simulator import SimulatorConfig, create_app
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation import evaluate, judge_again
@@ -42,7 +42,17 @@ from serve_eval.schema import (
     Task,
     VerdictOutcome,
 )
-from tests.scripted_server import EVERY_PATH, Choice, HttpRequest, Reply, ScriptedServer, answer, fail, json_reply
+from tests.scripted_server import (
+    EVERY_PATH,
+    Choice,
+    HttpRequest,
+    Reply,
+    ScriptedServer,
+    answer,
+    fail,
+    json_reply,
+    serve,
+)
 
 CHAT = (Message(role="user", content="Hi"),)
 PICTURE = (Message(role="user", content=(ImagePart(image_url=ImageUrl(url="data:image/png;base64,AA==")),)),)
@@ -89,8 +99,7 @@ def _probe(
     server: ScriptedServer | web.Application, *tasks: PreparedTask, model: str = "simulated"
 ) -> tuple[dict[str, Ability], dict[str, Ability], Client]:
     async def main() -> tuple[dict[str, Ability], dict[str, Ability], Client]:
-        serving = server.serve() if isinstance(server, ScriptedServer) else serve(server)
-        async with serving as url, Client(Endpoint(base_url=url, model=model), QUICK) as client:
+        async with serve(server) as url, Client(Endpoint(base_url=url, model=model), QUICK) as client:
             found, lacking = await probe(client, tasks)
             return {one.need: one for one in found}, lacking, client
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._simulator import STATS, SimulatorConfig, _Simulator, create_app, serve
+from launchers._simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.client.client import Client
 from serve_eval.concurrency import START
 from serve_eval.errors import EndpointError
@@ -54,6 +53,7 @@ from tests.scripted_server import (
     json_reply,
     raw,
     reset,
+    serve,
     when,
 )
 
@@ -180,10 +180,6 @@ def _answers(path: Path, samples: list[Sample]) -> Path:
 Server = ScriptedServer | web.Application
 
 
-def _serving(server: Server) -> AbstractAsyncContextManager[str]:
-    return server.serve() if isinstance(server, ScriptedServer) else serve(server)
-
-
 def _run(server: Server, samples: list[Sample], journal_path: Path, **limits: Any) -> Tally:
     """One task as a run asks it: everything, then once more what failed."""
     return _session(server, samples, journal_path, **limits)[0]
@@ -192,7 +188,7 @@ def _run(server: Server, samples: list[Sample], journal_path: Path, **limits: An
 def _session(server: Server, samples: list[Sample], journal_path: Path, **limits: Any) -> tuple[Tally, Load]:
     async def main() -> tuple[Tally, Load]:
         chosen = Limits(**{"concurrency": 16, "retry_budget": 100_000, **limits})
-        async with _serving(server) as url, Client(Endpoint(base_url=url, model="simulated"), chosen) as client:
+        async with serve(server) as url, Client(Endpoint(base_url=url, model="simulated"), chosen) as client:
             with Journal(journal_path) as journal:
                 tally = Tally(_task(), samples)
                 replay(journal, tally)

@@ -20,7 +20,7 @@ from tests.scripted_server.replies import (
     when,
 )
 from tests.scripted_server.request import HttpRequest
-from tests.scripted_server.server import EVERY_PATH, Choice, Script, ScriptedServer, serve_in_thread
+from tests.scripted_server.server import EVERY_PATH, Choice, Script, ScriptedServer, serve, serve_in_thread
 
 __all__ = [
     "EVERY_PATH",
@@ -40,6 +40,7 @@ __all__ = [
     "models",
     "raw",
     "reset",
+    "serve",
     "serve_in_thread",
     "stall",
     "stream",

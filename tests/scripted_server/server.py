@@ -102,6 +102,11 @@ def _request(http: web.Request, raw: bytes, *, number: int = 0, in_flight: int =
     )
 
 
+def serve(server: ScriptedServer | web.Application) -> AbstractAsyncContextManager[str]:
+    """Serve a scripted server or an application, such as a simulated endpoint, and yield its base URL."""
+    return server.serve() if isinstance(server, ScriptedServer) else serve_app(server)
+
+
 @contextmanager
 def serve_in_thread(app: web.Application) -> Iterator[str]:
     """Serve an application from a thread until the end of the block, and yield its base URL."""

@@ -8,7 +8,6 @@ from functools import partial
 
 from aiohttp import web
 
-from launchers._openai_server import serve_app
 from serve_eval.connection import connect, openai_client
 from serve_eval.plan import resolve_address
 from serve_eval.schema import Connection, Endpoint
@@ -17,7 +16,7 @@ from serve_eval.smoke.curl import curl
 from serve_eval.smoke.row import Row
 from serve_eval.smoke.session import Session
 from serve_eval.smoke.story import Smoke
-from tests.scripted_server import ScriptedServer
+from tests.scripted_server import ScriptedServer, serve
 
 FIRST = ("reachable", "models", "chat", "completions")
 """Checks that others stand on."""
@@ -54,7 +53,7 @@ def smoke_of(server: ScriptedServer | web.Application, path: str = "/v1", **more
     """A smoke test of a server, addressed by this path."""
 
     async def main() -> Smoke:
-        async with server.serve() if isinstance(server, ScriptedServer) else serve_app(server) as url:
+        async with serve(server) as url:
             return await smoke_at(url.removesuffix("/v1") + path, **more)  # type: ignore[arg-type]
 
     return asyncio.run(main())
