@@ -15,7 +15,7 @@ from serve_eval.client.preflight import short
 from serve_eval.errors import EndpointError
 from serve_eval.hung import Asked, Hung
 from serve_eval.schema import Endpoint, Failure, Limits, Request, Response, SamplingParams
-from tests.scripted_server import Choice, HttpRequest, Reply, ScriptedServer, answer, fail, stall, stream, when
+from tests.scripted_server import HttpRequest, Reply, Responder, ScriptedServer, answer, fail, stall, stream, when
 
 SHORT_S, LONG_S = 0.4, 2.0
 """Time limits where nothing answers, and where what does must not come too late on a busy machine."""
@@ -28,7 +28,7 @@ def is_short(request: HttpRequest) -> bool:
     return request.max_tokens < 10
 
 
-def late() -> Choice:
+def late() -> Responder:
     """Answers nothing until it is asked whether it hangs."""
     asked = asyncio.Event()
 
@@ -52,7 +52,7 @@ def ping(request: HttpRequest) -> Reply:
 
 
 def run(
-    *choices: Choice,
+    *responders: Responder,
     stall_s: float,
     log: Path | None = None,
     stream: bool = False,
@@ -65,7 +65,7 @@ def run(
 
     async def main() -> list[Response | Failure]:
         async with AsyncExitStack() as stack:
-            servers = [ScriptedServer(choice, paths=["/v1/completions"]) for choice in choices]
+            servers = [ScriptedServer(responder, paths=["/v1/completions"]) for responder in responders]
             urls = [await stack.enter_async_context(server.serve()) for server in servers]
             clients = [partial(Client, Endpoint(base_url=url), once) for url in urls]
             asked = [Asked(f"server_{i}", client, question(), log) for i, client in enumerate(clients)]

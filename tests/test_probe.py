@@ -44,9 +44,9 @@ from serve_eval.schema import (
 )
 from tests.scripted_server import (
     EVERY_PATH,
-    Choice,
     HttpRequest,
     Reply,
+    Responder,
     ScriptedServer,
     answer,
     fail,
@@ -196,9 +196,9 @@ def test_a_context_that_is_long_enough_or_of_unknown_length_is_gone_on_with(want
 FOUR = answer("4", usage=(9, 1))
 
 
-def _everywhere(choice: Choice) -> ScriptedServer:
+def _everywhere(responder: Responder) -> ScriptedServer:
     """A server that answers so on every path, also where it is asked for its models."""
-    return ScriptedServer(choice, paths=EVERY_PATH)
+    return ScriptedServer(responder, paths=EVERY_PATH)
 
 
 def test_a_server_that_drops_images_in_silence_is_caught_by_its_token_count() -> None:

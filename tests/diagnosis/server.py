@@ -14,9 +14,9 @@ from serve_eval.evaluation import evaluate
 from serve_eval.protocol import build_task
 from serve_eval.schema import DataRoots, Endpoint, Limits, Plan, Prompt, Report, Spec
 from tests.scripted_server import (
-    Choice,
     HttpRequest,
     Reply,
+    Responder,
     ScriptedServer,
     answer,
     fail,
@@ -100,7 +100,7 @@ class Server:
 
     def __post_init__(self) -> None:
         paths = ["/v1/completions", *(["/v1/chat/completions"] if self.chat else [])]
-        routes: dict[str, Choice] = {"/v1/models": models(*self.models)}
+        routes: dict[str, Responder] = {"/v1/models": models(*self.models)}
         if self.metrics is not None:
             routes |= {"/version": version("1.2.1"), "/prometheus/metrics/": self._scraped}
         self.scripted = ScriptedServer(self._reply, paths=paths, routes=routes)

@@ -20,13 +20,13 @@ from tests.scripted_server.replies import (
     when,
 )
 from tests.scripted_server.request import HttpRequest
-from tests.scripted_server.server import EVERY_PATH, Choice, Script, ScriptedServer, serve, serve_in_thread
+from tests.scripted_server.server import EVERY_PATH, Responder, Script, ScriptedServer, serve, serve_in_thread
 
 __all__ = [
     "EVERY_PATH",
-    "Choice",
     "HttpRequest",
     "Reply",
+    "Responder",
     "Script",
     "ScriptedServer",
     "TokenLogprob",

@@ -16,10 +16,10 @@ from launchers._openai_server import serve_app
 from tests.scripted_server.replies import Reply
 from tests.scripted_server.request import HttpRequest
 
-Choice = Callable[[HttpRequest], Reply | Awaitable[Reply | web.StreamResponse]]
-"""A reply, or a function that chooses the reply to a request. An asynchronous one may also return a response."""
-Script = Sequence[Reply] | Choice
-"""Replies in the order of the requests, of which the last one repeats, or a choice for each of them."""
+Responder = Callable[[HttpRequest], Reply | Awaitable[Reply | web.StreamResponse]]
+"""A reply, or a function that picks the reply to a request. An asynchronous one may also return a response."""
+Script = Sequence[Reply] | Responder
+"""Replies in the order of the requests, of which the last one repeats, or one responder for all of them."""
 COMPLETIONS = ("/v1/completions", "/v1/chat/completions")
 EVERY_PATH = ("/{path:.*}",)
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -35,7 +35,7 @@ class ScriptedServer:
     """
 
     def __init__(
-        self, script: Script = (), *, paths: Sequence[str] = COMPLETIONS, routes: Mapping[str, Choice] | None = None
+        self, script: Script = (), *, paths: Sequence[str] = COMPLETIONS, routes: Mapping[str, Responder] | None = None
     ) -> None:
         self.requests: list[HttpRequest] = []
         self.asked: list[HttpRequest] = []
@@ -58,16 +58,16 @@ class ScriptedServer:
     def app(self) -> web.Application:
         """Build an application, for what serves it by itself. Each call gives a new one, with the same record."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
-        for path, choice in self._routes.items():
-            app.router.add_route("*", path, partial(self._routed, choice))
+        for path, responder in self._routes.items():
+            app.router.add_route("*", path, partial(self._routed, responder))
         for path in self._paths if self._script != () else ():
             app.router.add_route("*" if self._paths == EVERY_PATH else "POST", path, self._scripted)
         return app
 
-    async def _routed(self, choice: Choice, http: web.Request) -> web.StreamResponse:
+    async def _routed(self, responder: Responder, http: web.Request) -> web.StreamResponse:
         request = _request(http, await http.read())
         self.requests.append(request)
-        return await _respond(choice, request)
+        return await _respond(responder, request)
 
     async def _scripted(self, http: web.Request) -> web.StreamResponse:
         self.in_flight += 1
@@ -78,15 +78,15 @@ class ScriptedServer:
             self.requests.append(request)
             self.asked.append(request)
             script = self._script
-            choice = script if callable(script) else script[min(request.number, len(script)) - 1]
-            return await _respond(choice, request)
+            responder = script if callable(script) else script[min(request.number, len(script)) - 1]
+            return await _respond(responder, request)
         finally:
             self.in_flight -= 1
 
 
-async def _respond(choice: Choice, request: HttpRequest) -> web.StreamResponse:
-    chosen = choice(request)
-    made = await chosen if isinstance(chosen, Awaitable) else chosen
+async def _respond(responder: Responder, request: HttpRequest) -> web.StreamResponse:
+    picked = responder(request)
+    made = await picked if isinstance(picked, Awaitable) else picked
     return made if isinstance(made, web.StreamResponse) else await made(request)
 
 
