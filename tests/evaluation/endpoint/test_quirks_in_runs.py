@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from launchers._openai_server import serve_app
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
@@ -54,7 +53,7 @@ def _asked(prompt: str | tuple[Message, ...]) -> str:
 
 def _run(quirks: Quirks, plan: Plan, folder: Path) -> Report:
     async def main() -> Report:
-        async with serve_app(create(quirks)) as url:
+        async with create(quirks).serve() as url:
             return await evaluate(_at(plan, url), folder, environ={})
 
     return asyncio.run(main())
