@@ -14,8 +14,8 @@ import pytest
 import serve_eval.tasks
 from launchers import _words
 from launchers._openai_answers import Generated, Usage, answer_body
+from launchers._openai_errors import Refused
 from launchers._openai_requests import DEFAULT_MAX_TOKENS, Ask, understand
-from launchers._openai_server import Refused
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, raw, stall
 
 Says = Callable[[str, int], str | int | None]

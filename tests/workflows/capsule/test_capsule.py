@@ -17,12 +17,13 @@ import pytest
 from launchers._simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.cases import holdout
 from serve_eval.client.client import Client
+from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Connection, Endpoint, Limits, Spec
-from serve_eval.workflows.capsule.capsule import Mask, capsules
+from serve_eval.workflows.capsule.capsule import capsules
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.scripted_server import EVERY_PATH, ScriptedServer, json_reply
 from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, plan_for, run, sound
@@ -170,7 +171,7 @@ def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None
     ],
 )
 def test_what_is_written_of_what_others_told(told: object, written: object, tmp_path: Path) -> None:
-    assert Mask(plan_for(tmp_path), ENVIRON).of(told) == written
+    assert SecretMask(plan_for(tmp_path).connection, ENVIRON).of(told) == written
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
