@@ -17,16 +17,16 @@ from urllib.parse import urlsplit
 import serve_eval
 from serve_eval.client import logprobs, retry, server_timing, starting, wire
 from serve_eval.client.answer import microseconds, response
-from serve_eval.client.door import Door
 from serve_eval.client.echoes import Echoes
-from serve_eval.client.line import Line
+from serve_eval.client.http1.connection import Line
+from serve_eval.client.http1.steps import Listener, Steps
+from serve_eval.client.http1.transport import CannotConnect, Pool
+from serve_eval.client.http1.tunnel import ProxyRefused
+from serve_eval.client.liveness import LivenessGuard
 from serve_eval.client.patience import SAMPLE, STALL, Patience, Wait
-from serve_eval.client.pool import CannotConnect, Pool
 from serve_eval.client.rate import StartRate
 from serve_eval.client.reply import BadHttp, Disconnected, Reply
 from serve_eval.client.scheme import other_scheme
-from serve_eval.client.steps import Listener, Steps
-from serve_eval.client.tunnel import ProxyRefused
 from serve_eval.client.wire import Said
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.masking import Masking
@@ -97,7 +97,7 @@ class Client:
         masked: Sequence[str] = (),
         max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
     ) -> None:
-        self.endpoint, self.limits, self.door = endpoint, limits, Door(limits.outage_timeout_s)
+        self.endpoint, self.limits, self.door = endpoint, limits, LivenessGuard(limits.outage_timeout_s)
         self.retries, self.retry_budget = 0, limits.retry_budget
         self._in_flight = self.max_in_flight = self.cancelled = 0
         self.max_tokens_field = max_tokens_field

@@ -6,7 +6,7 @@ on every sample would be scored with the answer of another. HTTP/1.1 cannot tell
 
 from __future__ import annotations
 
-from serve_eval.client.line import Line
+from serve_eval.client.http1.connection import Line
 from serve_eval.client.wire import Said
 
 

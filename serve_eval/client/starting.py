@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from serve_eval.client.door import Door
+from serve_eval.client.liveness import LivenessGuard
 
 STATE_HEADER, STARTING = b"x-trtllm-server-state", "starting"
 POLL_S = 1.0
@@ -28,7 +28,7 @@ class Start:
     knows, until an answer comes. `met` counts the requests that waited here.
     """
 
-    def __init__(self, timeout_s: float, door: Door, still: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, timeout_s: float, door: LivenessGuard, still: Callable[[], Awaitable[bool]]) -> None:
         self._timeout_s, self._door, self._still = timeout_s, door, still
         self._looking: asyncio.Task[bool] | None = None
         self.met = self._waiting = 0

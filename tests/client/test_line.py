@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_eval.client.line import MAX_HEAD, Line
+from serve_eval.client.http1.connection import MAX_HEAD, Line
 from serve_eval.client.reply import BadHttp, Disconnected, Reply, TooLarge
 from serve_eval.client.wire import InvalidResponse
 

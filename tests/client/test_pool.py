@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import pytest
 
-from serve_eval.client import pool
 from serve_eval.client.client import Client
-from serve_eval.client.pool import Address
+from serve_eval.client.http1 import transport as pool
+from serve_eval.client.http1.transport import Address
 from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval.client import steps
 from serve_eval.client.client import Client
+from serve_eval.client.http1 import steps
 from serve_eval.client.reply import Reply
 from serve_eval.journal import Journal, Record, read
 from serve_eval.proofs import FILE, Proofs
@@ -532,7 +532,7 @@ def test_a_connection_whose_last_answer_nobody_wants_is_still_checked() -> None:
 
 def test_an_idle_connection_is_checked_before_its_server_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the check of another one takes its time."""
-    monkeypatch.setattr("serve_eval.client.pool.IDLE_S", 0.02)
+    monkeypatch.setattr("serve_eval.client.http1.transport.IDLE_S", 0.02)
     heard = Heard()
 
     async def main() -> None:

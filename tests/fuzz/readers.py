@@ -14,7 +14,7 @@ import atheris
 
 with atheris.instrument_imports():
     from serve_eval.client import wire
-    from serve_eval.client.line import Line
+    from serve_eval.client.http1.connection import Line
     from serve_eval.client.reply import Reply
     from serve_eval.client.sse import EventLines
     from serve_eval.client.stream import StreamedAnswer

@@ -15,7 +15,7 @@ SETTLE_S = 0.1
 """A server that ends may end its connections before it ends to listen."""
 
 
-class Door:
+class LivenessGuard:
     """Lets requests out while somebody listens at the endpoint.
 
     An outage begins when no server listens, and is over once somebody does; without an answer in between, the next one

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from serve_eval.client.line import Line
+from serve_eval.client.http1.connection import Line
 from serve_eval.client.reply import BadHttp, Reply
 from serve_eval.client.wire import EVENT_STREAM, UNREADABLE
 

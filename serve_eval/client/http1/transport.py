@@ -13,10 +13,10 @@ from urllib.parse import unquote, urlsplit
 import aiohappyeyeballs
 
 from serve_eval.address import authority, on_the_wire
-from serve_eval.client.line import Line
+from serve_eval.client.http1.connection import Line
+from serve_eval.client.http1.steps import IDLE_S, Steps
+from serve_eval.client.http1.tunnel import Tunnel
 from serve_eval.client.reply import Reply
-from serve_eval.client.steps import IDLE_S, Steps
-from serve_eval.client.tunnel import Tunnel
 from serve_eval.errors import PlanError
 
 KEEPALIVE_S = 3.0

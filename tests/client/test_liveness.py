@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from serve_eval.client import door as module
+from serve_eval.client import liveness as module
 from serve_eval.client.client import Client
-from serve_eval.client.door import Door
+from serve_eval.client.liveness import LivenessGuard
 from serve_eval.errors import EndpointError
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act
@@ -40,7 +40,7 @@ def _free_port() -> int:
 
 
 @asynccontextmanager
-async def _watched(door: Door) -> AsyncIterator[asyncio.Task[None]]:
+async def _watched(door: LivenessGuard) -> AsyncIterator[asyncio.Task[None]]:
     watching = asyncio.create_task(door.watch())
     await asyncio.sleep(0)
     try:
@@ -56,7 +56,7 @@ def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(host: str, ti
     port, told = _free_port(), list[str]()
 
     async def main() -> None:
-        door = Door(timeout_s, told.append)
+        door = LivenessGuard(timeout_s, told.append)
         async with _watched(door) as watching:
             with pytest.raises(EndpointError, match="no server listens"):  # whoever waits is told as well
                 await door.outage(host, port)
@@ -72,7 +72,7 @@ def test_whoever_comes_while_nobody_listens_waits_until_somebody_does() -> None:
     port, told = _free_port(), list[str]()
 
     async def main() -> None:
-        door = Door(LONG_S, told.append)
+        door = LivenessGuard(LONG_S, told.append)
         async with _watched(door) as watching:
             first = [asyncio.create_task(door.outage("127.0.0.1", port)) for _ in range(50)]
             await until(lambda: door.closed)
@@ -94,7 +94,7 @@ def test_outages_without_an_answer_in_between_share_their_time() -> None:
     port = _free_port()
 
     async def main() -> None:
-        door = Door(LONG_S)
+        door = LivenessGuard(LONG_S)
         async with _watched(door) as watching:
             door.spent_s = LONG_S
             with pytest.raises(EndpointError):
@@ -109,7 +109,7 @@ def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host: str)
     async def main() -> None:
         async with (
             await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0) as server,
-            _watched(door := Door(0.0)),
+            _watched(door := LivenessGuard(0.0)),
         ):
             assert not await door.outage(host, server.sockets[0].getsockname()[1])
             assert not door.closed
@@ -119,7 +119,7 @@ def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host: str)
 
 def test_a_door_that_nobody_watches_keeps_nobody() -> None:
     async def main() -> None:
-        door = Door(LONG_S)
+        door = LivenessGuard(LONG_S)
         assert not await door.outage("127.0.0.1", _free_port())
         async with _watched(door):
             waiting = asyncio.create_task(door.outage("127.0.0.1", _free_port()))

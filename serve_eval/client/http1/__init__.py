@@ -1,0 +1,1 @@
+"""HTTP/1.1 connections of ours, below the seam: made, kept, and proven in step."""
