@@ -612,7 +612,7 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
         for number in range(50):
             assert isinstance(await client.send(_request(number)), Response)
         gc.collect()
-        return len(client._pool.lines)
+        return len(client.kept())
 
     assert _with([act.without_length], _limits(False), body) <= 2  # each answer ends with its connection
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
-from serve_eval.client.http1.connection import Line
-from serve_eval.client.reply import BadHttp, Reply
+from serve_eval.client.http1.connection import Http1Connection
+from serve_eval.client.reply import Reply
+from serve_eval.client.request_ids import RequestIds
+from serve_eval.client.step_ledger import StepLedger
+from serve_eval.client.transport import BadHttp
 from serve_eval.client.wire import EVENT_STREAM, UNREADABLE
 
-CHECK_EVERY = 512
-"""A connection is checked again after so many answers: a check costs about as much as four requests."""
 CHECK_S = 5.0
 """Seconds that a check may take; a connection that is silent for longer proves nothing."""
 PARK_S = 2.0
@@ -32,92 +32,37 @@ IDLE_S = 1.0
 """A connection that is idle for so long is checked before its server closes it."""
 TRIES = 3
 """So many error statuses in a row count as in step: some servers have no such route, and no answers but errors."""
-ID_CHARACTERS = 36
-"""Of the id of a request, a UUID; servers that shorten it name no request."""
-MOST_OUT = 2
-"""From so many connections out of step on, each request has a connection of its own."""
 
 
-class Listener(Protocol):
-    """Who can take answers back. Told how many turns of a connection were proven in step, and that one is out of step:
-    all its answers behind the proven ones, but for the first, may be those to other requests."""
+class StepChecker:
+    """Checks connections, and notes in the `ledger` what came of it.
 
-    def proven(self, connection: int, turns: int) -> None: ...
-
-    def out_of_step(self, connection: int, why: str) -> None: ...
-
-
-class Steps:
-    """Checks connections. Without a `listener` nobody could take answers back, and each request has a connection of its
-    own, whose first reply cannot be another's: `keeps` is false then, and when they go `alone`.
-
-    `head` is the beginning of a request for the models up to the value of X-Request-ID, which `new_id` makes; all of
-    them begin with `own`. `out` counts the connections that were out of step. `most` is the number of requests after
-    which the server closes a connection (0: not known).
+    `head` is the beginning of a request for the models up to the value of X-Request-ID. `most` is the number of
+    requests after which the server closes a connection (0: not known).
     """
 
-    def __init__(self, head: bytes, new_id: Callable[[], str], own: str, limit: int) -> None:
-        self._head, self._new_id, self._own, self._limit = head, new_id, own, limit
-        self.listener: Listener | None = None
-        self.alone = self.keeps = False
-        self.out = self.most = self._closed_at = 0
+    def __init__(self, ledger: StepLedger, head: bytes, ids: RequestIds, limit: int) -> None:
+        self._ledger, self._head, self._ids, self._limit = ledger, head, ids, limit
+        self.most = self._closed_at = 0
         self._checks: set[asyncio.Task[None]] = set()
 
-    def listen(self, listener: Listener | None) -> None:
-        """Set the listener that takes answers back from now on."""
-        self.listener = listener
-        self.keeps = listener is not None and not self.alone
-
-    def go_alone(self) -> None:
-        """From now on each request has a connection of its own."""
-        self.alone, self.keeps = True, False
-
-    def closed(self, line: Line) -> None:
+    def closed(self, connection: Http1Connection) -> None:
         """Notes that the server announced the end of a connection: two after as many requests show its limit."""
-        if line.sent > 1:
-            if line.sent == self._closed_at:
-                self.most = line.sent
-            self._closed_at = line.sent
+        if connection.sent > 1:
+            if connection.sent == self._closed_at:
+                self.most = connection.sent
+            self._closed_at = connection.sent
 
-    def due(self, line: Line) -> bool:
+    def due(self, connection: Http1Connection) -> bool:
         """Return whether to give a connection up after a check, since the server is about to close it."""
-        return line.sent >= self.most - TRIES
+        return connection.sent >= self.most - TRIES
 
-    def named(self, told: str) -> str | None:
-        """The id of a request of ours in what a reply told; None where it names none."""
-        at = told.find(self._own)
-        return None if at < 0 or len(told) < at + ID_CHARACTERS else told[at : at + ID_CHARACTERS]
-
-    def prove(self, line: Line, turns: int) -> None:
-        """Notes that the first `turns` replies of a connection were in step."""
-        line.proven, line.due_at = turns, turns + CHECK_EVERY
-        if turns > 1 and self.listener is not None:
-            self.listener.proven(line.number, turns)
-
-    def prove_next(self, line: Line) -> None:
-        """Notes that the reply to the request under way named it."""
-        if line.unproven:
-            self.prove(line, line.turns)
-        line.proven = line.turns + 1
-        line.due_at = line.proven + CHECK_EVERY
-
-    def stray(self, line: Line, why: str) -> None:
-        """Notes that a connection is out of step."""
-        if line.out:
-            return
-        line.out, line.usable = True, False
-        if self.listener is None or (self.alone and line.sent == 1):
-            return  # there is no second answer on it, and it is found again, or known, where there may be
-        self.out += 1
-        if self.out >= MOST_OUT:
-            self.go_alone()
-        if self.listener is not None:
-            self.listener.out_of_step(line.number, why)
-
-    def check(self, line: Line, then: Callable[[Line], None], unwanted: Reply | None = None) -> None:
+    def check(
+        self, connection: Http1Connection, then: Callable[[Http1Connection], None], unwanted: Reply | None = None
+    ) -> None:
         """Checks a connection on which nothing is expected, or only the `unwanted` end of a reply; `then` gets it when
         it is still good."""
-        task = asyncio.create_task(self._check(line, then, unwanted))
+        task = asyncio.create_task(self._check(connection, then, unwanted))
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
 
@@ -131,7 +76,9 @@ class Steps:
         for task in self._checks:
             task.cancel()
 
-    async def _check(self, line: Line, then: Callable[[Line], None], unwanted: Reply | None) -> None:
+    async def _check(
+        self, connection: Http1Connection, then: Callable[[Http1Connection], None], unwanted: Reply | None
+    ) -> None:
         in_step = False
         try:
             if unwanted is not None:
@@ -139,18 +86,18 @@ class Steps:
                     await unwanted.ended
             if unwanted is None or unwanted.whole:
                 async with asyncio.timeout(CHECK_S):
-                    in_step = await self._in_step(line)
+                    in_step = await self._in_step(connection)
         except TimeoutError:
             pass
         finally:
             if in_step:
-                self.prove(line, line.turns)
-            if in_step and line.usable:
-                then(line)
+                self._ledger.prove(connection, connection.turns)
+            if in_step and connection.usable:
+                then(connection)
             else:
-                line.abort()
+                connection.abort()
 
-    async def _in_step(self, line: Line) -> bool:
+    async def _in_step(self, connection: Http1Connection) -> bool:
         """Return whether a connection was proven in step; one that proves nothing is not.
 
         A list behind errors proves nothing: it may be that which the request before the last one asked for. Then one
@@ -158,30 +105,30 @@ class Steps:
         """
         told, errors, clear = None, 0, True
         while told is None and errors < TRIES:
-            request_id = self._new_id()
+            request_id = self._ids.new()
             reply = Reply(asyncio.get_running_loop().create_future(), limit=self._limit, now=time.monotonic(), raw=True)
-            line.send(b"%b%b\r\n\r\n" % (self._head, request_id.encode()), reply)
+            connection.send(b"%b%b\r\n\r\n" % (self._head, request_id.encode()), reply)
             await reply.ended
-            if line.out:
+            if connection.out:
                 return False
             told = self._told(reply, request_id)
             if told is False:
-                self.stray(line, "a request for the models got another answer")
+                self._ledger.stray(connection, "a request for the models got another answer")
             if reply.whole:
-                line.rest(time.monotonic())
-            if told is False or not line.usable or not reply.whole:
+                connection.rest(time.monotonic())
+            if told is False or not connection.usable or not reply.whole:
                 return bool(told) and not errors
             errors += told is None
             clear = clear and (told is not None or reply.status in NO_ROUTE)
         if not clear:
             await asyncio.sleep(LISTEN_S)
-        return not line.out and (told is None or not errors)
+        return not connection.out and (told is None or not errors)
 
     def _told(self, reply: Reply, request_id: str) -> bool | None:
         """Return whether a reply answers a request for the models; None where that cannot be told."""
         if reply.error is not None:
             return False if isinstance(reply.error, BadHttp) and not reply.status else None
-        if reply.request_id is not None and (named := self.named(reply.request_id)) is not None:
+        if reply.request_id is not None and (named := self._ids.named(reply.request_id)) is not None:
             return named == request_id
         if reply.status >= 300:
             return None

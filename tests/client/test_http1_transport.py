@@ -16,8 +16,10 @@ from typing import TypeVar
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.client.http1 import transport as pool
-from serve_eval.client.http1.transport import Address
+from serve_eval.client.http1 import transport
+from serve_eval.client.http1.connection import Http1Connection
+from serve_eval.client.http1.transport import Http1Transport
+from serve_eval.client.server_address import ServerAddress
 from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act
@@ -175,7 +177,7 @@ def test_a_proxy_that_opens_no_tunnel_is_said(certificate: Path, answer: bytes, 
     ],
 )
 def test_where_an_address_leads(url: str, host: str, port: int, authority: str) -> None:
-    address = Address(url)
+    address = ServerAddress(url)
     assert (address.host, address.port, address.authority) == (host, port, authority)
 
 
@@ -190,7 +192,7 @@ def _run(body: Callable[[Client, FaultyServer], Awaitable[T]], base_path: str = 
 
 
 def test_a_connection_is_used_again_until_it_has_rested_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "KEEPALIVE_S", 0.1)
+    monkeypatch.setattr(transport, "KEEPALIVE_S", 0.1)
 
     async def body(client: Client, server: FaultyServer) -> list[int]:
         for pause in (0.0, 0.0, 0.2):
@@ -201,13 +203,18 @@ def test_a_connection_is_used_again_until_it_has_rested_too_long(monkeypatch: py
     assert _run(body) == [1, 1, 2]
 
 
+def _connections(client: Client) -> set[Http1Connection]:
+    assert isinstance(client.transport, Http1Transport)
+    return client.transport.connections
+
+
 def test_no_connection_outlives_its_client() -> None:
     async def body(client: Client, server: FaultyServer) -> Client:
         await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
-        assert len(client._pool.lines) == 20
+        assert len(_connections(client)) == 20
         return client
 
-    assert not _run(body)._pool.lines
+    assert not _connections(_run(body))
 
 
 def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
@@ -375,7 +382,7 @@ def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(certificate: Path
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task
-                assert not client._pool.lines, turns
+                assert not _connections(client), turns
 
     pytest.importorskip(loop).run(main())
     gc.collect()
@@ -411,7 +418,7 @@ def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_
 
 
 def test_a_connection_that_is_idle_is_checked_before_its_server_may_close_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "IDLE_S", 0.05)
+    monkeypatch.setattr(transport, "IDLE_S", 0.05)
 
     async def body(client: Client, server: FaultyServer) -> list[int]:
         for _ in range(3):
