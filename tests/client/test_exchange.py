@@ -15,6 +15,8 @@ from serve_eval.client.reply import Reply, TooLarge
 from serve_eval.client.transport import Disconnected
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 
 def _exchange(handler: Any, method: str = "POST", body: bytes | None = b"{}", **more: Any) -> Reply | Failure:
     app = web.Application()
