@@ -114,7 +114,8 @@ class AttemptSender:
         )
         this = AttemptUnderWay(self._ids.new(), reply, start, stream)
         self._in_flight += 1
-        self.max_in_flight = max(self.max_in_flight, self._in_flight)
+        if self._in_flight > self.max_in_flight:
+            self.max_in_flight = self._in_flight
         try:
             channel = await self._transport.send(head, body, reply, request_id=this.request_id, fresh=fresh)
             this.channel, this.used = channel, channel.turns > 0

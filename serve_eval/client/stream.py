@@ -50,6 +50,8 @@ class StreamedAnswer:
         if self.done and self.behind is not None:
             self.behind.count(len(data))
         for payload in self._lines.feed(data):
+            if not payload and not self._unfinished:
+                continue  # the blank line behind an event, as every second payload is
             if not self.done:
                 self._take(payload, now)
             elif self.behind is not None and self.behind.open:
@@ -66,7 +68,7 @@ class StreamedAnswer:
         """The whole answer, at the end of the stream. Raises InvalidResponse when it has none, LostStream when the
         stream held [DONE] and nothing else."""
         for payload in self._lines.close():
-            if not self.done:
+            if payload and not self.done:
                 self._take(payload, self.last_at or 0.0)
         if self._unfinished:
             raise InvalidResponse("not an OpenAI stream", self._unfinished)
@@ -87,13 +89,13 @@ class StreamedAnswer:
         )
 
     def _take(self, payload: bytes, now: float) -> None:
-        """Take one data line: a chunk, a part of one, or the end. An empty one ends an event."""
+        """Take one data line: a chunk, a part of one, or the end. An empty one ends an unfinished event."""
         if self._unfinished:
             if not payload:
                 raise InvalidResponse("not an OpenAI stream", self._unfinished)
             payload = self._unfinished + b"\n" + payload
-        elif not payload or payload == DONE:
-            self.done = bool(payload)
+        elif payload == DONE:
+            self.done = True
             return
         try:
             parsed = wire.read_body(payload)

@@ -70,12 +70,9 @@ class Http1Transport:
             connection = await self._open()
             reply.expect(time.monotonic())
         lines = self._prepared.get(head) or self._encoded(head)
-        if request_id is not None:
-            lines = b"%b%b%b\r\n" % (lines, _ID_FIELD, request_id.encode())
-        if body is None:
-            connection.send(lines + b"\r\n", reply)
-        else:
-            connection.send(b"%bContent-Length: %d\r\n\r\n%b" % (lines, len(body), body), reply)
+        named = b"" if request_id is None else b"%b%b\r\n" % (_ID_FIELD, request_id.encode())
+        length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
+        connection.send(b"%b%b%b\r\n%b" % (lines, named, length, body or b""), reply)
         return connection
 
     def _encoded(self, head: RequestHead) -> bytes:
