@@ -118,8 +118,6 @@ class Client:
         await self.start.close()
         await self.transport.close()
 
-    # --------------------------------------------------------------------------------------------------------- samples
-
     async def send(self, request: Request, *, once: bool = False) -> Response | Failure:
         """Return the answer to a request, after at most `max_attempts` attempts (`once`: one), or why there is none.
 
@@ -203,8 +201,6 @@ class Client:
     async def _still_starting(self) -> bool:
         return await self._questions.still_starting(starting.LOOK_S)
 
-    # ---------------------------------------------------------------------------------------------------- the session
-
     @property
     def session(self) -> str:
         """Return the beginning of the ids of all its requests."""
@@ -252,8 +248,6 @@ class Client:
     def kept(self) -> frozenset[int]:
         """Return the numbers of the open connections, which may still be checked."""
         return self.transport.kept()
-
-    # ---------------------------------------------------------------------------------- what is asked beside samples
 
     async def exchange(
         self,
