@@ -100,7 +100,7 @@ async def ask_judges(
                     await _ask(plan, itself, asked, journal, known, progress, at_first, told)
                 else:
                     async with _client(plan, judge, environ) as client:
-                        client.door.told = told
+                        client.liveness.notify = told
                         await _ask(plan, client, asked, journal, known, progress, at_first, told)
 
 

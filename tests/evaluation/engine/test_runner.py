@@ -479,7 +479,7 @@ def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream:
 
     async def main() -> Load:
         async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
-            client.door.told = told.append
+            client.liveness.notify = told.append
             with Journal(tmp_path / "j") as journal:
                 lane = Lane("letters", Tally(_task(), _samples(600)), journal, range(600))
                 session = Session(client, order_seed=0)
@@ -488,9 +488,9 @@ def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream:
                     await until(lambda left=left: lane.left <= left)
                     server.stop_listening()
                     server.shut_idle_connections()
-                    await until(lambda: client.door.closed)
+                    await until(lambda: client.liveness.closed)
                     await server.listen()
-                    await until(lambda: not client.door.closed)
+                    await until(lambda: not client.liveness.closed)
                 await run
                 assert (lane.tally.scored, lane.tally.failed) == (600, 0)
                 return session.load()
@@ -508,7 +508,7 @@ def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> N
             with Journal(tmp_path / "j") as journal:
                 lane = Lane("letters", Tally(_task(), _samples(200)), journal, range(200))
                 run = asyncio.create_task(ask(Session(client, order_seed=0), [lane], watch=Watch(answered=0)))
-                await until(lambda: client.door.closed)
+                await until(lambda: client.liveness.closed)
                 run.cancel()  # as SIGINT does
                 with pytest.raises(asyncio.CancelledError):
                     await run
