@@ -38,7 +38,7 @@ def opened(base_url: str, concurrency: int, stream: bool) -> AbstractAsyncContex
 
 def opened_aiohttp(base_url: str, concurrency: int, stream: bool) -> AbstractAsyncContextManager[Asker]:
     """The same Client over connections of aiohttp."""
-    from serve_eval.client.aiohttp_transport import AiohttpTransport
+    from serve_eval.client.aiohttp_transport.transport import AiohttpTransport
 
     return _opened(base_url, concurrency, stream, AiohttpTransport)
 

@@ -11,21 +11,22 @@ from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from serve_eval.client import logprobs, retry, server_timing, starting, wire
-from serve_eval.client.attempt import AttemptSender
-from serve_eval.client.endpoint_questions import EndpointQuestions
+from serve_eval.client.attempts import retry, starting
+from serve_eval.client.attempts.attempt import AttemptSender
+from serve_eval.client.attempts.liveness import LivenessGuard
+from serve_eval.client.attempts.outcome import Missed, OutcomeReader
+from serve_eval.client.attempts.patience import SAMPLE, Patience, Wait
+from serve_eval.client.attempts.scheme import other_scheme
+from serve_eval.client.attempts.tries import Tries
 from serve_eval.client.http1.transport import Http1Transport
-from serve_eval.client.liveness import LivenessGuard
-from serve_eval.client.outcome import Missed, OutcomeReader
-from serve_eval.client.patience import SAMPLE, Patience, Wait
-from serve_eval.client.raw_exchange import GET_S, RawExchange
-from serve_eval.client.reply import Reply
+from serve_eval.client.questions.endpoint_questions import EndpointQuestions
+from serve_eval.client.questions.raw_exchange import GET_S, RawExchange
 from serve_eval.client.request_headers import holds_key, request_headers
 from serve_eval.client.request_ids import RequestIds
-from serve_eval.client.scheme import other_scheme
 from serve_eval.client.step_ledger import StepListener
 from serve_eval.client.transport import RequestHead, TransportFactory, TransportSettings
-from serve_eval.client.tries import Tries
+from serve_eval.client.wire_format import logprobs, server_timing, wire
+from serve_eval.client.wire_format.reply import Reply
 from serve_eval.errors import EndpointError
 from serve_eval.masking import Masking
 from serve_eval.schema import Attempt, Endpoint, Failure, Limits, LogprobsForm, Request, Response

@@ -14,9 +14,9 @@ from serve_eval.client.server_address import ServerAddress
 from serve_eval.schema.base_url import authority
 
 if TYPE_CHECKING:
-    from serve_eval.client.reply import Reply
     from serve_eval.client.request_ids import RequestIds
     from serve_eval.client.step_ledger import StepLedger
+    from serve_eval.client.wire_format.reply import Reply
 
 REQUEST_ID = "X-Request-ID"
 

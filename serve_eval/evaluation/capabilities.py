@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.client.logprobs import FIELDS
 from serve_eval.client.preflight import PING, refuse, trial
+from serve_eval.client.wire_format.logprobs import FIELDS
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask

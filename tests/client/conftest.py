@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.client.aiohttp_transport import AiohttpTransport
+from serve_eval.client.aiohttp_transport.transport import AiohttpTransport
 from serve_eval.client.client import Client
 from serve_eval.client.http1.transport import Http1Transport
 from tests.client.aiohttp_shortfalls import reason_of

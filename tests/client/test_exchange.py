@@ -11,8 +11,8 @@ from aiohttp import web
 
 from launchers._openai_server import serve_app
 from serve_eval.client.client import Client
-from serve_eval.client.reply import Reply, TooLarge
 from serve_eval.client.transport import Disconnected
+from serve_eval.client.wire_format.reply import Reply, TooLarge
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits
 
 pytestmark = pytest.mark.usefixtures("transport")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import pytest
 import uvloop
 
-from serve_eval.client import retry
+from serve_eval.client.attempts import retry
 from serve_eval.client.client import Client
 from serve_eval.schema import (
     Attempt,
@@ -104,9 +104,9 @@ SOUND: dict[str, Act] = {
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
-    monkeypatch.setattr("serve_eval.client.reply.AFTER_DONE_S", 0.2)
-    monkeypatch.setattr("serve_eval.client.reply.AFTER_FINISH_S", 0.2)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_DONE_S", 0.2)
+    monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_FINISH_S", 0.2)
 
 
 def _limits(stream: bool, **limits: Any) -> Limits:

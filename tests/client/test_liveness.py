@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from serve_eval.client import liveness as module
+from serve_eval.client.attempts import liveness as module
+from serve_eval.client.attempts.liveness import LivenessGuard
 from serve_eval.client.client import Client
-from serve_eval.client.liveness import LivenessGuard
 from serve_eval.errors import EndpointError
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act
@@ -29,7 +29,7 @@ LONG_S = 600.0
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROBE_S", 0.05)
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
 
 
 def _free_port() -> int:

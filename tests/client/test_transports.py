@@ -103,10 +103,10 @@ def test_aiohttp_is_read_only_when_it_is_chosen() -> None:
 
 def test_without_aiohttp_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    monkeypatch.delitem(sys.modules, "serve_eval.client.aiohttp_transport")
+    monkeypatch.delitem(sys.modules, "serve_eval.client.aiohttp_transport.transport")
     with pytest.raises(PlanError, match="aiohttp") as caught:
-        importlib.import_module("serve_eval.client.aiohttp_transport")
-    assert "serve-eval[aiohttp]" in caught.value.hint
+        importlib.import_module("serve_eval.client.aiohttp_transport.transport")
+    assert "serve-eval[servers]" in caught.value.hint
 
 
 def test_the_list_of_what_aiohttp_fails_names_tests_and_stands_in_the_docs() -> None:

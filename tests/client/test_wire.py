@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client import self_description, wire
+from serve_eval.client.questions import self_description
+from serve_eval.client.wire_format import wire
 from serve_eval.schema import Message, Request, SamplingParams, Usage
 
 JSON = "application/json"

@@ -13,12 +13,13 @@ from contextlib import suppress
 import atheris
 
 with atheris.instrument_imports():
-    from serve_eval.client import self_description, wire
     from serve_eval.client.http1.connection import Http1Connection
-    from serve_eval.client.reply import Reply
-    from serve_eval.client.sse import EventLines
-    from serve_eval.client.stream import StreamedAnswer
-    from serve_eval.client.thinking import split_thinking
+    from serve_eval.client.questions import self_description
+    from serve_eval.client.wire_format import wire
+    from serve_eval.client.wire_format.reply import Reply
+    from serve_eval.client.wire_format.sse import EventLines
+    from serve_eval.client.wire_format.stream import StreamedAnswer
+    from serve_eval.client.wire_format.thinking import split_thinking
 
 
 def _said(pieces: list[bytes]) -> wire.Said | None:

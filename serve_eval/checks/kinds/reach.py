@@ -6,8 +6,8 @@ from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import Found, failed, passed, unsupported
 from serve_eval.checks.session import Session, StillStarting, unauthorized
-from serve_eval.client import self_description
 from serve_eval.client.client import UNREACHABLE_HINT
+from serve_eval.client.questions import self_description
 from serve_eval.errors import EndpointError
 from serve_eval.plugins.registry import nearest
 

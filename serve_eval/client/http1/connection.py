@@ -9,8 +9,8 @@ from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from serve_eval.client.reply import HEAD_FIELDS, Reply
 from serve_eval.client.transport import BadHttp, Disconnected
+from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
 
 FIRST_CHECK, CHECK_EVERY = 8, 512
 """Answers on a connection before its first check, and before each further one, which costs as much as four requests."""

@@ -22,8 +22,8 @@ import msgspec
 
 from serve_eval.checks.curl import curl, escaped
 from serve_eval.checks.row import Sent
-from serve_eval.client import logprobs, wire
 from serve_eval.client.secret_mask import SecretMask, variables_in
+from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.engine.repeats import Repeated
 from serve_eval.evaluation.engine.request import request_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from serve_eval.client import self_description as read
-from serve_eval.client.outcome import Missed, OutcomeReader
-from serve_eval.client.raw_exchange import RawExchange
-from serve_eval.client.starting import Start
+from serve_eval.client.attempts.outcome import Missed, OutcomeReader
+from serve_eval.client.attempts.starting import Start
+from serve_eval.client.questions import self_description as read
+from serve_eval.client.questions.raw_exchange import RawExchange
 from serve_eval.schema import Failure, FailureKind
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from serve_eval.client import logprobs, retry, starting, wire
-from serve_eval.client.reply import Reply
+from serve_eval.client.attempts import retry, starting
 from serve_eval.client.transport import CannotConnect, Disconnected, ProxyRefused
-from serve_eval.client.wire import Said
+from serve_eval.client.wire_format import logprobs, wire
+from serve_eval.client.wire_format.reply import Reply
+from serve_eval.client.wire_format.wire import Said
 from serve_eval.masking import Masking
 from serve_eval.schema import FailureKind, Request
 

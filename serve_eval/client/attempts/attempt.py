@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-from serve_eval.client.answer import microseconds, response
-from serve_eval.client.echoes import Echoes
-from serve_eval.client.liveness import LivenessGuard
-from serve_eval.client.outcome import Missed, OutcomeReader
-from serve_eval.client.patience import STALL, Patience, Wait
-from serve_eval.client.rate import StartRate
-from serve_eval.client.reply import Reply
+from serve_eval.client.attempts.liveness import LivenessGuard
+from serve_eval.client.attempts.outcome import Missed, OutcomeReader
+from serve_eval.client.attempts.patience import STALL, Patience, Wait
+from serve_eval.client.attempts.rate import StartRate
 from serve_eval.client.request_ids import RequestIds
 from serve_eval.client.transport import (
     BadHttp,
@@ -22,7 +19,10 @@ from serve_eval.client.transport import (
     RequestHead,
     Transport,
 )
-from serve_eval.client.wire import Said
+from serve_eval.client.wire_format.answer import microseconds, response
+from serve_eval.client.wire_format.echoes import Echoes
+from serve_eval.client.wire_format.reply import Reply
+from serve_eval.client.wire_format.wire import Said
 from serve_eval.masking import Masking
 from serve_eval.schema import Attempt, FailureKind, Limits, Request, Response
 

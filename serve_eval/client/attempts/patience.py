@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from serve_eval.client.reply import Reply
+    from serve_eval.client.wire_format.reply import Reply
 
 MAX_TICK_S, MIN_TICK_S = 1.0, 0.01
 TICKS = 50

@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 
-from serve_eval.client.attempt import NOT_SENT
-from serve_eval.client.outcome import Missed, OutcomeReader
-from serve_eval.client.reply import Reply
+from serve_eval.client.attempts.attempt import NOT_SENT
+from serve_eval.client.attempts.outcome import Missed, OutcomeReader
 from serve_eval.client.transport import RequestHead, Transport
+from serve_eval.client.wire_format.reply import Reply
 from serve_eval.schema import FailureKind
 
 GET_S = 30.0

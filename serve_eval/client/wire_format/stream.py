@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from serve_eval.client import wire
-from serve_eval.client.calls import ToolCalls
-from serve_eval.client.server_timing import BehindDone
-from serve_eval.client.sse import EventLines
-from serve_eval.client.wire import InvalidResponse, LostStream, Said, WireChoice, WireDelta
+from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format.calls import ToolCalls
+from serve_eval.client.wire_format.server_timing import BehindDone
+from serve_eval.client.wire_format.sse import EventLines
+from serve_eval.client.wire_format.wire import InvalidResponse, LostStream, Said, WireChoice, WireDelta
 
 DONE = b"[DONE]"
 MAX_LINES = 100

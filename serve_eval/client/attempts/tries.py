@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_eval.client.outcome import Missed
+from serve_eval.client.attempts.outcome import Missed
 from serve_eval.schema import Attempt, Failure, FailureKind
 
 

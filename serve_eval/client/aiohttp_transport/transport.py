@@ -18,11 +18,10 @@ try:
     import aiohttp
     from yarl import URL
 except ModuleNotFoundError as error:
-    raise PlanError("the transport of aiohttp needs aiohttp", hint=install_hint("aiohttp")) from error
+    raise PlanError("the transport of aiohttp needs aiohttp", hint=install_hint("servers")) from error
 
-from serve_eval.client.aiohttp_channel import AiohttpChannel, SharedConnection
-from serve_eval.client.aiohttp_errors import broken, not_sent
-from serve_eval.client.reply import HEAD_FIELDS, Reply
+from serve_eval.client.aiohttp_transport.channel import AiohttpChannel, SharedConnection
+from serve_eval.client.aiohttp_transport.errors import broken, not_sent
 from serve_eval.client.server_address import ServerAddress, endpoint_address, proxy_address
 from serve_eval.client.step_ledger import StepLedger
 from serve_eval.client.tls import ssl_context
@@ -34,6 +33,7 @@ from serve_eval.client.transport import (
     RequestHead,
     TransportSettings,
 )
+from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
 from serve_eval.schema.base_url import on_the_wire
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 
-from serve_eval.client.server_timing import STAMPS, TIMING, BehindDone, parse
-from serve_eval.client.starting import STARTING, STATE_HEADER
-from serve_eval.client.stream import StreamedAnswer
-from serve_eval.client.wire import EVENT_STREAM, InvalidResponse
+from serve_eval.client.wire_format.server_timing import STAMPS, TIMING, BehindDone, parse
+from serve_eval.client.wire_format.stream import StreamedAnswer
+from serve_eval.client.wire_format.wire import EVENT_STREAM, InvalidResponse
 from serve_eval.schema import ServerTiming
 
+STATE_HEADER, STARTING = b"x-trtllm-server-state", "starting"
+"""By which trtllm-serve says, with a 503, that it still loads its model."""
 AFTER_DONE_S = 1.0
 """How long a stream that said [DONE] may take to end before its connection is given up."""
 AFTER_FINISH_S = 5.0

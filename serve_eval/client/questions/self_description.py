@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from serve_eval.client.wire import UNREADABLE
+from serve_eval.client.wire_format.wire import UNREADABLE
 from serve_eval.protocol import special_tokens as tokenizer
 
 

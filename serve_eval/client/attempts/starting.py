@@ -7,9 +7,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from serve_eval.client.liveness import LivenessGuard
+from serve_eval.client.attempts.liveness import LivenessGuard
 
-STATE_HEADER, STARTING = b"x-trtllm-server-state", "starting"
 POLL_S = 1.0
 """Seconds between two looks at an endpoint that is starting; what such a server puts into Retry-After."""
 LOOK_S = 10.0

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from serve_eval.client.calls import ToolCalls
+from serve_eval.client.wire_format.calls import ToolCalls
 from serve_eval.schema import Prompt, PromptLogprobs, Request, ToolCall, Usage
 
 COMPLETIONS = "/completions"
