@@ -32,7 +32,7 @@ from serve_eval.verdicts.reference_samples import SampleScores
 from serve_eval.workflows.references import yaml_edit
 
 if TYPE_CHECKING:
-    from serve_eval.stats.run_effects import RunEffect
+    from serve_eval.stats.pairs import RunEffect
 
 WANTED_RUNS = 3
 """Runs that a reference should be the mean of: a single one leaves it as noisy as what is compared with it."""
