@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from serve_eval.client.transport import Channel
+from serve_eval.client.channel import Channel
 
 MOST_OUT = 2
 """From so many connections out of step on, each request has a connection of its own."""

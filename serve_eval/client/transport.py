@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from serve_eval.client.channel import Channel
 from serve_eval.client.server_address import ServerAddress
 from serve_eval.schema.base_url import authority
 
@@ -72,24 +73,6 @@ class RequestHead:
 
     def __init__(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         self.method, self.path, self.headers = method, path, headers
-
-
-class Channel(Protocol):
-    """One connection, as far as the client and the ledger of steps know it.
-
-    It gave `turns` whole answers, of which the first `proven` were surely those to their requests, and was `sent` so
-    many requests. `out`: it is out of step. `usable`: it may take another request. `last_id` and `last_text` are of its
-    last answer (see `Echoes`).
-    """
-
-    number: int
-    turns: int
-    proven: int
-    sent: int
-    out: bool
-    usable: bool
-    last_id: str | None
-    last_text: int
 
 
 class Transport(Protocol):

@@ -22,13 +22,13 @@ except ModuleNotFoundError as error:
 
 from serve_eval.client.aiohttp_transport.channel import AiohttpChannel, SharedConnection
 from serve_eval.client.aiohttp_transport.errors import broken, not_sent
+from serve_eval.client.channel import Channel
 from serve_eval.client.server_address import ServerAddress, endpoint_address, proxy_address
 from serve_eval.client.step_ledger import StepLedger
 from serve_eval.client.tls import ssl_context
 from serve_eval.client.transport import (
     REQUEST_ID,
     CannotConnect,
-    Channel,
     Disconnected,
     RequestHead,
     TransportSettings,

@@ -9,11 +9,11 @@ from serve_eval.client.attempts.liveness import LivenessGuard
 from serve_eval.client.attempts.outcome import Missed, OutcomeReader
 from serve_eval.client.attempts.patience import STALL, Patience, Wait
 from serve_eval.client.attempts.rate import StartRate
+from serve_eval.client.channel import Channel
 from serve_eval.client.request_ids import RequestIds
 from serve_eval.client.transport import (
     BadHttp,
     CannotConnect,
-    Channel,
     Disconnected,
     ProxyRefused,
     RequestHead,

@@ -6,7 +6,7 @@ on every sample would be scored with the answer of another. HTTP/1.1 cannot tell
 
 from __future__ import annotations
 
-from serve_eval.client.transport import Channel
+from serve_eval.client.channel import Channel
 from serve_eval.client.wire_format.wire import Said
 
 
