@@ -8,9 +8,10 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from serve_eval.client.traffic import TrafficCounter
 from serve_eval.errors import ServeEvalError
@@ -22,6 +23,7 @@ from serve_eval.evaluation.engine.stability import stability
 from serve_eval.evaluation.storage.executions import Executions, program_of
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.evaluation.storage.judgements import Judgements
+from serve_eval.evaluation.storage.scores import ScoreRecord, ScoreWriter
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import told
 from serve_eval.schema import (
@@ -41,7 +43,6 @@ from serve_eval.schema import (
 from serve_eval.stats.missing import missing_bounds
 
 T = TypeVar("T")
-_encode = msgspec.json.Encoder().encode
 _COUNTED = Score(value=0.0, outcome=Outcome.UNPARSED)
 """In the place of the score of an answer that is only counted."""
 AHEAD = 16
@@ -60,32 +61,9 @@ def _repetitive(text: str) -> bool:
     return len(text) >= _TAIL and text.count(text[-_LOOP:], len(text) - _TAIL) >= _TIMES
 
 
-def _written(line: dict[str, object]) -> bytes:
-    """A line of the scores. What a model wrote as half of a surrogate pair cannot be written: it is escaped."""
-    try:
-        return _encode(line)
-    except UnicodeEncodeError:
-        escaped = {
-            k: v.encode(errors="backslashreplace").decode() if isinstance(v, str) else v for k, v in line.items()
-        }
-        return _encode(escaped)
-
-
-class _Scored(msgspec.Struct):
-    """So much of a line of scores as tells whose it is."""
-
-    id: str
-
-
-class Lines(Protocol):
-    """Where scores are written to, such as a file: one JSON line at a time."""
-
-    def write(self, line: bytes, /) -> object: ...
-
-
 class Tally:
     """Scores every response once, when it comes from the endpoint or out of the journal, and keeps what it was worth in
-    flat arrays: some twenty bytes per sample. Writes each score to `scores` (JSON lines) if given. With `repeats` every
+    flat arrays: some twenty bytes per sample. Writes each score to `scores` if given. With `repeats` every
     sample is there so many times, see `Repeated`.
 
     Answers of a task that runs them are scored by what that gave, out of `executions`, and those of a task that asks
@@ -102,7 +80,7 @@ class Tally:
         self,
         task: Task,
         samples: Sequence[Sample],
-        scores: Lines | None = None,
+        scores: ScoreWriter | None = None,
         *,
         repeats: int = 1,
         executions: Executions | None = None,
@@ -204,22 +182,22 @@ class Tally:
         if self.task.remember is not None and not self._counts_only:
             self.task.remember(sample, score)
         if self._scores is not None and not self._counts_only:
-            line: dict[str, object] = {
-                "id": sample.id,
-                "outcome": score.outcome,
-                "value": score.value,
-                "answer": score.answer,
-                "target": sample.target,
-                "truncated": result.truncated,
-                "parts": score.parts,
-            }
-            if mode is not None:
-                line["mode"] = mode
-            self._scores.write(_written(line) + b"\n")
+            self._scores.write(
+                ScoreRecord(
+                    id=sample.id,
+                    outcome=score.outcome,
+                    value=score.value,
+                    answer=score.answer,
+                    target=sample.target,
+                    truncated=result.truncated,
+                    parts=score.parts,
+                    mode=UNSET if mode is None else mode,
+                )
+            )
 
     def forget(self, i: int, response: Response) -> None:
         """Takes the answer to sample `i` back: as if it had never come. Where it was written to the scores, its line
-        stays; see `settled_scores`."""
+        stays until `ScoreFile.settle`."""
         self.forgot = True
         if self._being_scored.pop(i, None) is not None:
             return  # nothing of it was counted yet
@@ -242,10 +220,9 @@ class Tally:
         for part in self._parts.values():
             part[i] = 0.0
 
-    def settled_scores(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Those of the lines of scores that stand: the last one of each sample that has an answer."""
-        last = {msgspec.json.decode(line, type=_Scored).id: line for line in lines}
-        return (line for i, s in enumerate(self.samples) if self._outcome[i] and (line := last.get(s.id)) is not None)
+    def scored_ids(self) -> Iterator[str]:
+        """Yield the ids of the samples that have a score, in the order of the protocol."""
+        return (sample.id for i, sample in enumerate(self.samples) if self._outcome[i])
 
     def _count_mode(self, i: int, mode: str) -> None:
         """Counts the way in which an answer failed, so that it can be taken back."""

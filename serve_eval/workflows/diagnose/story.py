@@ -110,8 +110,8 @@ def _runs(folder: Path) -> list[tuple[str, Path]]:
     """The run folders to look at, each with what it is called."""
     if (folder / COMPARISON_PLAN).exists():
         return _sides(folder)
-    if (folder / SUITE_RUNS).is_dir() and not (folder / run_folder.PLAN_FILE).exists():
-        found = sorted(path for path in (folder / SUITE_RUNS).iterdir() if (path / run_folder.PLAN_FILE).exists())
+    if (folder / SUITE_RUNS).is_dir() and not run_folder.holds_run(folder):
+        found = sorted(path for path in (folder / SUITE_RUNS).iterdir() if run_folder.holds_run(path))
         if not found:
             raise RunFolderError(f"{folder / SUITE_RUNS} holds no run", hint="Run the suite first.")
         return [(path.name, path) for path in found]

@@ -20,11 +20,12 @@ from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.storage import ownership, run_folder
-from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.evaluation.storage.run_folder import FREE_FIELDS, REPORT_FILE, differences, pretty_json, write_private
+from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_FILE, SUITE_REPORT_FILE, SUITE_RUNS
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.run_folder import FREE_FIELDS, differences
 from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, lives
 
-SUITE_FILE, SUITE_REPORT_FILE, RUNS, SERVERS = "suite.json", "suite_report.json", SUITE_RUNS, "servers"
 SCHEMA_VERSION = 1
 
 
@@ -43,7 +44,7 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
         content = ownership.signed({"schema_version": SCHEMA_VERSION, "suite": suite}, path)
         write_private(path / SUITE_FILE, pretty_json(content))
         try:
-            for folder in (RUNS, SERVERS):
+            for folder in (SUITE_RUNS, SERVERS):
                 (path / folder).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise RunFolderError(f"{error.filename}: cannot be used as a folder: {error.strerror}") from error
@@ -78,8 +79,8 @@ def kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | 
     The address of a running endpoint may be another one, for a run that was finished by hand elsewhere.
     """
     try:
-        report = msgspec.json.decode((path / RUNS / run.name / REPORT_FILE).read_bytes(), type=Report)
-    except (OSError, msgspec.MsgspecError):
+        report = read_report(path / SUITE_RUNS / run.name)
+    except RunFolderError:
         return None
     model = run.plan.model or report.plan.model  # found at the endpoint where the plan names none
     same = _asked(report.plan) == _asked(replace(run.plan, model=model))

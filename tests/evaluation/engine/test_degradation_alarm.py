@@ -18,7 +18,6 @@ from aiohttp import web
 from launchers._openai_server import serve_app
 from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
-from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine import degradation_alarm, runner
 from serve_eval.evaluation.engine.accumulator import Tally
@@ -26,6 +25,7 @@ from serve_eval.evaluation.engine.degradation import VALUE, Course, Lookout, deg
 from serve_eval.evaluation.engine.degradation_alarm import Alarm
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
