@@ -20,13 +20,13 @@ FOLDER_FORMAT = 1
 FORMAT_KEY = "schema_version"
 
 
-class _Versioned(msgspec.Struct):
-    """So much of a file as tells its version."""
+class Versioned(msgspec.Struct):
+    """So much of a file as tells its version; one without is of the first."""
 
     schema_version: int = 1
 
 
-_decoder = msgspec.json.Decoder(_Versioned)
+_decoder = msgspec.json.Decoder(Versioned)
 
 
 def check_format(run: Path) -> None:

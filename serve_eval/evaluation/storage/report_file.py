@@ -8,7 +8,7 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import PAGE_FILE, REPORT_FILE
-from serve_eval.evaluation.storage.folder_format import check_format, refuse_newer
+from serve_eval.evaluation.storage.folder_format import Versioned, check_format, refuse_newer
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private, written_text
 from serve_eval.schema import Report
 
@@ -16,13 +16,7 @@ REPORT_SCHEMA = 2
 """The version of report.json that this version writes, and the newest that it reads."""
 
 
-class _Versioned(msgspec.Struct):
-    """So much of a report as tells its version."""
-
-    schema_version: int = REPORT_SCHEMA
-
-
-_decoder, _versioned = msgspec.json.Decoder(Report), msgspec.json.Decoder(_Versioned)
+_decoder, _versioned = msgspec.json.Decoder(Report), msgspec.json.Decoder(Versioned)
 
 
 def has_report(run: Path) -> bool:

@@ -35,8 +35,14 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.file_names import AGAIN, COMPARISON, COMPARISON_PLAN, SERVERS, SIDE_A, SIDE_B
-from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.evaluation.storage.comparison_files import (
+    drop_comparison,
+    find_comparison,
+    saved_comparison_plan,
+    write_comparison,
+    write_comparison_plan,
+)
+from serve_eval.evaluation.storage.file_names import AGAIN, COMPARISON_PLAN, SERVERS, SIDE_A, SIDE_B
 from serve_eval.evaluation.storage.report_file import has_report, read_report
 from serve_eval.plugins import extensions
 from serve_eval.protocol.fingerprint import fingerprint
@@ -136,7 +142,7 @@ async def compare(
         if a.folder is not None:
             runs = [replace(run, prepared=_beside(a.folder, run.prepared)) for run in runs]
         looked, hidden = _looked_at(out_dir), _hidden(a, runs)
-        (out_dir / COMPARISON).unlink(missing_ok=True)
+        drop_comparison(out_dir)
 
         def result() -> Comparison:
             return compared(
@@ -158,7 +164,7 @@ async def compare(
             started_at=started_at.isoformat(timespec="seconds"),
             wall_s=round(time.monotonic() - began, 3),
         )
-        write_private(out_dir / COMPARISON, pretty_json(comparison))
+        write_comparison(out_dir, comparison)
     return comparison
 
 
@@ -236,18 +242,14 @@ def _bind(out_dir: Path, a: Side, b: Side, rules: Rules) -> None:
     content: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "rules": rules}
     for name, side in (("a", a), ("b", b)):
         content[name] = {"run": str(side.folder.absolute())} if side.folder else {"launcher": side.plan.launcher}
-    file = out_dir / COMPARISON_PLAN
     wanted = msgspec.json.decode(msgspec.json.encode(content))
-    try:
-        found = msgspec.json.decode(file.read_bytes()) if file.exists() else wanted
-    except msgspec.DecodeError as error:
-        raise RunFolderError(f"{file} cannot be read: {error}", hint="Use another folder with -o.") from error
-    if differing := run_folder.differences(found, wanted):
+    found = saved_comparison_plan(out_dir)
+    if found is not None and (differing := run_folder.differences(found, wanted)):
         raise RunFolderError(
             f"{out_dir} holds another comparison:\n" + "\n".join(f"  {line}" for line in differing),
             hint="Use another folder with -o.",
         )
-    write_private(file, pretty_json(content))
+    write_comparison_plan(out_dir, content)
 
 
 def _in_one_order(runs: Sequence[_Run], around: _Surroundings) -> list[_Run]:
@@ -304,9 +306,7 @@ def _hidden(a: Side, runs: Sequence[_Run]) -> frozenset[tuple[str, str]]:
 
 def _looked_at(out_dir: Path) -> dict[tuple[str, str], Divergence] | None:
     """What an earlier session saw of the first different tokens; None where none came to its end."""
-    try:
-        earlier = msgspec.json.decode((out_dir / COMPARISON).read_bytes(), type=Comparison)
-    except (OSError, msgspec.MsgspecError):
+    if (earlier := find_comparison(out_dir)) is None:
         return None
     return {(t.task, flip.id): flip.divergence for t in earlier.tasks for flip in t.flips if flip.divergence}
 

@@ -49,8 +49,16 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.file_names import CHUNKS_FILE, INVARIANTS, INVARIANTS_PLAN, SERVERS
-from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.evaluation.storage.file_names import INVARIANTS_PLAN, SERVERS
+from serve_eval.evaluation.storage.invariants_files import (
+    INVARIANTS_SCHEMA,
+    drop_invariants,
+    find_chunks,
+    saved_invariants_plan,
+    write_chunks,
+    write_invariants,
+    write_invariants_plan,
+)
 from serve_eval.evaluation.storage.report_file import has_report, read_report
 from serve_eval.plugins import extensions
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Progress, Spec
@@ -60,7 +68,6 @@ from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.invariants.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.workflows.invariants.chunk_lengths import Lengths, lengths
 
-SCHEMA_VERSION = 1
 LIMIT = 100
 """Prompts per task, unless told otherwise: every arm asks all of them, and two passes do so one at a time."""
 ALPHA = 0.01
@@ -132,11 +139,11 @@ async def check(
     chat = all(p.chat for p in prepared)
     with run_folder.held(out_dir, INVARIANTS_PLAN, "such checks"):
         _bind(out_dir, plan)
-        (out_dir / INVARIANTS).unlink(missing_ok=True)
+        drop_invariants(out_dir)
         logs = out_dir / SERVERS
         logs.mkdir(mode=0o700, exist_ok=True)
 
-        placed = _placed(out_dir)
+        placed: dict[str, Lengths | str] = find_chunks(out_dir, Lengths | str)
         seed = order_seed.shared(out_dir, plan, [out_dir / COLD])
         if (line := order_seed.not_followed(plan, seed)) is not None:
             told(f"warning: {line}")
@@ -156,7 +163,7 @@ async def check(
                     await _pass(arm, out_dir, seed, endpoint, progress, environ, told)
                 if new := [size for size in sizes() if size not in placed]:
                     placed |= await _place(plan, endpoint, new, environ, chat=chat)
-                    write_private(out_dir / CHUNKS_FILE, pretty_json(placed))
+                    write_chunks(out_dir, placed)
                 for arm in pending():
                     await _pass(arm, out_dir, seed, endpoint, progress, environ, told)
         skipped |= {f"chunked_{size}": why for size in sizes() if isinstance(why := placed[size], str)}
@@ -165,7 +172,7 @@ async def check(
             started_at=started_at.isoformat(timespec="seconds"),
             wall_s=round(time.monotonic() - began, 3),
         )
-        write_private(out_dir / INVARIANTS, pretty_json(found))
+        write_invariants(out_dir, found)
     return found
 
 
@@ -256,14 +263,6 @@ def _sizes(out_dir: Path, chunk_tokens: Sequence[int]) -> list[str]:
     return [str(size) for size in dict.fromkeys((*chunk_tokens, *told))]
 
 
-def _placed(out_dir: Path) -> dict[str, Lengths | str]:
-    """The texts that earlier sessions settled on."""
-    try:
-        return msgspec.json.decode((out_dir / CHUNKS_FILE).read_bytes(), type=dict[str, Lengths | str])
-    except (OSError, msgspec.MsgspecError):
-        return {}
-
-
 async def _place(
     plan: Plan, endpoint: Endpoint, sizes: Sequence[str], environ: Mapping[str, str], *, chat: bool
 ) -> dict[str, Lengths | str]:
@@ -275,19 +274,13 @@ async def _place(
 def _bind(out_dir: Path, plan: Plan) -> None:
     """Writes down what is asked and of whom. Raises RunFolderError where the folder has answers to something else: they
     would be taken for these. How much is asked at a time belongs to it, since `alone` is compared with that."""
-    file = out_dir / INVARIANTS_PLAN
-    content = {"schema_version": SCHEMA_VERSION, "plan": plan}
-    if file.exists() and run_folder.has_answers_below(out_dir):
-        try:
-            saved = msgspec.convert(msgspec.json.decode(file.read_bytes())["plan"], Plan)
-        except (msgspec.MsgspecError, KeyError, TypeError) as error:
-            raise RunFolderError(f"{file} cannot be read: {error}", hint="Use another folder with -o.") from error
-        if differing := run_folder.differences(_binding(saved), _binding(plan)):
-            raise RunFolderError(
-                f"{out_dir} holds such checks of something else:\n" + "\n".join(f"  {line}" for line in differing),
-                hint="Use another folder with -o.",
-            )
-    write_private(file, pretty_json(content))
+    saved = saved_invariants_plan(out_dir) if run_folder.has_answers_below(out_dir) else None
+    if saved is not None and (differing := run_folder.differences(_binding(saved), _binding(plan))):
+        raise RunFolderError(
+            f"{out_dir} holds such checks of something else:\n" + "\n".join(f"  {line}" for line in differing),
+            hint="Use another folder with -o.",
+        )
+    write_invariants_plan(out_dir, plan)
 
 
 def _binding(plan: Plan) -> dict[str, Any]:
@@ -339,7 +332,7 @@ def _judged(out_dir: Path, plan: Plan, arms: Sequence[_Arm], skipped: Mapping[st
     results = tuple(replace(one, p_holm=p, broken=p <= ALPHA) for one, p in zip(found, corrected, strict=True))
     broken = any(result.broken for result in results)
     return Invariants(
-        schema_version=SCHEMA_VERSION,
+        schema_version=INVARIANTS_SCHEMA,
         model=plan.model,
         base_url=reports[BASE].endpoint.base_url,
         alpha=ALPHA,

@@ -13,12 +13,12 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.rerun import Rerun
-from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_REPORT_FILE, SUITE_RUNS
-from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_RUNS
+from serve_eval.evaluation.storage.suite_files import SUITE_SCHEMA, write_suite_report
 from serve_eval.plugins.extensions import defect
 from serve_eval.schema import Progress, RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
-from serve_eval.workflows.suite.folder import SCHEMA_VERSION, kept_report, open_folder
+from serve_eval.workflows.suite.folder import kept_report, open_folder
 from serve_eval.workflows.suite.judgement import ALPHA, Ended, judge
 from serve_eval.workflows.suite.shared_server import SharedServer, groups
 
@@ -67,7 +67,7 @@ async def evaluate_suite(
         in_order = [ended[run.name] for run in suite.runs]
         judged = judge(in_order, suite.waivers, today or datetime.now(UTC).date(), strict=strict)
         report = SuiteReport(
-            schema_version=SCHEMA_VERSION,
+            schema_version=SUITE_SCHEMA,
             name=suite.name,
             verdict=judged.verdict,
             exit_code=judged.exit_code,
@@ -78,7 +78,7 @@ async def evaluate_suite(
             started_at=started_at.isoformat(timespec="seconds"),
             wall_s=round(time.monotonic() - began, 3),
         )
-        write_private(folder / SUITE_REPORT_FILE, pretty_json(report))
+        write_suite_report(folder, report)
     return report
 
 
