@@ -9,26 +9,24 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-import serve_eval
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.engine.accumulator import Tally, take
 from serve_eval.evaluation.engine.scoring import ScoringProcesses
-from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.resolve import resolve, to_file
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rescored_run import check_new_run, write_rescored_run
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.executions import Executions, permitted
 from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.evaluation.storage.journal import read
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.reply_proofs import run_proofs, standing
-from serve_eval.evaluation.storage.report_file import find_report, write_report
+from serve_eval.evaluation.storage.report_file import find_report
 from serve_eval.evaluation.storage.scores import ScoreRecord, as_on_file, read_scores
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
@@ -41,7 +39,6 @@ from serve_eval.schema import (
     FailureKind,
     Plan,
     Program,
-    Report,
     Sample,
     Spec,
     Task,
@@ -50,8 +47,6 @@ from serve_eval.schema import (
 
 NOT_SCORED = "not scored"
 """In the place of an outcome, for an answer without a line in the scores on file: the run was killed before that."""
-
-
 _CASES_HINT = (
     "The cases changed: the same serve-eval run asks what is new and scores the other answers again; for this command, "
     "put them back."
@@ -142,8 +137,9 @@ def rescore(
         allow_missing_reference=saved.allow_missing_reference or other,
         allow_code_execution=allow_code_execution,
     )
+    now = [replace(one.prepared, task=one.task) for one in work]
     if to is not None:
-        _check_new(run, to, plan, work, prints)
+        check_new_run(run, to, plan, now, prints)
     try:
         report = find_report(run)
         values = {task.result.task: task.result.value for task in report.tasks} if report is not None else {}
@@ -157,7 +153,7 @@ def rescore(
     except OSError as error:
         raise RunFolderError(f"{error.filename or run}: cannot be read: {error.strerror}") from error
     if to is not None:
-        _write(run, to, plan, work, report)
+        write_rescored_run(run, to, plan, now, report)
     return found
 
 
@@ -229,9 +225,6 @@ def _asks_something_else(saved: Plan, p: PreparedTask, options: Mapping[str, obj
 
 def _load(saved: Plan, task: Task, wanted: int) -> Dataset:
     return task.load(DataRoots(roots=tuple(map(Path, saved.dataset_roots)), allow_hub=saved.allow_hub), wanted)
-
-
-# --------------------------------------------------------------------------------------------------- before and after
 
 
 class _Comparison:
@@ -306,44 +299,3 @@ def _value(task: Task, scored: Sequence[tuple[Sample, ScoreRecord]]) -> float | 
     """The value in points that scores on file give."""
     pairs = ((sample, line.score()) for sample, line in scored)
     return task.metric.scale * task.aggregation.of(pairs) if scored else None
-
-
-# ------------------------------------------------------------------------------------------------------- a new folder
-
-
-def _check_new(run: Path, to: Path, plan: Plan, work: Sequence[_Work], prints: Mapping[str, Mapping[str, str]]) -> None:
-    """Raises RunFolderError or PlanError before anything is written."""
-    for one in work:
-        stored, now = prints[one.task.name], one.prepared.fingerprint
-        other = [name for name in stored.keys() & now.keys() if name != "version" and stored[name] != now[name]]
-        if other:
-            raise RunFolderError(
-                f"{one.task.name} asks otherwise than when {run} was made: {', '.join(sorted(other))}; a new folder "
-                "would claim what was not asked",
-                hint="Without -o the values are printed all the same.",
-            )
-    if to.resolve().is_relative_to(run.resolve()):
-        raise RunFolderError(f"{to} lies within {run}, which stays as it is", hint="Choose another folder with -o.")
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise RunFolderError(f"{to} exists and is not an empty folder", hint="Choose another folder with -o.")
-    if [p.fingerprint for p in prepare(plan)] != [fingerprint(one.task, one.prepared.dataset) for one in work]:
-        raise PlanError(
-            "the reference that sets the number of samples was taken under another protocol",
-            hint="Without -o the values are printed all the same.",
-        )
-
-
-def _write(run: Path, to: Path, plan: Plan, work: Sequence[_Work], report: Report | None) -> None:
-    """A run folder with the same answers and sessions, and a report where `run` has one."""
-    prints = {one.task.name: fingerprint(one.task, one.prepared.dataset) for one in work}
-    try:
-        with run_folder.open_folder(to, plan, prints, own=run_folder.plan_and_owner(run)[1]) as folder:
-            run_folder.copy_answers(run, folder, prints)
-    except OSError as error:
-        raise RunFolderError(f"{error.filename or to}: cannot be written: {error.strerror}") from error
-    judged = judge_again(plan, to)  # writes the scores too
-    if report is not None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        again = f"the answers are those of {run}, scored again at {now} by serve-eval {serve_eval.__version__}"
-        judged = replace(judged, warnings=(*judged.warnings, again), started_at=report.started_at, wall_s=report.wall_s)
-        write_report(to, judged)

@@ -97,3 +97,11 @@ def test_a_newer_report_whose_fields_changed_is_told_by_its_version(run: Path, f
     (run / "report.json").write_text(json.dumps({"schema_version": REPORT_SCHEMA + 1, "everything": "else"}))
     done = serve_eval(*_arguments("compare", run, finished))
     assert (done.returncode, f"is of format {REPORT_SCHEMA + 1}" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path) -> None:
+    for one in ("first", "second"):
+        _change(run.parent / one / "plan.json", FOLDER_FORMAT + 1)
+    done = serve_eval("drift", run.parent)
+    assert (done.returncode, "no finished run" in done.stderr) == (2, True), done.stderr
+    assert done.stderr.count(f"is of format {FOLDER_FORMAT + 1}") == 2

@@ -99,7 +99,8 @@ def find_series(folder: Path) -> History:
         notes.append(f"{unfinished} unfinished runs were left out: serve-eval run --resume FOLDER ends one")
     if not finished:
         raise RunFolderError(
-            f"{folder}: no finished run lies below it{f', and {unfinished} unfinished ones' if unfinished else ''}",
+            f"{folder}: no finished run lies below it{f', and {unfinished} unfinished ones' if unfinished else ''}"
+            + "".join(f"\n  {note}" for note in notes if note.startswith("left out: ")),
             hint="A finished run is a folder with a report.json, as serve-eval run -o FOLDER leaves it.",
         )
     series = tuple(_series(key, runs, notes) for key, runs in sorted(found.items()))
