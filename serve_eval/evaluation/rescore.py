@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
-from serve_eval.evaluation.engine.accumulator import Tally, take
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.replay import take
 from serve_eval.evaluation.engine.scoring import ScoringProcesses
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.resolve import resolve, to_file

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serve_eval.evaluation.engine.accumulator import Tally, replay, take
+from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.order import arranged, task_seed
+from serve_eval.evaluation.engine.replay import replay, take
 from serve_eval.evaluation.engine.scoring import Recipe, ScoringProcesses, recipe_for
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import Rerun

@@ -17,8 +17,9 @@ import pytest
 from serve_eval.client import steps
 from serve_eval.client.client import Client
 from serve_eval.client.reply import Reply
-from serve_eval.evaluation.engine.accumulator import Tally, replay
+from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.circuit_breaker import Watch
+from serve_eval.evaluation.engine.replay import replay
 from serve_eval.evaluation.engine.runner import Lane, Session, ask
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE
 from serve_eval.evaluation.storage.journal import Journal, Record, read

@@ -319,7 +319,7 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
         if meanwhile:
             look = asyncio.create_task(looking.look())
             await asyncio.to_thread(found.wait, 10)
-        for name in ("_outcome", "_values", "_lengths", "_flags", "scored"):
+        for name in ("outcomes", "values", "lengths", "flags", "scored"):
             setattr(bad, name, getattr(good, name))
         looking.restart()
         withdrawn.set()

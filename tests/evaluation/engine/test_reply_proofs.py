@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.evaluation.early_stop import Prefix
-from serve_eval.evaluation.engine.accumulator import Tally, replay
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.replay import replay
 from serve_eval.evaluation.storage.journal import Journal, Record, answers, read, withdrawals
 from serve_eval.evaluation.storage.reply_proofs import Proofs, Step, judges_proofs, told, withdraw_all
 from serve_eval.evaluation.storage.scores import ScoreRecord, encoded, settled
