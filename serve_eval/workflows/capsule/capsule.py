@@ -29,14 +29,16 @@ from serve_eval.evaluation.engine.repeats import Repeated
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rescore import scores_on_file
 from serve_eval.evaluation.storage import journal, run_folder
+from serve_eval.evaluation.storage.file_names import LOGS, samples_file
 from serve_eval.evaluation.storage.journal import Record
-from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.evaluation.storage.scores import read_scores
 from serve_eval.evaluation.storage.server_logs import between, log_files, read
+from serve_eval.evaluation.storage.sessions import SessionRecord, read_sessions
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.registry import nearest
-from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample, file_stem
+from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample
 
 AROUND_S = 10.0
 """How long before and after the request the logs are told."""
@@ -72,7 +74,7 @@ class _Packed:
     p: PreparedTask
     sample: Sample
     records: Sequence[Record]
-    session: Mapping[str, Any]
+    session: SessionRecord
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -98,7 +100,7 @@ def capsules(
     plan = to_read(run, include_path)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|", plan.connection.api_key_env):
         raise RunFolderError(f"{run}: api_key_env of its plan is no name of a variable")
-    prints, sessions = run_folder.saved_fingerprints(run), run_folder.sessions(run)
+    prints, sessions = run_folder.saved_fingerprints(run), read_sessions(run)
     chosen = _chosen_tasks(plan, task)
     prepared = [_as_asked(p, prints, run) for p in prepare(replace(chosen, no_reference=True))]
     wanted = dict.fromkeys(samples)
@@ -141,7 +143,7 @@ def _pack(
     plan: Plan,
     prepared: Sequence[PreparedTask],
     name: str,
-    sessions: Sequence[Mapping[str, Any]],
+    sessions: Sequence[SessionRecord],
     *,
     allow_holdout: bool,
 ) -> _Packed:
@@ -158,7 +160,7 @@ def _pack(
             f"--sample {name}: is of a hold-out set, whose texts are not to be shown",
             hint="A capsule that stays with you: --allow-holdout.",
         )
-    file = run / "samples" / f"{file_stem(p.task.name)}.jsonl"
+    file = samples_file(run, p.task.name)
     records = [record for record in journal.read(file) if record.id == name] if file.exists() else []
     if not records:
         raise PlanError(f"--sample {name}: was not asked yet", hint=f"serve-eval run --resume {shlex.quote(str(run))}")
@@ -173,10 +175,10 @@ def _sample(plan: Plan, p: PreparedTask, name: str) -> Sample | None:
     return next((sample for sample in samples if sample.id == name), None)
 
 
-def _session(sessions: Sequence[Mapping[str, Any]], at_s: float) -> Mapping[str, Any]:
+def _session(sessions: Sequence[SessionRecord], at_s: float) -> SessionRecord:
     """The session that was under way then; its start is noted in whole seconds."""
-    begun = [s for s in sessions if datetime.fromisoformat(s["started_at"]).timestamp() <= at_s]
-    return (begun or list(sessions) or [{}])[-1]
+    begun = [one for one in sessions if datetime.fromisoformat(one.started_at).timestamp() <= at_s]
+    return (begun or list(sessions) or [SessionRecord()])[-1]
 
 
 def _result(record: Record) -> Any:
@@ -235,7 +237,7 @@ def _bodies(one: _Packed) -> dict[str, bytes]:
     """What was sent, by the name of its file: one body, or one for each choice of the sample."""
     request = request_of(one.p.task, one.sample)
     prompts = [context + choice for context, choice in one.sample.continued] if one.sample.choices else [request.prompt]
-    model = one.session.get("endpoint", {}).get("model") or one.plan.model
+    model = one.session.endpoint.model or one.plan.model
     if not model:
         raise RunFolderError(f"{one.run}: neither its plan nor its sessions tell which model was asked")
     over = logprobs.FIELDS[_form(one)] if request.prompt_logprobs else None
@@ -256,7 +258,7 @@ def _bodies(one: _Packed) -> dict[str, bytes]:
 
 def _form(one: _Packed) -> LogprobsForm:
     """How log-probabilities were asked for, as the probe of the session found out."""
-    told = [found["seen"] for found in one.session.get("abilities", ()) if found["need"] == Need.PROMPT_LOGPROBS]
+    told = [found.seen for found in one.session.abilities if found.need == Need.PROMPT_LOGPROBS]
     return next((form for form in logprobs.FIELDS if told and told[0].startswith(f"{form}: ")), "echo")
 
 
@@ -283,7 +285,7 @@ def _script(one: _Packed, bodies: Mapping[str, bytes]) -> str:
 
 def _base_url(one: _Packed) -> str:
     """Where it was sent; of a session that tells nothing, where the plan says."""
-    told = one.session.get("endpoint", {}).get("base_url") or one.plan.launcher.options.get("base_url")
+    told = one.session.endpoint.base_url or one.plan.launcher.options.get("base_url")
     return str(told or "http://localhost:8000/v1")
 
 
@@ -299,7 +301,7 @@ def _expected(one: _Packed) -> dict[str, Any]:
 
 def _actual(one: _Packed) -> dict[str, Any]:
     """The score, the answer and every failure before it, as they were kept."""
-    lines = scores_on_file(one.run / "scores" / f"{one.p.task.file_stem}.jsonl")
+    lines = read_scores(one.run, one.p.task.name, unfinished=True)
     return {
         "score": lines.get(one.sample.id),
         "response": next((record.response for record in one.records if record.response is not None), None),
@@ -309,7 +311,7 @@ def _actual(one: _Packed) -> dict[str, Any]:
 
 def _versions(one: _Packed) -> dict[str, Any]:
     return {
-        "session": one.session,
+        "session": one.session.stored,
         "model": one.plan.model,
         "launcher": one.plan.launcher,
         "connection": one.plan.connection,
@@ -324,14 +326,14 @@ def _logs(one: _Packed, folder: Path, mask: SecretMask) -> str:
     if not attempts:
         return "none: nothing tells when it was sent"
     start_s, end_s = min(a.start_s for a in attempts) - AROUND_S, max(a.end_s for a in attempts) + AROUND_S
-    files = log_files(one.run, [dict(one.session)])
+    files = log_files(one.run, [one.session])
     for path in files:
         lines = [mask(line.text) for line in between(read(path), start_s, end_s)][-LOG_LINES:]
         if lines:
             name = path.name if path.name not in found else f"{len(found)}-{path.name}"
             if not found:
-                _made(folder / "logs")
-            write_private(folder / "logs" / name, "\n".join([*lines, ""]).encode())
+                _made(folder / LOGS)
+            write_private(folder / LOGS / name, "\n".join([*lines, ""]).encode())
             found.append(name)
     if found:
         return f"what the servers' logs say from {AROUND_S:g} s before it to {AROUND_S:g} s after it"
