@@ -37,12 +37,14 @@ from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.engine.circuit_breaker import Watch
 from serve_eval.evaluation.engine.concurrency import MOST
 from serve_eval.evaluation.engine.degradation_alarm import Alarm
+from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.lockstep import Seat
 from serve_eval.evaluation.engine.order import arranged, task_seed
 from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS_FILE
 from serve_eval.evaluation.engine.reply_proofs import Proofs, of_judgements
 from serve_eval.evaluation.engine.reply_proofs import told as told_of_steps
-from serve_eval.evaluation.engine.runner import Lane, Session, ask
+from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.judges import ask_judges, check_judges
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
@@ -340,7 +342,7 @@ async def _ask(
             (folder / name).unlink(missing_ok=True)
 
     proofs = Proofs(folder / STEPS_FILE)
-    session = Session(client, order_seed=seeds.samples, at_first=outdate, hung=hung, proofs=proofs, told=told)
+    session = LoadSession(client, order_seed=seeds.samples, at_first=outdate, hung=hung, proofs=proofs, notify=told)
     answered = sum(w.tally.scored for w in work)
     planned = sum(len(w.tally.samples) for w in work)
     watch = Watch(answered=answered, planned=planned, max_error_rate=limits.max_error_rate)

@@ -17,8 +17,9 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.circuit_breaker import Watch
 from serve_eval.evaluation.engine.concurrency import MOST
+from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.reply_proofs import Proofs, of_judgements
-from serve_eval.evaluation.engine.runner import Lane, Session
 from serve_eval.evaluation.engine.runner import ask as ask_lanes
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.processes.descriptors import ensure_descriptors
@@ -116,7 +117,7 @@ async def _ask(
 ) -> None:
     if plan.limits.retry_budget is None:
         client.retry_budget = client.retries + max(LEAST_RETRY_BUDGET, len(asked.samples) // 4)
-    session = Session(client, order_seed=0, at_first=at_first, proofs=known, told=told)  # in their own order
+    session = LoadSession(client, order_seed=0, at_first=at_first, proofs=known, notify=told)  # in their own order
     name = asked.task.name
     watch = Watch(answered=0, planned=len(asked.samples), max_error_rate=plan.limits.max_error_rate)
     lane = Lane(name, asked, journal, array("q", range(len(asked.samples))))
