@@ -57,8 +57,8 @@ async def check_judges(plan: Plan, judges: Iterable[Judge], environ: Mapping[str
         if judge.base_url is None:
             continue
         with _named(judge):
-            told = {"api_key_env": judge.connection.api_key_env or None, "headers": judge.connection.headers}
-            problems = [f"{'.'.join(path)}: {problem}" for path, problem in connection.problems(told, environ)]
+            given = {"api_key_env": judge.connection.api_key_env or None, "headers": judge.connection.headers}
+            problems = [f"{'.'.join(path)}: {problem}" for path, problem in connection.problems(given, environ)]
             if problems:
                 raise PlanError(problems)
             async with _client(plan, judge, environ) as client:
@@ -79,12 +79,12 @@ async def ask_judges(
     itself: Client | None = None,
     progress: Progress | None = None,
     at_first: Callable[[], None] | None = None,
-    told: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Asks these questions, by the ids of their records, judge after judge; what was said is added to `file`.
 
     `itself` is the client of the endpoint that is judged, for the judge without an endpoint of its own. `at_first` is
-    called when the first record was written, `told` gets a line about what is waited for. Raises EndpointError, which
+    called when the first record was written, `notify` gets a line about what is waited for. Raises EndpointError, which
     names the judge, when one is given up; the answers until then are kept.
     """
     by_judge: dict[str, tuple[Judge, dict[str, Question]]] = {}
@@ -98,11 +98,11 @@ async def ask_judges(
                 known = Proofs(of_judgements(file))
                 if judge.base_url is None:
                     assert itself is not None
-                    await _ask(plan, itself, asked, journal, known, progress, at_first, told)
+                    await _ask(plan, itself, asked, journal, known, progress, at_first, notify)
                 else:
                     async with _client(plan, judge, environ) as client:
-                        client.door.told = told
-                        await _ask(plan, client, asked, journal, known, progress, at_first, told)
+                        client.door.told = notify
+                        await _ask(plan, client, asked, journal, known, progress, at_first, notify)
 
 
 async def _ask(
@@ -113,11 +113,11 @@ async def _ask(
     known: Proofs,
     progress: Progress | None,
     at_first: Callable[[], None] | None,
-    told: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
     if plan.limits.retry_budget is None:
         client.retry_budget = client.retries + max(LEAST_RETRY_BUDGET, len(asked.samples) // 4)
-    session = LoadSession(client, order_seed=0, at_first=at_first, proofs=known, notify=told)  # in their own order
+    session = LoadSession(client, order_seed=0, at_first=at_first, proofs=known, notify=notify)  # in their own order
     name = asked.task.name
     watch = Watch(answered=0, planned=len(asked.samples), max_error_rate=plan.limits.max_error_rate)
     lane = Lane(name, asked, journal, array("q", range(len(asked.samples))))

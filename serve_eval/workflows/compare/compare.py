@@ -371,7 +371,7 @@ async def _evaluated(run: _Run, endpoint: Endpoint, around: _Surroundings, seat:
             progress=None if around.progress is None else Labelled(around.progress, run.label),
             environ=around.environ,
             launching=lambda *_: nullcontext(endpoint),
-            told=lambda line: around.told(f"{run.label}: {line}"),
+            notify=lambda line: around.told(f"{run.label}: {line}"),
             prepared=run.prepared,
             seat=seat,
             seed=run.seed,

@@ -312,7 +312,7 @@ async def _pass(
         progress=None if progress is None else Labelled(progress, arm.name),
         environ=environ,
         launching=lambda *_: nullcontext(endpoint),
-        told=lambda line: told(f"{arm.name}: {line}"),
+        notify=lambda line: told(f"{arm.name}: {line}"),
         prepared=arm.prepared,
         seed=seed + arm.shift,
     )

@@ -102,7 +102,7 @@ async def _run(
             strict=strict,
             launching=server.launching,
             rerun=rerun,
-            told=lambda line: told(f"{run.name}: {line}"),
+            notify=lambda line: told(f"{run.name}: {line}"),
         )
     except ServeEvalError as error:
         ending = RunError(kind=type(error).__name__, message=str(error), hint=error.hint, exit_code=error.exit_code)

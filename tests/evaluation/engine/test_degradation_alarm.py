@@ -86,7 +86,7 @@ def _run(
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
 
             async def go() -> Report:
-                return await evaluate(at, out, environ={}, told=lambda line: lines.append((came, line)))
+                return await evaluate(at, out, environ={}, notify=lambda line: lines.append((came, line)))
 
             if interrupted_at:
                 first = asyncio.create_task(go())
@@ -355,7 +355,7 @@ def test_a_run_in_another_order_has_no_alarm(
     def refused(*_: Any, **__: Any) -> Alarm:
         raise AssertionError
 
-    monkeypatch.setattr("serve_eval.evaluation.evaluate.Alarm", refused)
+    monkeypatch.setattr("serve_eval.evaluation.steps.ask_tasks.Alarm", refused)
     natural = replace(plan, limits=replace(plan.limits, order="natural"), limit=10)
     report, _ = _run(natural, config, lambda number, known: (False, 0.0), tmp_path / "out")
     assert report.tasks[0].result.scored == 10

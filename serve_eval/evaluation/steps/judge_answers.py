@@ -1,0 +1,43 @@
+"""Have answers judged: by judges elsewhere, or by the endpoint that gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from serve_eval.client.client import Client
+from serve_eval.evaluation.judges import ask_judges
+from serve_eval.evaluation.run_session import RunSession
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.judgements import Judgements, judges_of
+from serve_eval.evaluation.task_run import Work
+from serve_eval.schema import Judge
+
+
+def pending_judges(tasks: Iterable[Work]) -> list[Judge]:
+    """Return the judges who will be asked, each once. Raises PlanError for two of a task with one name."""
+    found: list[Judge] = []
+    for w in tasks:
+        if w.judgements is not None and (w.unfinished or w.unjudged(itself=False)):
+            judges = judges_of(w.p.task, w.p.dataset.samples)
+            found += [judge for judge, _ in judges if judge not in found]
+    return found
+
+
+async def judge_answers(session: RunSession, itself: Client | None = None) -> None:
+    """Have the answers judged that have not been, of tasks that do so: by the endpoint `itself`, else by others."""
+    report = session.folder / run_folder.REPORT_FILE
+    for w in session.tasks:
+        if w.judgements is None or not (pending := w.unjudged(itself=itself is not None)):
+            continue
+        await ask_judges(
+            session.plan,
+            w.p.task.name,
+            pending,
+            w.judgements.path,
+            session.environ,
+            itself=itself,
+            progress=session.progress,
+            at_first=lambda: report.unlink(missing_ok=True),
+            notify=session.notify,
+        )
+        w.judgements = Judgements(w.judgements.path)
