@@ -18,6 +18,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Attributed, Endpoint, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute as attributing
+from serve_eval.workflows.attribute import workers
 from serve_eval.workflows.attribute.attribute import Asking, Worker, attribute, prepared, worker
 from tests.cli.command import serve_eval
 from tests.standin.in_process import Deployed, deployed
@@ -219,9 +220,9 @@ def test_a_role_that_there_is_not_is_refused() -> None:
 def test_registered_workers_are_found_in_what_the_front_door_tells() -> None:
     one = {"worker_id": "x", "host": "h", "port": 8001, "role": 0}
     body = {"is_ready": True, "current_workers": {"context_servers": [one], "generation_servers": []}}
-    assert attributing._registered(json.dumps(body).encode()) == [Worker("context", "http://h:8001/v1")]
+    assert workers.registered(json.dumps(body).encode()) == [Worker("context", "http://h:8001/v1")]
     for odd in (b"", b"{}", b"[]", b'{"current_workers": 3}', b'{"current_workers": {"context_servers": [{}]}}'):
-        assert attributing._registered(odd) == []
+        assert workers.registered(odd) == []
 
 
 @pytest.fixture
@@ -275,7 +276,7 @@ def test_no_key_goes_to_workers_that_the_user_did_not_name(finished: tuple[Path,
     _, plan = finished
     asking = Asking(plan=plan, endpoint=Endpoint(base_url="http://a/v1"), workers=(), prompts=(), pairs=())
     for one, sent in ((Worker("context", "http://h:1/v1"), False), (Worker("context", "http://h:1/v1", True), True)):
-        client = attributing._client(asking, one, {"OPENAI_API_KEY": "sk-of-the-front-door"})
+        client = attributing.client_of(asking, one, {"OPENAI_API_KEY": "sk-of-the-front-door"})
         assert ("Authorization" in client._headers) is sent
 
 
