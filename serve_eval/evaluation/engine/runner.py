@@ -10,7 +10,7 @@ from serve_eval.evaluation.engine.circuit_breaker import Watch
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.upkeep import rare_collections, upkeep
-from serve_eval.schema import Failure, Progress, Response
+from serve_eval.schema import Progress
 
 ROUNDS = 2
 """After so many rounds whose answers had to be withdrawn, each request has a connection of its own: what connections
@@ -91,7 +91,8 @@ class _Round:
         assert me is not None
         try:
             while session.workers <= pace.limit and (drawn := next(stream, None)) is not None:
-                await self._ask_sample(*drawn, me)
+                lane, i = drawn
+                await self._ask_sample(lane, i, me)
         finally:
             session.workers -= 1
             if not session.workers:
@@ -121,7 +122,10 @@ class _Round:
         self._count(lane, me)
         if watch is not None and number is not None:
             watch.see(number, result)
-        self._adapt(result)
+        session, pace = self._session, self._pace
+        pace.finished(result, self._clock() + self._offset)
+        if session.workers < pace.limit:
+            self._start_workers()
 
     def _count(self, lane: Lane, me: asyncio.Task[None]) -> None:
         """Count a result, show the progress, and end the lane when that decides it."""
@@ -149,12 +153,6 @@ class _Round:
         if self._progress is not None and lane.left:
             self._progress.end(lane.name)
         lane.left = 0
-
-    def _adapt(self, result: Response | Failure) -> None:
-        """Let the pace see a result, and start workers where it now allows more."""
-        self._pace.finished(result, self._clock() + self._offset)
-        if self._session.workers < self._pace.limit:
-            self._start_workers()
 
     def _end_progress(self) -> None:
         """End the progress of the lanes that were left unfinished."""
