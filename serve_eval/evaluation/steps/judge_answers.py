@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.judges import ask_judges
+from serve_eval.evaluation.judges import JudgeSession, ask_judges
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.judgements import Judgements, judges_of
@@ -26,18 +26,16 @@ def pending_judges(tasks: Iterable[Work]) -> list[Judge]:
 async def judge_answers(session: RunSession, itself: Client | None = None) -> None:
     """Have the answers judged that have not been, of tasks that do so: by the endpoint `itself`, else by others."""
     report = session.folder / run_folder.REPORT_FILE
+    judging = JudgeSession(
+        plan=session.plan,
+        environ=session.environ,
+        notify=session.notify,
+        itself=itself,
+        progress=session.progress,
+        at_first=lambda: report.unlink(missing_ok=True),
+    )
     for w in session.tasks:
         if w.judgements is None or not (pending := w.unjudged(itself=itself is not None)):
             continue
-        await ask_judges(
-            session.plan,
-            w.p.task.name,
-            pending,
-            w.judgements.path,
-            session.environ,
-            itself=itself,
-            progress=session.progress,
-            at_first=lambda: report.unlink(missing_ok=True),
-            notify=session.notify,
-        )
+        await ask_judges(judging, w.p.task.name, pending, w.judgements.path)
         w.judgements = Judgements(w.judgements.path)
