@@ -149,7 +149,7 @@ def execute(
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         report = run_async(
-            evaluate_suite(known, out_dir, progress=shown, told=say, strict=strict, launching=launching, rerun=rerun)
+            evaluate_suite(known, out_dir, progress=shown, notify=say, strict=strict, launching=launching, rerun=rerun)
         )
     except Interrupted:
         say(kept(out_dir, again()) if (out_dir / SUITE_FILE).exists() else "Interrupted; nothing is kept")
