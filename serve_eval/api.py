@@ -33,7 +33,7 @@ async def evaluate(
     `plan.connection`. `notify` receives a line now and then about what the run waits for. `strict` makes an undecided
     run fail. Raises ServeEvalError for whatever stops the run; finished answers stay in the folder.
     """
-    return await run_plan(plan, Path(folder), environ=environ, progress=progress, told=notify, strict=strict)
+    return await run_plan(plan, Path(folder), environ=environ, progress=progress, notify=notify, strict=strict)
 
 
 async def compare(
@@ -64,7 +64,7 @@ async def compare(
         strict=strict,
         progress=progress,
         environ=environ,
-        told=notify,
+        notify=notify,
     )
 
 

@@ -63,7 +63,7 @@ def attribute(
             emit("".join(f"{one.role} {one.url}\n" for one in asking.workers) + f"{asking.cost()}\nnothing was sent\n")
             return
         say(f"serve-eval attribute: {run}", asking.cost())
-        done = run_async(ask_each_worker(run, asking, at_a_time=concurrency, told=say))
+        done = run_async(ask_each_worker(run, asking, at_a_time=concurrency, notify=say))
     except Interrupted:
         say("Interrupted; nothing is kept")
         raise typer.Exit(INTERRUPTED) from None

@@ -258,7 +258,7 @@ def _invariants(
     say(f"serve-eval compare --invariants: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
-        found = run_async(check(plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, told=say))
+        found = run_async(check(plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, notify=say))
     except Interrupted:
         say(kept(out_dir, f"the same command with -o {out_dir}"))
         return INTERRUPTED
@@ -309,7 +309,7 @@ def _execute(
                 one_after_the_other=apart,
                 strict=strict,
                 progress=shown,
-                told=say,
+                notify=say,
             )
         )
     except (Interrupted, ServeEvalError) as ending:

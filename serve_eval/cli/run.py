@@ -482,7 +482,7 @@ def execute(
     try:
         report = run_async(
             evaluate(
-                plan, out_dir, progress=shown, strict=strict, moved=moved, launching=launching, told=say, rerun=rerun
+                plan, out_dir, progress=shown, strict=strict, moved=moved, launching=launching, notify=say, rerun=rerun
             )
         )
     except (Interrupted, ServeEvalError) as ending:

@@ -151,7 +151,7 @@ def execute(
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         report = run_async(
-            evaluate_suite(known, out_dir, progress=shown, told=say, strict=strict, launching=launching, rerun=rerun)
+            evaluate_suite(known, out_dir, progress=shown, notify=say, strict=strict, launching=launching, rerun=rerun)
         )
     except Interrupted:
         say(kept(out_dir, again()) if holds_suite(out_dir) else "Interrupted; nothing is kept")

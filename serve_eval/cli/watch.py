@@ -321,7 +321,7 @@ def _run(job: Watch, folder: Path, *, metrics_port: int | None, forget: bool) ->
                     environ=os.environ,
                     metrics=metrics,
                     forget=forget,
-                    told=lambda line: emit(clean(f"{line}\n")),
+                    notify=lambda line: emit(clean(f"{line}\n")),
                     ready=ready,
                 )
             )

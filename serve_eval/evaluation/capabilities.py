@@ -11,7 +11,7 @@ import base64
 import re
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -77,7 +77,7 @@ _HELP: Mapping[Need, str] = {
 
 
 async def probe(client: Client, prepared: Sequence[PreparedTask]) -> tuple[list[Ability], dict[str, Ability]]:
-    """What the endpoint can do of what these tasks need, and by task the first thing that it cannot.
+    """Find out what the endpoint can do of what these tasks need, and by task the first thing that it cannot.
 
     One short request per kind of request comes first. Sets `client.logprobs_form`. Raises EndpointError when no task
     could be asked at all: nothing answers, the key or the model is refused, or a field that the tasks send.
@@ -86,40 +86,50 @@ async def probe(client: Client, prepared: Sequence[PreparedTask]) -> tuple[list[
     for chat in sorted({p.chat for p in prepared}):
         ability = await _route(client, chat, [p for p in prepared if p.chat == chat])
         found[ability.need] = ability
+    reached = [p for p in prepared if found[_kind(p)].works]
     chat = Need.CHAT in found and found[Need.CHAT].works is True
-    needs = {need for p in prepared if found[_kind(p)].works for need in p.needs}
+    needs = {need for p in reached for need in p.needs}
     if Need.PROMPT_LOGPROBS in needs:
-        found[Need.PROMPT_LOGPROBS], logprobs = await prompt_logprobs(client)
-        if Need.CONTINUATION_LOGPROBS in needs and logprobs is not None:
-            found[Need.CONTINUATION_LOGPROBS] = _continuation_logprobs(logprobs)
-        if Need.LIKELIEST_TOKENS in needs and logprobs is not None:
-            found[Need.LIKELIEST_TOKENS] = _likeliest_tokens(logprobs)
-        begun = [p for p in prepared if found[_kind(p)].works and p.task.prompt_logprobs and PREFIX in p.task.protocol]
-        if begun and logprobs is not None:
-            found[Need.FIRST_TOKEN] = await first_token(client, begun[0].task.extra)
+        found |= await _logprobs(client, reached, needs)
     if Need.IMAGES in needs:
         found[Need.IMAGES] = await _images(client)
     if Need.GUIDED_DECODING in needs:
-        guided = next(p for p in prepared if Need.GUIDED_DECODING in p.needs and found[_kind(p)].works)
-        found[Need.GUIDED_DECODING] = await _guided(client, guided)
+        found[Need.GUIDED_DECODING] = await _guided(client, next(p for p in reached if Need.GUIDED_DECODING in p.needs))
     if Need.TOOLS in needs:
         found[Need.TOOLS] = await _tools(client)
     if Need.TOKENS_PER_STEP in needs:
         found[Need.TOKENS_PER_STEP] = await _tokens_per_step(client, chat=chat)
-    longest = max((p.task.context_tokens or 0 for p in prepared if found[_kind(p)].works), default=0)
+    longest = max((p.task.context_tokens or 0 for p in reached), default=0)
     limit = await _context(client, longest, chat=chat) if longest else None
-    lacking: dict[str, Ability] = {}
-    for p in prepared:
-        lacks = [found[need] for need in sorted(p.needs) if need in found and found[need].works is False]
-        if (wanted := p.task.context_tokens) is not None and limit is not None and limit < wanted:
-            seen = f"the endpoint takes {limit} tokens, and the longest prompt with its answer has {wanted}"
-            lacks.append(Ability(need=CONTEXT, works=False, seen=seen, help=_LONGER))
-        if lacks:
-            lacking[p.task.name] = lacks[0]
+    lacking = {p.task.name: lacks for p in prepared if (lacks := _first_lacking(p, found, limit)) is not None}
     if longest:
         told = "not told" if limit is None else f"{limit} tokens"
         found[CONTEXT] = Ability(need=CONTEXT, works=None if limit is None else limit >= longest, seen=told)
     return list(found.values()), lacking
+
+
+async def _logprobs(client: Client, reached: Sequence[PreparedTask], needs: Set[str]) -> dict[str, Ability]:
+    """Find out what the endpoint tells of the tokens of a prompt."""
+    found: dict[str, Ability] = {}
+    found[Need.PROMPT_LOGPROBS], logprobs = await prompt_logprobs(client)
+    if logprobs is None:
+        return found
+    if Need.CONTINUATION_LOGPROBS in needs:
+        found[Need.CONTINUATION_LOGPROBS] = _continuation_logprobs(logprobs)
+    if Need.LIKELIEST_TOKENS in needs:
+        found[Need.LIKELIEST_TOKENS] = _likeliest_tokens(logprobs)
+    if begun := [p for p in reached if p.task.prompt_logprobs and PREFIX in p.task.protocol]:
+        found[Need.FIRST_TOKEN] = await first_token(client, begun[0].task.extra)
+    return found
+
+
+def _first_lacking(p: PreparedTask, found: Mapping[str, Ability], limit: int | None) -> Ability | None:
+    """Return the first thing that a task needs and the endpoint cannot do. `limit` is how many tokens it takes."""
+    lacks = [found[need] for need in sorted(p.needs) if need in found and found[need].works is False]
+    if (wanted := p.task.context_tokens) is not None and limit is not None and limit < wanted:
+        seen = f"the endpoint takes {limit} tokens, and the longest prompt with its answer has {wanted}"
+        lacks.append(Ability(need=CONTEXT, works=False, seen=seen, help=_LONGER))
+    return lacks[0] if lacks else None
 
 
 def _kind(p: PreparedTask) -> Need:

@@ -1,28 +1,21 @@
-"""The tasks of a run under way: their journals, what was had, and what is still to be had."""
+"""A task of a run under way: its journal, its answers so far, and what is still to be asked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.order import arranged, task_seed
-from serve_eval.evaluation.engine.replay import replay, take
 from serve_eval.evaluation.engine.scoring import Recipe, ScoringProcesses, recipe_for
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.rerun import Rerun
-from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.executions import Executions
-from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.evaluation.storage.reply_proofs import judges_proofs, run_proofs, withdraw_all
-from serve_eval.evaluation.storage.scores import ScoreFile, write_scores
-from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question, Spec
+from serve_eval.evaluation.storage.scores import ScoreFile
+from serve_eval.schema import Limits, Plan, Program, Question, Spec
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.early_stop import Prefix
@@ -86,94 +79,6 @@ def recipe_of(plan: Plan, spec: Spec, wanted: int) -> Recipe:
     return recipe_for(spec, dataset_roots=plan.dataset_roots, allow_hub=plan.allow_hub, wanted=wanted)
 
 
-def opened(
-    plan: Plan,
-    prepared: Sequence[PreparedTask],
-    folder: Path,
-    stack: ExitStack,
-    warnings: list[str],
-    rerun: Rerun,
-    scoring: ScoringProcesses,
-) -> list[Work]:
-    """The tasks of a session with what was had. Under `never`, what failed before stays so; and an answer without a
-    score is not asked again."""
-    stand = rerun == "never"
-    work = [open_task(plan, p, folder, stack, warnings, scoring, failures_stand=stand) for p in prepared]
-    for w in work:
-        w.standing = frozenset(i for i in w.tally.unanswered() if w.tally.score(i) is not None)
-        w.failures_stand = stand
-    return work
-
-
-def open_task(
-    plan: Plan,
-    p: PreparedTask,
-    folder: Path,
-    stack: ExitStack,
-    warnings: list[str],
-    scoring: ScoringProcesses,
-    *,
-    failures_stand: bool = False,
-) -> Work:
-    """The journal of a task with what was had, scored again."""
-    journal = stack.enter_context(Journal(samples_file(folder, p.task.name)))
-    if journal.dropped_bytes:
-        torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
-        warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
-    ran, judged = executions_file(folder, p.task.name), judgements_file(folder, p.task.name)
-    executions = Executions(ran, keep=True) if p.task.program is not None else None
-    withdraw_all(journal, run_proofs(folder))
-    judgements = open_judgements(judged) if p.task.questions is not None else None
-    at_once = executions is None and judgements is None
-    scores, times = _scores(p, folder, stack) if at_once else None, plan.times(p.task.name)
-    tally = Tally(p.task, p.dataset.samples, scores, repeats=times, apart=scoring.of(p.task.name))
-    replay(journal, tally, failures_stand=failures_stand)
-    return Work(p, journal, tally, executions, judgements, scores=scores)
-
-
-def open_judgements(path: Path) -> Judgements:
-    """Return the judgements, without those of connections out of step."""
-    known = judges_proofs(path)
-    if known.out and path.exists():
-        with Journal(path) as journal:
-            withdraw_all(journal, known)
-    return Judgements(path)
-
-
-def settle_scores(work: Iterable[Work]) -> None:
-    """Take the scores of answers that were withdrawn out of the files."""
-    for w in work:
-        if w.scores is not None and w.tally.forgot:
-            w.scores.settle(w.tally.scored_ids())
-
-
-def _scores(p: PreparedTask, folder: Path, stack: ExitStack) -> ScoreFile:
-    return stack.enter_context(write_scores(folder, p.task.name))
-
-
-def may_stop_early(plan: Plan, work: Sequence[Work], seeds: OrderSeeds, asking: Path | None = None) -> None:
-    """Let the tasks stop early that can, in an order that is drawn for the run and kept when it goes on.
-
-    `asking` is the folder of a run that is going to ask: what paired rules look at there is kept in it.
-    """
-    if plan.early_stop is None or plan.integration_test or seeds.early_stop is None:
-        return
-    from serve_eval.evaluation.early_stop import (
-        watch,  # needs scipy, which a run loads while it waits for its first answers
-    )
-
-    for w in work:
-        if w.executions is not None or w.judgements is not None:
-            how = "run" if w.judgements is None else "judged"
-            w.note = f"no early stop: the answers are {how}, and so scored, after the last one came"
-            continue
-        w.early, w.note = watch(w.p, w.tally, plan.verdict, eps=plan.early_stop, seed=seeds.early_stop)
-        if w.early is not None:
-            w.early.look()
-    if asking is not None and plan.verdict.name in PAIRED_RULES:
-        run_folder.note_looks(asking, {w.p.task.name: plan.verdict.name for w in work if w.early is not None})
-
-
 def random_order(w: Work, seeds: OrderSeeds, sessions: Iterable[Limits]) -> Sequence[int] | None:
     """Arrange all samples of a task in the random order in which they are started, in one session or in several.
 
@@ -185,20 +90,3 @@ def random_order(w: Work, seeds: OrderSeeds, sessions: Iterable[Limits]) -> Sequ
         return None
     samples = w.tally.samples
     return arranged(samples, range(len(samples)), "random", task_seed(seeds.samples, w.p.task.name))
-
-
-def score_again(plan: Plan, work: Sequence[Work], folder: Path, stack: ExitStack, scoring: ScoringProcesses) -> None:
-    """Scores the answers that were only counted as they came, with all that is known of them now."""
-    for w in work:
-        if w.executions is None and w.judgements is None:
-            continue
-        w.tally = Tally(
-            w.p.task,
-            w.p.dataset.samples,
-            _scores(w.p, folder, stack),
-            repeats=plan.times(w.p.task.name),
-            executions=w.executions,
-            judgements=w.judgements,
-            apart=scoring.of(w.p.task.name),
-        )
-        take(w.journal.records(), w.tally, failures_stand=True)

@@ -23,8 +23,10 @@ from serve_eval.client.step_ledger import StepLedger
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.circuit_breaker import Watch
+from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.replay import replay
-from serve_eval.evaluation.engine.runner import Lane, Session, ask
+from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE
 from serve_eval.evaluation.storage.journal import Journal, Record, read
 from serve_eval.evaluation.storage.reply_proofs import Proofs
@@ -88,7 +90,7 @@ def samples(count: int) -> list[Sample]:
 class Run:
     """What a run against a server came to."""
 
-    def __init__(self, tally: Tally, session: Session, server: DoublingServer, path: Path, told: list[str]) -> None:
+    def __init__(self, tally: Tally, session: LoadSession, server: DoublingServer, path: Path, told: list[str]) -> None:
         self.tally, self.session, self.server, self.path, self.told = tally, session, server, path, told
 
     @property
@@ -109,7 +111,7 @@ def run(how: Doubling, folder: Path, *, count: int = MANY, in_flight: int = IN_F
             with Journal(folder / "named.jsonl") as journal:
                 tally = Tally(task(), samples(count))
                 replay(journal, tally)
-                session = Session(client, order_seed=0, proofs=Proofs(folder / PROOFS_FILE), told=told.append)
+                session = LoadSession(client, order_seed=0, proofs=Proofs(folder / PROOFS_FILE), notify=told.append)
                 lane = Lane("named", tally, journal, list(tally.unanswered()))
                 await asyncio.wait_for(ask(session, [lane], watch=Watch(answered=0)), 60)
                 return Run(tally, session, server, journal.path, told)
@@ -374,13 +376,13 @@ class _Alarm(_Looking):
 def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path: Path) -> None:
     early, alarm = _Looking(), _Alarm()
 
-    async def main() -> Session:
+    async def main() -> LoadSession:
         how = ATTACKS["behind the next request, each thirtieth"]
         limits = Limits(concurrency=IN_FLIGHT)
         async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
             with Journal(tmp_path / "named.jsonl") as journal:
                 tally = Tally(task(), samples(300))
-                session = Session(client, order_seed=0)
+                session = LoadSession(client, order_seed=0)
                 lane = Lane("named", tally, journal, range(300), early, alarm=alarm)
                 await asyncio.wait_for(ask(session, [lane]), 60)
                 assert tally.result().value == 100.0
@@ -566,7 +568,7 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
     met: Counter[int] = Counter()
     left: list[int] = []
 
-    async def main() -> tuple[Session, int]:
+    async def main() -> tuple[LoadSession, int]:
         how = Doubling(every=300, most_copies=1, slow_s=0.002)
         limits = Limits(concurrency=8)
         async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
@@ -579,7 +581,7 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
                 def told(line: str) -> None:
                     left.append(1500 - tally.scored)
 
-                session = Session(client, order_seed=0, told=told)
+                session = LoadSession(client, order_seed=0, notify=told)
                 await asyncio.wait_for(ask(session, [Lane("n", tally, journal, range(1500), meet=meet)]), 60)
                 assert (tally.scored, tally.result().value) == (1500, 100.0)
                 return session, server.asked.total()

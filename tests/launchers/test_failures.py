@@ -27,7 +27,7 @@ Standin, PlanOf = Callable[..., None], Callable[..., Plan]
 
 
 def run(plan: Plan, folder: Path, said: list[str] | None = None) -> Report:
-    return asyncio.run(evaluate(plan, folder, told=(said if said is not None else []).append))
+    return asyncio.run(evaluate(plan, folder, notify=(said if said is not None else []).append))
 
 
 def refused(

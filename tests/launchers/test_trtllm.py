@@ -176,7 +176,7 @@ def test_a_run_starts_asks_and_stops(
 ) -> None:
     standin(faults={"rank": True, "refuse_first": 1}, STANDIN_LOAD_S="0.3")
     plan = plan_of("trtllm", {"env": {"NCCL_DEBUG": "INFO"}}, limit=5)
-    report = asyncio.run(evaluate(plan, tmp_path, told=said.append))
+    report = asyncio.run(evaluate(plan, tmp_path, notify=said.append))
     assert report.tasks[0].result.scored == 5
     assert report.endpoint.info["launcher"] == "trtllm"
     assert gone(process_number(context))

@@ -21,7 +21,7 @@ PACKAGES = {
     "journal": ("serve_eval/evaluation/storage/journal.py",),
     "reference": ("serve_eval/verdicts/reference*.py",),
     "launchers/_process": ("launchers/_process.py",),
-    "runner": ("serve_eval/evaluation/engine/runner.py",),
+    "runner": tuple(f"serve_eval/evaluation/engine/{name}.py" for name in ("lane", "load_session", "runner", "upkeep")),
     "client": ("serve_eval/client/*.py",),
 }
 """The core, by the names of the score."""

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation import build_report
+from serve_eval.evaluation import task_report
 from serve_eval.evaluation.attribution import trace
 from serve_eval.evaluation.attribution.matching import join
 from serve_eval.evaluation.endpoint.launch import _write_answers
@@ -137,7 +137,7 @@ def test_a_router_that_looks_at_the_prompts_is_noticed(
 ) -> None:
     """Each prompt twice, at first once at each of two servers, and then both times at that of its kind."""
     report, _ = run(replace(plan, limit=N // 2, repeats=2), tmp_path, 1, 1, answers=answers)
-    monkeypatch.setattr(build_report, "kinds_of", lambda task, samples: {"kind": [_kind(one.id) for one in samples]})
+    monkeypatch.setattr(task_report, "kinds_of", lambda task, samples: {"kind": [_kind(one.id) for one in samples]})
     answered = list(journal.read(tmp_path / "samples" / "gsm8k.jsonl"))
 
     def dealt(server: Callable[[str], int]) -> Report:

@@ -17,7 +17,7 @@ import pytest
 from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
 from serve_eval.evaluation.endpoint.launch import _write_answers
-from serve_eval.evaluation.engine import degradation_alarm, runner
+from serve_eval.evaluation.engine import degradation_alarm, upkeep
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.degradation import VALUE, Course, Lookout, degradations
 from serve_eval.evaluation.engine.degradation_alarm import Alarm
@@ -80,7 +80,7 @@ def _run(
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
 
             async def go() -> Report:
-                return await evaluate(at, out, environ={}, told=lambda line: lines.append((len(server.asked), line)))
+                return await evaluate(at, out, environ={}, notify=lambda line: lines.append((len(server.asked), line)))
 
             if interrupted_at:
                 first = asyncio.create_task(go())
@@ -95,7 +95,7 @@ def _run(
 def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     report, lines = _run(plan, config, lambda number, known: (number > 100 and number % 2 == 0, 0.02), tmp_path / "out")
     [(came, line)] = [(came, line) for came, line in lines if "bad scores" in line]
     found = re.search(r"gsm8k: degrading from request (\d+) on: .* bad scores before, .*; the run goes on", line)
@@ -112,7 +112,7 @@ def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
 def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     hard = replace(config, damage=0.4)
     report, lines = _run(plan, hard, lambda number, known: (False, 0.005 if known else 0.1), tmp_path / "out")
     assert 30.0 < (report.tasks[0].result.value or 0.0) < 80.0
@@ -125,7 +125,7 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is in flight at any moment has long answers more often than others; all of it is asked again in a row."""
-    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     hard, many = replace(config, damage=0.3), replace(plan, limits=Limits(concurrency=48))
     pace: Behaviour = lambda number, known: (False, 0.002 if known else 0.3)  # noqa: E731
     report, lines = _run(many, hard, pace, tmp_path / "out", interrupted_at=150)
@@ -150,7 +150,7 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From 70 % to 35 %: what is counted stands in the line, and numbers are those of all requests."""
-    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     for run in (1, 2):
         _run(plan, replace(hard, run=run), lambda number, known: (False, 0.0), tmp_path / str(run))
     register([tmp_path / "1", tmp_path / "2"], tmp_path / "refs")
@@ -345,7 +345,7 @@ def test_a_run_in_another_order_has_no_alarm(
     def refused(*_: Any, **__: Any) -> Alarm:
         raise AssertionError
 
-    monkeypatch.setattr("serve_eval.evaluation.evaluate.Alarm", refused)
+    monkeypatch.setattr("serve_eval.evaluation.steps.ask_tasks.Alarm", refused)
     natural = replace(plan, limits=replace(plan.limits, order="natural"), limit=10)
     report, _ = _run(natural, config, lambda number, known: (False, 0.0), tmp_path / "out")
     assert report.tasks[0].result.scored == 10

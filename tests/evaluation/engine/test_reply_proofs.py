@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from serve_eval.evaluation.early_stop import Prefix
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.replay import replay
+from serve_eval.evaluation.steps.open_tasks import open_judgements
 from serve_eval.evaluation.storage.journal import Journal, Record, answers, read, withdrawals
 from serve_eval.evaluation.storage.reply_proofs import Proofs, Step, judges_proofs, told, withdraw_all
 from serve_eval.evaluation.storage.scores import ScoreRecord, encoded, settled
-from serve_eval.evaluation.task_run import open_judgements
 from serve_eval.schema import (
     Attempt,
     Dataset,

@@ -18,8 +18,10 @@ from serve_eval.errors import EndpointError
 from serve_eval.evaluation.engine.accumulator import Tally, score_response
 from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, Watch
 from serve_eval.evaluation.engine.concurrency import START
+from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.replay import replay
-from serve_eval.evaluation.engine.runner import Lane, Session, ask
+from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.schema import (
     DataRoots,
@@ -193,7 +195,7 @@ def _session(server: Server, samples: list[Sample], journal_path: Path, **limits
             with Journal(journal_path) as journal:
                 tally = Tally(_task(), samples)
                 replay(journal, tally)
-                session = Session(client, order_seed=0)
+                session = LoadSession(client, order_seed=0)
                 lane = Lane("letters", tally, journal, list(tally.unanswered()))
                 await ask(session, [lane], watch=Watch(answered=0))
                 await ask(session, [Lane("letters", tally, journal, list(tally.worth_another_pass()))])
@@ -319,7 +321,7 @@ def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
         async with server.serve() as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
                 lanes = [Lane(n, Tally(_task(), _samples(10)), j, range(10)) for n, j in (("one", a), ("two", b))]
-                await asyncio.wait_for(ask(Session(client, order_seed=0), lanes, progress=Told()), 20)
+                await ask(LoadSession(client, order_seed=0), lanes, progress=Told())
                 assert [lane.tally.scored for lane in lanes] == [10, 10]
         return said
 
@@ -369,7 +371,7 @@ def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_onc
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
                 first = Lane("one", Tally(_task(), _samples(1000)), a, range(1000), _After(20))
                 lanes = [first, Lane("two", Tally(_task(), _samples(15)), b, range(15))]
-                session = Session(client, order_seed=0)
+                session = LoadSession(client, order_seed=0)
                 await asyncio.wait_for(ask(session, lanes, progress=Told(), watch=Watch(answered=0)), 15)
                 return lanes, session.load()
 
@@ -399,7 +401,7 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
         async with server.serve() as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
                 lanes = [Lane(n, Tally(_task(), _samples(100)), j, range(100)) for n, j in (("one", a), ("two", b))]
-                await ask(Session(client, order_seed=0), lanes, progress=Told(), watch=Watch(answered=0))
+                await ask(LoadSession(client, order_seed=0), lanes, progress=Told(), watch=Watch(answered=0))
 
     with pytest.raises(EndpointError, match="no quota"):
         asyncio.run(main())
@@ -458,7 +460,7 @@ def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_
         async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
             with Journal(tmp_path / "j") as journal:
                 lane = Lane("letters", Tally(_task(), _samples(100_000)), journal, range(100_000))
-                run = asyncio.create_task(ask(Session(client, order_seed=0), [lane], watch=Watch(answered=0)))
+                run = asyncio.create_task(ask(LoadSession(client, order_seed=0), [lane], watch=Watch(answered=0)))
                 await until(lambda: lane.left <= 99_900)
                 server.stop_listening()
                 server.shut_idle_connections()
@@ -483,7 +485,7 @@ def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream:
             client.liveness.notify = told.append
             with Journal(tmp_path / "j") as journal:
                 lane = Lane("letters", Tally(_task(), _samples(600)), journal, range(600))
-                session = Session(client, order_seed=0)
+                session = LoadSession(client, order_seed=0)
                 run = asyncio.create_task(ask(session, [lane], watch=Watch(answered=0)))
                 for left in (500, 250):
                     await until(lambda left=left: lane.left <= left)
@@ -508,7 +510,7 @@ def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> N
         async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
             with Journal(tmp_path / "j") as journal:
                 lane = Lane("letters", Tally(_task(), _samples(200)), journal, range(200))
-                run = asyncio.create_task(ask(Session(client, order_seed=0), [lane], watch=Watch(answered=0)))
+                run = asyncio.create_task(ask(LoadSession(client, order_seed=0), [lane], watch=Watch(answered=0)))
                 await until(lambda: client.liveness.closed)
                 run.cancel()  # as SIGINT does
                 with pytest.raises(asyncio.CancelledError):

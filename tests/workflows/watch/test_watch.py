@@ -18,7 +18,7 @@ from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.schema import HOLDOUT, Sample
 from serve_eval.workflows.smoke import smoke as smoking
-from serve_eval.workflows.watch import judging, pool, record
+from serve_eval.workflows.watch import judging, pool, record, story
 from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.judging import Rules
 from serve_eval.workflows.watch.metrics import Metrics, served
@@ -71,7 +71,7 @@ def test_a_healthy_endpoint_is_watched_within_the_budget_and_not_accused(tmp_pat
     endpoint, lines = Endpoint(), list[str]()
 
     async def run(url: str) -> int:
-        return await watch(_job(url, rounds=12, ends=True), tmp_path, environ={}, told=lines.append)
+        return await watch(_job(url, rounds=12, ends=True), tmp_path, environ={}, notify=lines.append)
 
     assert _with(endpoint.server, run) == 0
     rounds = _rounds(tmp_path)
@@ -99,11 +99,11 @@ def test_an_endpoint_that_turns_bad_is_noticed_also_over_restarts_and_told_once(
         job = _job(url, delivery=to)
         environ["PLACE"] = "hook"
         endpoint.refusals.append(503)
-        codes = [await watch(replace(job, rounds=5), tmp_path / "o", environ=environ, told=lines.append)]
+        codes = [await watch(replace(job, rounds=5), tmp_path / "o", environ=environ, notify=lines.append)]
         endpoint.wrong = 3
         while not endpoint.alarms and len(codes) < 20:
-            codes.append(await watch(job, tmp_path / "o", environ=environ, told=lines.append))
-        codes.append(await watch(replace(job, rounds=3), tmp_path / "o", environ=environ, told=lines.append))
+            codes.append(await watch(job, tmp_path / "o", environ=environ, notify=lines.append))
+        codes.append(await watch(replace(job, rounds=3), tmp_path / "o", environ=environ, notify=lines.append))
         return codes
 
     codes = _with(endpoint.server, run)
@@ -129,7 +129,7 @@ def test_an_alarm_ends_the_watch_and_stands_until_it_is_forgotten(tmp_path: Path
         endpoint.wrong = 2
         codes.append(await watch(replace(job, rounds=30), tmp_path, environ={}))
         asked = len(endpoint.server.bodies)
-        codes.append(await watch(job, tmp_path, environ={}, told=lines.append))
+        codes.append(await watch(job, tmp_path, environ={}, notify=lines.append))
         assert len(endpoint.server.bodies) == asked
         endpoint.wrong = 0
         codes.append(await watch(job, tmp_path, environ={}, forget=True))
@@ -163,11 +163,11 @@ def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> N
     async def first(url: str) -> int:
         nonlocal job
         job = _job(url, rounds=5)
-        return await watch(job, tmp_path, environ={}, told=lines.append)
+        return await watch(job, tmp_path, environ={}, notify=lines.append)
 
     assert _with(endpoint.server, first) == 0
     before = _state(tmp_path)["bets"]["accuracy"]
-    assert asyncio.run(watch(replace(job, rounds=8), tmp_path, environ={}, told=lines.append)) == 1
+    assert asyncio.run(watch(replace(job, rounds=8), tmp_path, environ={}, notify=lines.append)) == 1
     state = _state(tmp_path)
     assert state["bets"]["accuracy"] == before
     assert sorted(alarm["kind"] for alarm in state["alarms"]) == ["down", "failures"]
@@ -179,7 +179,7 @@ def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> N
 
     async def again() -> None:
         async with Endpoint().server.serve(port=port):
-            await watch(job, tmp_path, environ={}, told=lines.append)
+            await watch(job, tmp_path, environ={}, notify=lines.append)
 
     asyncio.run(again())
     assert {alarm["kind"]: alarm["over"] for alarm in _state(tmp_path)["alarms"]} == {"down": True, "failures": False}
@@ -199,7 +199,7 @@ def test_failures_alone_are_never_an_accuracy_alarm(tmp_path: Path) -> None:
 
 def test_a_check_that_always_passed_has_to_fail_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = (*FIRST, "json", "json_schema", "json_portable", "tools")
-    monkeypatch.setattr(smoking, "chosen", lambda level: [one for one in CHECKS if one.name in names])
+    monkeypatch.setattr(story, "chosen", lambda level: [one for one in CHECKS if one.name in names])
     broken = False
     server = create(Quirks(refuses=lambda body: broken and "response_format" in body, names=frozenset({"no_tools"})))
     lines = list[str]()
@@ -207,11 +207,11 @@ def test_a_check_that_always_passed_has_to_fail_three_times(tmp_path: Path, monk
     async def run(url: str) -> int:
         nonlocal broken
         job = _job(url, smoke=True, tokens=20_000, rounds=3)
-        await watch(job, tmp_path, environ={}, told=lines.append)
+        await watch(job, tmp_path, environ={}, notify=lines.append)
         broken = True
-        await watch(replace(job, rounds=2), tmp_path, environ={}, told=lines.append)
+        await watch(replace(job, rounds=2), tmp_path, environ={}, notify=lines.append)
         assert not [line for line in lines if line.startswith("ALARM")]
-        return await watch(replace(job, rounds=2), tmp_path, environ={}, told=lines.append)
+        return await watch(replace(job, rounds=2), tmp_path, environ={}, notify=lines.append)
 
     assert _with(server, run) == 1
     told = [line for line in lines if line.startswith("ALARM")]
@@ -304,7 +304,7 @@ def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path: Path) -> N
     told: list[str] = []
 
     async def run(url: str, samples: Sequence[Sample], folder: Path) -> str:
-        await watch(_job(url, pool=replace(asked, samples=samples), rounds=3), folder, environ={}, told=told.append)
+        await watch(_job(url, pool=replace(asked, samples=samples), rounds=3), folder, environ={}, notify=told.append)
         return "".join(file.read_text() for file in folder.iterdir())
 
     async def both(url: str) -> None:
@@ -361,7 +361,7 @@ def test_a_watch_that_ends_in_its_baseline_says_that_nothing_was_judged(tmp_path
 
     async def once(url: str, **more: Any) -> str:
         lines.clear()
-        await watch(_job(url, tokens=3000, **more), tmp_path, environ={}, told=lines.append)
+        await watch(_job(url, tokens=3000, **more), tmp_path, environ={}, notify=lines.append)
         return lines[-1]
 
     async def main(url: str) -> tuple[str, int, str, str]:
