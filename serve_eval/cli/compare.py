@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serve_eval.cli._include import IncludePath, TrustPlan, folders_of
-from serve_eval.cli.run import _headers, _lines, _with_margin, names_of
+from serve_eval.cli._options import lines_of
+from serve_eval.evaluation.plan.flag_values import headers_of, margin_of_verdict, names_of
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.plan.resolve import Resolved
@@ -122,7 +123,7 @@ def compare(
         "limit": limit,
         "repeats": repeats,
         "seed": seed,
-        "set": _with_margin(settings, margin),
+        "set": settings if margin is None else [*(settings or ()), *margin_of_verdict(margin)],
         "verdict": verdict,
         "allow_mismatch": allow_mismatch or None,
         "allow_code_execution": allow_code_execution or None,
@@ -133,7 +134,7 @@ def compare(
         "order_seed": order_seed,
         "stream": stream,
         "api_key_env": api_key_env,
-        "headers": _headers(_lines(header, "SERVE_EVAL_HEADER")),
+        "headers": headers_of(header or lines_of("SERVE_EVAL_HEADER")) or None,
     }
     settings_given = {name: value for name, value in given.items() if value is not None}
     if invariants is (b is not None):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli.run import _lines
+from serve_eval.cli._options import lines_of
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
@@ -70,7 +70,7 @@ def _resolve(what: str, model: str | None, settings: list[str] | None, include_p
     from serve_eval.yaml_source import read
 
     # Of a variable that is meant for runs as well, what concerns a launcher.
-    given = settings or [line for line in _lines(None, "SERVE_EVAL_SET") or () if line.startswith("launcher.")]
+    given = settings or [line for line in lines_of("SERVE_EVAL_SET") if line.startswith("launcher.")]
     chosen: dict[str, Any] = {"set": given, **({} if model is None else {"model": model})}
     if include_path:
         chosen["include_path"] = list(include_path)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serve_eval.cli.run import _headers, _lines, names_of
+from serve_eval.cli._options import lines_of
+from serve_eval.evaluation.plan.flag_values import headers_of, names_of
 
 if TYPE_CHECKING:
     from serve_eval.checks.check import Check
@@ -89,7 +90,7 @@ def smoke(
     settings: dict[str, Any] = {
         name: os.environ.get(f"SERVE_EVAL_{name.upper()}") if text is None else text for name, text in given.items()
     }
-    settings["headers"] = _headers(_lines(header, "SERVE_EVAL_HEADER"))
+    settings["headers"] = headers_of(header or lines_of("SERVE_EVAL_HEADER")) or None
     plan = resolve_address({name: value for name, value in settings.items() if value is not None}, os.environ)
     checks = chosen("full" if level == "full" else "quick", passkey_tokens=passkey, context_tokens=context_tokens)
     needed = smoke_test.required(names_of(require) or [], checks)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli.run import _headers, _lines, names_of
+from serve_eval.cli._options import lines_of
+from serve_eval.evaluation.plan.flag_values import headers_of, names_of
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
@@ -160,7 +161,7 @@ def watch(
     address: dict[str, Any] = {
         name: os.environ.get(f"SERVE_EVAL_{name.upper()}") if text is None else text for name, text in given.items()
     }
-    address["headers"] = _headers(_lines(header, "SERVE_EVAL_HEADER"))
+    address["headers"] = headers_of(header or lines_of("SERVE_EVAL_HEADER")) or None
     asked: dict[str, Any] = {
         "tasks": names_of(tasks),
         "cases": cases or None,
