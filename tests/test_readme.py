@@ -42,6 +42,7 @@ def test_every_flag_that_is_named_exists() -> None:
             ["smoke"],
             ["watch"],
             ["compare"],
+            ["invariants"],
             ["attribute"],
             ["power"],
             ["rescore"],

@@ -18,7 +18,8 @@ from serve_eval.errors import ServeEvalError
 
 COMMANDS = {
     "run": ("run.run", "Evaluate an endpoint: PASS, FAIL, INCONCLUSIVE."),
-    "compare": ("compare.compare", "Two endpoints beside each other: is B worse than A?"),
+    "compare": ("compare.compare", "Compare two endpoints: is B worse than A?"),
+    "invariants": ("invariants.invariants", "Ask one endpoint the same in other ways."),
     "attribute": ("attribute.attribute", "Which server behind a door answers wrong?"),
     "smoke": ("smoke.smoke", "Check an endpoint in seconds: what it does."),
     "watch": ("watch.watch", "Watch an endpoint in production, and alarm."),

@@ -31,7 +31,6 @@ from serve_eval.evaluation.plan.shared_options import (
     OrderSeed,
     Proxy,
     RateLimit,
-    Repeats,
     Seed,
     Set,
     Stream,
@@ -53,7 +52,16 @@ class AskedOptions:
     allow_code_execution: AllowCodeExecution = None
     include_path: IncludePath = None
     limit: Limit = None
-    repeats: Repeats = None
+    repeats: Annotated[
+        int | None,
+        Setting(
+            "Ask every sample N times (default 1, or as its case file says) and average; the report says how stable "
+            "answers are.",
+            flags=("--repeats", "--iterations"),
+            metavar="N",
+            in_file=int | dict[str, int],
+        ),
+    ] = None
     seed: Seed = None
     settings: Set = None
 

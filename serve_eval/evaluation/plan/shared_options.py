@@ -50,16 +50,6 @@ IncludePath = Annotated[
     ),
 ]
 Limit = Annotated[int | None, Setting("Ask a seeded random subset of N samples per task.", metavar="N")]
-Repeats = Annotated[
-    int | None,
-    Setting(
-        "Ask every sample N times (default 1, or as its case file says) and average; the report says how stable "
-        "answers are.",
-        flags=("--repeats", "--iterations"),
-        metavar="N",
-        in_file=int | dict[str, int],
-    ),
-]
 Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N")]
 Set = Annotated[
     list[str] | None,
