@@ -76,7 +76,7 @@ def is_endpoint(text: str) -> bool:
 def resolved_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | None]:
     """Return the plan of a file or of a run folder, with that folder."""
     from serve_eval.errors import PlanError
-    from serve_eval.evaluation.plan.resolve import to_file
+    from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_read
     from serve_eval.yaml_source import read
 

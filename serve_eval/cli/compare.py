@@ -188,7 +188,7 @@ def _sides(
     An endpoint is asked what the other side asks, where that is a plan or a run; of a run of somebody else, what else
     that would reach has to be trusted.
     """
-    from serve_eval.evaluation.plan.resolve import to_file
+    from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_follow
     from serve_eval.workflows.compare.compare import Side
 

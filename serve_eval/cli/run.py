@@ -11,13 +11,13 @@ import typer
 
 from serve_eval.cli._include import TRUST_HELP, permissions
 from serve_eval.cli._options import command, given_as_flags, settings_of
+from serve_eval.evaluation.plan.limits_options import LimitsOptions
 from serve_eval.evaluation.plan.options import (
     AddressOptions,
     AskedOptions,
     ConnectionOptions,
     FolderOptions,
     JudgedOptions,
-    LimitsOptions,
     ProtocolOptions,
 )
 from serve_eval.plugins.setting import Setting
@@ -257,7 +257,8 @@ def _resolve(
     from dataclasses import replace
 
     from serve_eval.errors import PlanError
-    from serve_eval.evaluation.plan.resolve import resolve, to_file
+    from serve_eval.evaluation.plan.resolve import resolve
+    from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_follow, to_read
     from serve_eval.yaml_source import read
 

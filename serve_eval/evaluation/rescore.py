@@ -25,7 +25,8 @@ from serve_eval.evaluation.engine.reply_proofs import Proofs, standing
 from serve_eval.evaluation.engine.scoring import ScoringProcesses
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.resolve import resolve, to_file
+from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.executions import FOLDER, Executions, permitted

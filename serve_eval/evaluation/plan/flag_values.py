@@ -43,8 +43,8 @@ def number_or_word(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def absolute(path: str) -> str | None:
-    """Return the full path, or None for an empty one."""
+def absolute(path: str | None) -> str | None:
+    """Return the full path, or None for none and for an empty one."""
     return str(Path(path).expanduser().absolute()) if path else None
 
 

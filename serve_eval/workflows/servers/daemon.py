@@ -24,7 +24,7 @@ import msgspec
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.endpoint.launch import LAUNCHERS, check_launcher, launch
-from serve_eval.evaluation.plan.resolve import to_file
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.storage.run_folder import write_private
 from serve_eval.plugins import extensions
 from serve_eval.plugins.registry import check_options, load, options_of
