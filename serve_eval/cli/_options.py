@@ -121,7 +121,7 @@ def _flattened(
 
 def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Parameter:
     """Return an option as a parameter that typer reads."""
-    reads = every_variable and option.setting.variable == "run" and not option.repeated
+    reads = _reads_variable(option, every_variable) and not option.repeated
     info = typer.Option(
         *option.flags,
         help=option.setting.help,
@@ -141,8 +141,11 @@ def _value(option: Declared, value: Any, every_variable: bool) -> Any:
     """Return a value, or the lines of its variable where a repeated option was not given."""
     if not option.repeated:
         return value
-    reads = option.setting.variable == "always" or (every_variable and option.setting.variable == "run")
-    return value or (lines_of(option.variable) if reads else None) or None
+    return value or (lines_of(option.variable) if _reads_variable(option, every_variable) else None) or None
+
+
+def _reads_variable(option: Declared, every_variable: bool) -> bool:
+    return option.setting.variable == "always" or (every_variable and option.setting.variable == "run")
 
 
 def _show_all(ctx: typer.Context, wanted: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._include import TRUST_HELP
+from serve_eval.cli._common_options import Strict, TrustPlan
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import (
     PromptOptions,
@@ -95,7 +95,7 @@ class SideOptions:
     ] = None
     launch: Annotated[bool, Setting("Insist that A and B are plans whose launchers start their servers.")] = False
     one_after_the_other: Annotated[bool, Setting("First all of A, then all of B.")] = False
-    trust_plan: Annotated[bool, Setting(TRUST_HELP)] = False
+    trust_plan: TrustPlan = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class ResultOptions:
             metavar="DIR",
         ),
     ] = None
-    strict: Annotated[bool, Setting("Exit with 1 instead of 3.")] = False
+    strict: Strict = False
     as_json: Annotated[bool, Setting("Print comparison.json.", flags=("--json",))] = False
 
 

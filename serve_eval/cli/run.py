@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._include import TRUST_HELP, permissions
+from serve_eval.cli._common_options import ReportAsJson, RerunWhat, Reuse, RunAll, Strict, TrustPlan
+from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command, given_as_flags, settings_of
 from serve_eval.evaluation.plan.limits_options import LimitsOptions
 from serve_eval.evaluation.plan.options import (
@@ -66,7 +67,7 @@ class HeldServerOptions:
 
     title: ClassVar[str] = AddressOptions.title
     keep_servers: Annotated[bool, Setting("Leave the launcher's servers up after the run.")] = False
-    reuse: Annotated[bool, Setting("Use the same servers where they are held already.")] = False
+    reuse: Reuse = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +79,15 @@ class EndingOptions:
         Path | None,
         Setting("Go on with the run in this folder, with its own plan; variables are not considered.", metavar="DIR"),
     ] = None
-    trust_plan: Annotated[bool, Setting(TRUST_HELP, variable="never")] = False
-    rerun: Annotated[
-        str, Setting("What to ask again: never, failed (default), changed, version, all.", metavar="WHAT")
-    ] = "failed"
-    run_all: Annotated[bool, Setting("The same as --rerun all; old answers are archived.")] = False
+    trust_plan: TrustPlan = False
+    rerun: RerunWhat = "failed"
+    run_all: RunAll = False
     dry_run: Annotated[bool, Setting("Show plan, requests, thresholds and first prompts; send nothing.")] = False
     dump_prompts: Annotated[
         Path | None, Setting("Write every prompt as JSON lines to this file; send nothing.", metavar="FILE")
     ] = None
-    strict: Annotated[bool, Setting("Exit with 1 instead of 3.")] = False
-    as_json: Annotated[bool, Setting("Print the report as one JSON object.", flags=("--json",))] = False
+    strict: Strict = False
+    as_json: ReportAsJson = False
 
 
 @command(usual=USUAL, examples=EXAMPLES, every_variable=True)

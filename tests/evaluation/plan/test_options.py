@@ -13,7 +13,7 @@ from serve_eval.evaluation.plan.parse import KEYS, SECTIONS
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import NOT_SAVED, to_file
 from serve_eval.plugins.setting import Declared, declared
-from serve_eval.schema import AccuracySpec, Connection, Limits, Plan
+from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec
 
 PLAN: dict[str, Any] = {
     "model": "m",
@@ -75,7 +75,7 @@ def test_the_default_that_the_help_tells_is_that_of_the_plan(option: Declared, t
     plan = Plan(model=None, launcher=resolve({"tasks": ["gsm8k"]}, {}, {}).plan.launcher, tasks=())
     section, _, name = option.key.rpartition(".")
     default = getattr(nouns.get(section, plan), name, None)
-    shown = default.name if hasattr(default, "name") else default
+    shown = default.name if isinstance(default, Spec) else default
     assert float(told) == shown if isinstance(shown, int | float) else told == shown
 
 
