@@ -57,7 +57,8 @@ def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str
     """
     found: dict[str, Any] = {}
     for section in sections:
-        for option in declared(type(section)):
+        structure: Any = type(section)
+        for option in declared(structure):
             value = getattr(section, option.name)
             if value is None or option.setting.refused or (only is not None and option.name not in only):
                 continue
@@ -92,7 +93,7 @@ def _flattened(
     """Return the function with a parameter for each option of its structures, and `more` that it does not get."""
     hints = typing.get_type_hints(function, include_extras=True)
     structures = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
-    options = {name: list(declared(structure)) for name, structure in structures.items()}
+    options = {name: declared(structure) for name, structure in structures.items()}
 
     def call(**given: Any) -> None:
         for option in (option for of_one in options.values() for option in of_one):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import ReportAsJson, RerunWhat, Reuse, RunAll, Strict, TrustPlan
+from serve_eval.cli._common_options import ReportAsJson, RerunWhat, Reuse, RunAll, Strict, TrustPlan, rerun_of
 from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command, given_as_flags, settings_of
 from serve_eval.evaluation.plan.limits_options import LimitsOptions
@@ -177,21 +177,6 @@ def _evaluate(resolved: Resolved, held: HeldServerOptions, ending: EndingOptions
     finally:
         if held.keep_servers and (entry := up(plan)) is not None and entry.endpoint is not None:
             say(f"The servers stay up at {entry.endpoint.base_url}; end them with: serve-eval serve --stop {entry.id}")
-
-
-def rerun_of(text: str, *, run_all: bool) -> Rerun:
-    """What is asked again, in the words of the command line. Raises PlanError for another word."""
-    from typing import get_args
-
-    from serve_eval.errors import PlanError
-    from serve_eval.evaluation.rerun import Rerun
-
-    chosen: Rerun | None = next((one for one in get_args(Rerun) if one == text), None)
-    if chosen is None:
-        raise PlanError(f"--rerun: {text!r} is none of {', '.join(get_args(Rerun))}")
-    if run_all and chosen not in ("failed", "all"):  # failed: most probably not said
-        raise PlanError(f"--run-all asks everything again, and --rerun {chosen} does not: give one of them")
-    return "all" if run_all else chosen
 
 
 def execute(

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import ReportAsJson, RerunWhat, Reuse, RunAll, Strict, TrustPlan
+from serve_eval.cli._common_options import ReportAsJson, RerunWhat, Reuse, RunAll, Strict, TrustPlan, rerun_of
 from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command
-from serve_eval.cli.run import rerun_of
 from serve_eval.evaluation.plan.flag_values import absolute_all
 from serve_eval.evaluation.plan.shared_options import AllowCodeExecution, IncludePath
 from serve_eval.plugins.setting import Setting

@@ -12,8 +12,9 @@ The command line derives flags, variables and help from it, and the plan file it
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, Literal
 
 Variable = Literal["run", "always", "never"]
@@ -72,12 +73,15 @@ class Declared:
         return typing.get_origin(self.kind) is list
 
 
-def declared(structure: type) -> Iterator[Declared]:
-    """Yield the options of a structure in their order."""
+@cache
+def declared(structure: type) -> tuple[Declared, ...]:
+    """Return the options of a structure in their order."""
     hints = typing.get_type_hints(structure, include_extras=True)
+    found = []
     for one in fields(structure):
         kind, setting = typing.get_args(hints[one.name])
-        yield Declared(name=one.name, kind=_without_none(kind), default=one.default, setting=setting)
+        found.append(Declared(name=one.name, kind=_without_none(kind), default=one.default, setting=setting))
+    return tuple(found)
 
 
 def _without_none(kind: Any) -> Any:

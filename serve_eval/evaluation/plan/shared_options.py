@@ -9,6 +9,7 @@ from serve_eval.plugins.setting import Setting
 
 SPEC: Any = object()
 """A name, or a name with a mapping of options: the type of `tasks`, `launcher` and `verdict` in a plan file."""
+INCLUDE_HELP = "Folder with tasks, scorers, launchers, verdicts of your own; its code runs. Repeatable."
 
 Model = Annotated[
     str | None,
@@ -42,7 +43,7 @@ AllowCodeExecution = Annotated[bool | None, Setting("Run code that the model wri
 IncludePath = Annotated[
     list[str] | None,
     Setting(
-        "Folder with tasks, scorers, launchers, verdicts of your own; its code runs. Repeatable.",
+        INCLUDE_HELP,
         metavar="DIR",
         in_file=str | list[str],
         parse=flag_values.absolute_all,
