@@ -89,11 +89,24 @@ def _row(option: Any) -> Row:
     long = [flag for flag in (*option.opts, *option.secondary_opts) if flag.startswith("--")]
     value = "" if option.is_flag else f" {_metavar(option)}"
     lead = f"{', '.join(short)}, " if short else "    "
-    return f"{lead}{', '.join(long)}{value}", option.help or ""
+    return f"{lead}{', '.join(long)}{value}", _meaning(option)
+
+
+def _meaning(param: Any) -> str:
+    """Return the meaning of a parameter, with its default where the text does not tell it."""
+    text, default = param.help or "", param.default
+    untold = default is None or isinstance(default, bool | list) or callable(default) or default == ""
+    if param.required and param.param_type_name == "option":
+        more = "required"
+    elif untold or not param.show_default or "default" in text.lower():
+        return text
+    else:
+        more = f"default {default:g}" if isinstance(default, float) else f"default {default}"
+    return f"{text.removesuffix('.')} ({more})."
 
 
 def _argument_row(argument: Any) -> Row:
-    return _metavar(argument, argument.name.upper()), argument.help or ""
+    return _metavar(argument, argument.name.upper()), _meaning(argument)
 
 
 def _metavar(param: Any, otherwise: str = "") -> str:

@@ -49,6 +49,17 @@ class _Group(TyperGroup):
         self.rich_markup_mode = None
         super().format_help(ctx, formatter)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands with a sentence each, which is wrapped and not cut off."""
+        rows = [(name, one.short_help or _sentence(one.help or "")) for name, one in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _sentence(text: str) -> str:
+    """Return the first sentence of a docstring, without its full stop."""
+    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+
 
 class _Commands(_Group):
     """Makes the command that is called."""
