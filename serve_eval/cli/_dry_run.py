@@ -14,7 +14,7 @@ from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.resolve import to_file
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.judgements import judges_of

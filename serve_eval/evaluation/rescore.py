@@ -18,7 +18,8 @@ from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.replay import take
 from serve_eval.evaluation.engine.scoring import ScoringProcesses
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.resolve import resolve, to_file
+from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescored_run import check_new_run, write_rescored_run
 from serve_eval.evaluation.storage import run_folder

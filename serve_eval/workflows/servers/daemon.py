@@ -24,7 +24,7 @@ import msgspec
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.endpoint.launch import LAUNCHERS, check_launcher, launch
-from serve_eval.evaluation.plan.resolve import to_file
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.private_files import write_private
 from serve_eval.plugins import extensions

@@ -15,7 +15,8 @@ from rich.console import Console
 from serve_eval.cli.suite import _suite
 from serve_eval.errors import RunFolderError, SandboxError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evaluation.plan.resolve import resolve, to_file
+from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage.executions import Executions

@@ -346,8 +346,8 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, t
             }
         )
     )
-    flags = ["--invariants", "--limit", "10", "--tokenizer", tmp_path / "tokenizer", "--chunk-tokens", "0"]
-    said = serve_eval("compare", tmp_path / "plan.yaml", *flags, "-o", tmp_path / "out")
+    flags = ["--limit", "10", "--tokenizer", tmp_path / "tokenizer", "--chunk-tokens", "0"]
+    said = serve_eval("invariants", tmp_path / "plan.yaml", *flags, "-o", tmp_path / "out")
     rows = {line.split()[1]: line.split() for line in said.stdout.splitlines() if line.startswith("gsm8k")}
     assert set(rows) == {"cold", "shuffled", "streamed", "repeated", "alone", "rendered"}, said.stderr
     # The simulated endpoint knows the prompts of the chat alone, so that what is rendered is another question to it.
@@ -359,14 +359,19 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["host:1"], "or A alone with --invariants"),
-        (["host:1", "host:2", "--invariants"], "or A alone with --invariants"),
-        (["host:1", "host:2", "--tokenizer", "x"], "--tokenizer is for --invariants"),
-        (["host:1", "host:2", "--chunk-tokens", "512"], "--chunk-tokens is for --invariants"),
-        (["host:1", "--invariants", "--chunk-tokens", "-1"], "--chunk-tokens must be 0 or more"),
+        (["compare", "host:1"], "One endpoint against itself: serve-eval invariants host:1"),
+        (["compare", "host:1", "host:2", "--invariants"], "is a command of its own now: serve-eval invariants"),
+        (
+            ["compare", "host:1", "--invariants", "--chunk-tokens", "0"],
+            "a command of its own now: serve-eval invariants",
+        ),
+        (["compare", "host:1", "host:2", "--tokenizer", "x"], "--tokenizer is for serve-eval invariants"),
+        (["compare", "host:1", "host:2", "--chunk-tokens", "512"], "--chunk-tokens is for serve-eval invariants"),
+        (["invariants", "host:1", "--chunk-tokens", "-1"], "--chunk-tokens must be 0 or more"),
+        (["invariants", "host:1", "--launch"], "--launch: A, host:1, is a running endpoint, and no plan file"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments: list[str], message: str) -> None:
-    said = serve_eval("compare", *arguments)
+    said = serve_eval(*arguments)
     assert said.returncode == 2
     assert message in said.stderr
