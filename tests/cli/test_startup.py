@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from launchers._openai_server import serve_app
+from launchers._http.server import serve_app
 from tests.cli.command import environment, in_a_process
 
 PRELUDE = """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from launchers._simulator import STATS, SimulatorConfig, Stats, create_app, serve
+from launchers._simulated.simulator import STATS, SimulatorConfig, Stats, create_app, serve
 
 
 @contextmanager

@@ -18,9 +18,10 @@ import aiohttp
 import msgspec
 import pytest
 
-from launchers import _process, simulated
-from launchers._process import server_process
-from launchers._simulator import _IN_PROCESS_ONLY, SimulatorConfig, _parse
+from launchers import simulated
+from launchers._process import server_process as process_module
+from launchers._process.server_process import server_process
+from launchers._simulated.simulator import _IN_PROCESS_ONLY, SimulatorConfig, _parse
 from serve_eval.errors import EndpointError, LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
@@ -200,7 +201,7 @@ def test_the_simulator_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 def test_the_command_names_only_what_differs_from_the_default(context: LaunchContext) -> None:
     options = {"accuracy": 0.5, "damage": 0.1, "failure_kind": "html", "no_models": True, "seed": 0, "crash_after": 4}
     [command] = simulated.commands(context, **options)
-    assert command[1:5] == ["-m", "launchers._simulator", "--model", "a/b"]
+    assert command[1:5] == ["-m", "launchers._simulated.simulator", "--model", "a/b"]
     assert command[9:] == ["--damage", "0.1", "--failure-kind", "html", "--no-models", "--crash-after", "4"]
     assert not context.log_dir.exists()
     config, port, ready_file = _parse(command[3:])
@@ -261,7 +262,7 @@ async def quick_end(script: str, log_file: Path) -> int:
 
 
 def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_process, "STOP_S", 0.2)
+    monkeypatch.setattr(process_module, "STOP_S", 0.2)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     assert gone(asyncio.run(quick_end(deaf, tmp_path / "log")))
 
@@ -309,7 +310,7 @@ def test_sigterm_ends_the_simulator_cleanly(tmp_path: Path) -> None:
         async def up() -> bool | None:
             return ready.exists() or None
 
-        command = [sys.executable, "-m", "launchers._simulator", "--ready-file", str(ready)]
+        command = [sys.executable, "-m", "launchers._simulated.simulator", "--ready-file", str(ready)]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         async with server_process(command, log_file=tmp_path / "log", env=env) as server:
             await server.until(up, timeout_s=10)

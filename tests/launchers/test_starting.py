@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from launchers import _readiness, external, trtllm
-from launchers._openai_server import serve_app
-from launchers._starting import says_so
+from launchers import external, trtllm
+from launchers._fleet import readiness
+from launchers._fleet.loading import says_so
+from launchers._http.server import serve_app
 from serve_eval.errors import LaunchError
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
@@ -77,7 +78,7 @@ def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
 def test_a_launched_server_says_that_it_is_starting(
     context: LaunchContext, said: list[str], standin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_readiness, "TELL_S", 0.2)
+    monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin("main", STANDIN_LOAD_S="1.5")
 
     async def story() -> None:
@@ -91,7 +92,7 @@ def test_a_launched_server_says_that_it_is_starting(
 
 def test_the_first_completion_is_not_given_up_while_the_front_door_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its limit is for an engine that hangs."""
-    monkeypatch.setattr(_readiness, "POLL_S", 0.02)
+    monkeypatch.setattr(readiness, "POLL_S", 0.02)
     until = time.monotonic() + 0.4
 
     async def answer(request: web.Request) -> web.Response:
@@ -102,14 +103,14 @@ def test_the_first_completion_is_not_given_up_while_the_front_door_starts(monkey
     async def story(start_timeout_s: float) -> None:
         import httpx
 
-        from launchers._trtllm_command import Place, Server
+        from launchers._trtllm.command_line import Place, Server
 
         app = web.Application()
         app.router.add_post("/v1/completions", answer)
         async with serve_app(app) as url, httpx.AsyncClient(trust_env=False) as client:
             place = Place(host="127.0.0.1", port=int(url.split(":")[2].removesuffix("/v1")))
             front = Server(name="front", argv=("x",), probe=("x",), place=place)
-            await _readiness._answering(client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s)
+            await readiness._answering(client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s)
 
     said: list[str] = []
     asyncio.run(story(20.0))

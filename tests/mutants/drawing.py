@@ -20,7 +20,7 @@ PACKAGES = {
     "verdicts": ("serve_eval/verdicts/rules/*.py",),
     "journal": ("serve_eval/evaluation/storage/journal.py",),
     "reference": ("serve_eval/verdicts/reference*.py",),
-    "launchers/_process": ("launchers/_process.py",),
+    "launchers/_process": ("launchers/_process/server_process.py",),
     "runner": ("serve_eval/evaluation/engine/runner.py",),
     "client": ("serve_eval/client/*.py",),
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from launchers._openai_server import encode, json_response
+from launchers._http.server import encode, json_response
 from tests.standin.options import Flavour
 from tests.standin.starting import Loading
 

@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from launchers._openai_server import json_response, serve_app
+from launchers._http.server import json_response, serve_app
 from serve_eval.client.client import Client
 from serve_eval.evaluation import build_report
 from serve_eval.evaluation.attribution import trace

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
-from launchers._openai_server import serve_app
+from launchers._http.server import serve_app
 from serve_eval.client.client import Client
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.deployment import (

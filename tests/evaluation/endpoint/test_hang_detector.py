@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from launchers._simulator import serve
+from launchers._simulated.simulator import serve
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import short
 from serve_eval.errors import EndpointError

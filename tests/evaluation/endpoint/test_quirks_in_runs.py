@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launchers._openai_server import serve_app
+from launchers._http.server import serve_app
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare

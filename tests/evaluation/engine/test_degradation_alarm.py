@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
+from launchers._http.server import serve_app
+from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
 from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers

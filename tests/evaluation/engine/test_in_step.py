@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from launchers._simulator import serve
+from launchers._simulated.simulator import serve
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
 from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.schema import Comparison, Limits, Plan, Spec

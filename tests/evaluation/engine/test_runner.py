@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._simulator import STATS, SimulatorConfig, create_app, serve
+from launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.engine.accumulator import Tally, replay, score_response

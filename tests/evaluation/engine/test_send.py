@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from launchers._simulator import serve
+from launchers._simulated.simulator import serve
 from serve_eval.cli._dry_run import facts
 from serve_eval.client.client import Client
 from serve_eval.errors import NotComparableError

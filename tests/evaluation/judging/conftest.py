@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 
 import serve_eval.tasks
-from launchers import _words
-from launchers._openai_answers import Generated, Usage, answer_body
-from launchers._openai_requests import DEFAULT_MAX_TOKENS, Ask, understand
-from launchers._openai_server import Refused, encode, json_response, serve_app
+from launchers._http.answers import Generated, Usage, answer_body
+from launchers._http.requests import DEFAULT_MAX_TOKENS, Ask, understand
+from launchers._http.server import Refused, encode, json_response, serve_app
+from launchers._simulated import words
 
 Says = Callable[[str, int], str | int | None]
 """What is said to a prompt, given how many came before: a text, an HTTP status, or None for nothing ever."""
@@ -74,10 +74,10 @@ class JudgeServer:
 
 
 def _answer(ask: Ask, number: int, said: str) -> bytes:
-    one = _words.limited(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
+    one = words.limited(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
     (prompt,) = ask.prompts
     assert isinstance(prompt, tuple)
-    usage = Usage(_words.of_prompt(prompt, None), len((one.text or "").split()))
+    usage = Usage(words.of_prompt(prompt, None), len((one.text or "").split()))
     return answer_body(ask, number, [one], usage)
 
 

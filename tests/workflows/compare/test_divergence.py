@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from launchers._openai_server import serve_app
+from launchers._http.server import serve_app
 from serve_eval.client.client import Client
 from serve_eval.schema import (
     Dataset,

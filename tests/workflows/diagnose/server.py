@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from launchers._simulator import serve
+from launchers._simulated.simulator import serve
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Endpoint, Limits, Plan, Prompt, Report, Spec

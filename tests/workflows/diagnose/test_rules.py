@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from launchers._simulator import serve
+from launchers._simulated.simulator import serve
 from serve_eval.datasets.generated import write_gsm8k
 from serve_eval.errors import RunFolderError
 from serve_eval.protocol.shared import build_task

@@ -15,8 +15,8 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig, _Simulator, create_app
+from launchers._http.server import serve_app
+from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app
 from launchers.simulated import probability
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers

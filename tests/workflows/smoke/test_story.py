@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 from aiohttp import web
 
-from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig, create_app
+from launchers._http.server import serve_app
+from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.checks.curl import curl
 from serve_eval.checks.row import Sent
 from serve_eval.errors import PlanError

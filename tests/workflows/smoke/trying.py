@@ -11,7 +11,7 @@ from threading import Thread
 
 from aiohttp import web
 
-from launchers._openai_server import serve_app
+from launchers._http.server import serve_app
 from serve_eval.checks.curl import curl
 from serve_eval.checks.row import Row
 from serve_eval.checks.session import Session

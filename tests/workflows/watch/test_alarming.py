@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from launchers._openai_server import serve_app
+from launchers._http.server import serve_app
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
 from serve_eval.workflows.watch import alarming

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from aiohttp import web
 
-from launchers._openai_server import serve_app
+from launchers._http.server import serve_app
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.schema import HOLDOUT, Sample
