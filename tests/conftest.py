@@ -48,14 +48,15 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 async def _server_here(command: Sequence[str], *, ready_file: Path, log_file: Path) -> AsyncIterator[tuple[str, Any]]:
     """`own_server` without a process: the simulator of a command line, in the event loop of who asks it."""
     from launchers._process import own_server
-    from launchers._simulated import simulator
+    from launchers._simulated.__main__ import parse
+    from launchers._simulated.simulator import serve
 
     if "--crash-after" in command:  # which ends the process
         async with own_server.own_server(command, ready_file=ready_file, log_file=log_file) as found:
             yield found
         return
-    config, _, _ = simulator._parse(command[3:])
-    async with simulator.serve(config) as url:
+    config, _, _ = parse(command[3:])
+    async with serve(config) as url:
         log_file.touch(mode=0o600)
         log_file.write_text(f"simulated endpoint at {url}\n")
         yield url, SimpleNamespace(pid=0)

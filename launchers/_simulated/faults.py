@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+Refusal = Literal["500", "429", "503", "html", "wrapped_400"]
+BadAnswer = Literal["empty_choices", "null_content", "bad_json"]
 Fault = Literal[
     "500",
     "429",

@@ -193,7 +193,7 @@ def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) ->
     async def completions(request: web.Request) -> web.StreamResponse:
         body = await request.json()
         prompt = body["prompt"]
-        known = simulator._answers.get(prompt_sha256(prompt))
+        known = simulator.answers.by_hash.get(prompt_sha256(prompt))
         if known is None:
             return await simulator.completions(request)
         flying[prompt] += 1
