@@ -21,6 +21,8 @@ from launchers._trtllm.containers import ULIMITS, Container, Engine
 from launchers._trtllm.deployments import Aggregated, Disaggregated
 from launchers._trtllm.flavour import shown
 from launchers._trtllm.kv_transfer import Ways
+from launchers._trtllm.parts import list_parts, summarise_transfer
+from launchers._trtllm.servers import build_servers
 from serve_eval.schema import Endpoint, LaunchContext
 
 MEANINGS = _meanings.CONTAINER
@@ -90,7 +92,7 @@ async def launch(
             answer_timeout_s=answer_timeout_s,
             stop_timeout_s=stop_timeout_s,
             cluster=isinstance(deployment, Disaggregated) and bool(deployment.discovery),
-            transfer=deployments.transfer(deployment, context, ways),
+            transfer=summarise_transfer(deployment, context, ways),
             held=reserved.locks,
         ) as endpoint,
     ):
@@ -114,7 +116,7 @@ def _servers(
     containers.check(container, deployment, deployments.served(deployment, context))
     context = replace(context, log_dir=context.log_dir.absolute())  # mounted under its own path
     placed = places.placed(
-        deployments.parts(deployment, context),
+        list_parts(deployment, context),
         gpus=options["gpus"],
         host=options["host"],
         port=options["port"],
@@ -122,5 +124,5 @@ def _servers(
     )
     limit = options["ready_timeout_s"]
     ways = ways or _ways(options)
-    servers = deployments.servers(deployment, context, placed, ready_timeout_s=limit, ways=ways, tag=launch or None)
+    servers = build_servers(deployment, context, placed, ready_timeout_s=limit, ways=ways, tag=launch or None)
     return [containers.wrapped(server, container, launch) for server in servers]

@@ -30,6 +30,8 @@ from launchers._trtllm import command_line, deployments, kv_transfer
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated
 from launchers._trtllm.kv_transfer import Ways
+from launchers._trtllm.parts import list_parts, summarise_transfer
+from launchers._trtllm.servers import build_servers
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.schema import Endpoint, LaunchContext
 
@@ -118,7 +120,7 @@ async def launch(
                 answer_timeout_s=answer_timeout_s,
                 stop_timeout_s=stop_timeout_s + MARGIN_S,
                 cluster=isinstance(plan.deployment, Disaggregated) and bool(plan.deployment.discovery),
-                transfer=deployments.transfer(plan.deployment, context, plan.ways),
+                transfer=summarise_transfer(plan.deployment, context, plan.ways),
             ) as endpoint:
                 yield endpoint
         finally:
@@ -158,7 +160,7 @@ def _planned(
     if steps.container is not None:  # which knows full paths only
         step_container.check(steps.container, deployment, deployments.served(deployment, context))
         context = replace(context, log_dir=context.log_dir.absolute())
-    parts = deployments.parts(deployment, context)
+    parts = list_parts(deployment, context)
     spots = node_placement.spots(parts, allocation.gpus_per_node)
     count = node_placement.node_count(spots)
     nodes = allocation.nodes or tuple(options["nodes"] or node_placement.node_names(count))
@@ -169,7 +171,7 @@ def _planned(
         first_port=first_port or options["port"] or node_placement.FIRST_PORT,
         bind=steps.bind,
     )
-    servers = deployments.servers(
+    servers = build_servers(
         deployment,
         context,
         placed,

@@ -16,6 +16,8 @@ from launchers._trtllm import command_line, deployments
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.deployments import Aggregated
 from launchers._trtllm.flavour import shown
+from launchers._trtllm.parts import list_parts
+from launchers._trtllm.servers import build_servers
 from serve_eval.schema import Endpoint, LaunchContext
 
 MEANINGS = _meanings.TRTLLM
@@ -86,13 +88,13 @@ async def launch(
 def _servers(context: LaunchContext, options: Mapping[str, Any], ports: list[int] | None = None) -> list[Server]:
     deployment: Aggregated = deployments.picked(Aggregated, options)
     placed = places.placed(
-        deployments.parts(deployment, context),
+        list_parts(deployment, context),
         gpus=options["gpus"],
         host=options["host"],
         port=options["port"],
         ports=ports,
     )
-    [server] = deployments.servers(deployment, context, placed, ready_timeout_s=options["ready_timeout_s"])
+    [server] = build_servers(deployment, context, placed, ready_timeout_s=options["ready_timeout_s"])
     # A port that nobody chose, the server may as well find itself, so that no one can take it in between.
     report = context.log_dir / f"{server.name}.address" if options["port"] is None else None
     return [replace(server, report=report)]

@@ -23,6 +23,8 @@ from launchers._trtllm.command_line import Server
 from launchers._trtllm.deployments import Disaggregated, Side
 from launchers._trtllm.flavour import shown
 from launchers._trtllm.kv_transfer import BACKEND, Ways
+from launchers._trtllm.parts import list_parts, summarise_transfer
+from launchers._trtllm.servers import build_servers
 from serve_eval.schema import Endpoint, LaunchContext
 
 MEANINGS = _meanings.DISAGGREGATED
@@ -94,7 +96,7 @@ async def launch(
             answer_timeout_s=answer_timeout_s,
             stop_timeout_s=stop_timeout_s,
             cluster=bool(discovery),
-            transfer=deployments.transfer(deployments.picked(Disaggregated, options), context, ways),
+            transfer=summarise_transfer(deployments.picked(Disaggregated, options), context, ways),
             held=reserved.locks,
         ) as endpoint,
     ):
@@ -115,11 +117,11 @@ def _servers(
     """Context servers, generation servers, orchestrator."""
     deployment: Disaggregated = deployments.picked(Disaggregated, options)
     placed = places.placed(
-        deployments.parts(deployment, context),
+        list_parts(deployment, context),
         gpus=options["gpus"],
         host=options["host"],
         port=options["port"],
         ports=ports,
     )
     limit = options["ready_timeout_s"]
-    return deployments.servers(deployment, context, placed, ready_timeout_s=limit, ways=ways or _ways(options), tag=tag)
+    return build_servers(deployment, context, placed, ready_timeout_s=limit, ways=ways or _ways(options), tag=tag)

@@ -9,7 +9,7 @@ from launchers._fleet.fleet import Running
 from launchers._logs.growing_log import LogLines
 from launchers._logs.signs import Sign, Signs, Strength
 from launchers._process.activity import Activity
-from launchers._trtllm.deployments import ORCHESTRATOR
+from launchers._trtllm.parts import ORCHESTRATOR
 from serve_eval.errors import LaunchError
 
 SETTLE_S = 1.5

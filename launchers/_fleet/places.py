@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from launchers._machine import hosts, local_gpus
 from launchers._trtllm.command_line import Place
-from launchers._trtllm.deployments import Part
+from launchers._trtllm.parts import Part
 from serve_eval.errors import PlanError
 
 FIRST_PORT = 8000

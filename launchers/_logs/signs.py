@@ -93,45 +93,62 @@ class Signs:
         """Take a line in. Return whether it shows that something still happens. `later`: it was not written together
         with the strongest sign."""
         text, stream = line.text, self._stream(line.stream)
-        kind = levels.kind(text, in_traceback=stream.in_traceback)
-        if kind is Kind.NOISE:
-            return False
-        if kind is Kind.QUIET:
-            caught = levels.may_tell_of_caught(text)
-            stream.record = _Record.CAUGHT if caught else _Record.NONE
-            stream.in_traceback = stream.in_thread = caught and levels.begins_traceback(text)
-            self._weaken(line)
-        elif kind is Kind.ERROR:
-            stream.record = _Record.ERROR
-            stream.in_traceback, stream.in_thread = levels.begins_traceback(text), False
-            self._keep(_sign(line, stream, raised=False))
-        elif kind is Kind.THREAD:
-            stream.record, stream.in_thread, stream.ended = _Record.NONE, True, False
-            cause = known(text) if text.startswith("Exception in thread ") else None
-            if cause is not None and cause.ends == AT_ONCE:  # its name is a cause: nothing runs it again
-                self._keep(Sign(Strength.CERTAIN, text, line.stream, cause))
-        elif kind is Kind.HEADER:
-            stream.in_traceback = True
-            stream.in_thread = stream.in_thread and not stream.ended
-        elif kind in (Kind.HANDLING, Kind.CHAINED):
-            stream.ended = False
-            if kind is Kind.HANDLING:
+        match levels.kind(text, in_traceback=stream.in_traceback):
+            case Kind.NOISE:
+                return False
+            case Kind.QUIET:
+                self._read_quiet(line, stream)
+            case Kind.ERROR:
+                stream.record = _Record.ERROR
+                stream.in_traceback, stream.in_thread = levels.begins_traceback(text), False
+                self._keep(_sign(line, stream, raised=False))
+            case Kind.THREAD:
+                self._read_thread(line, stream)
+            case Kind.HEADER:
+                stream.in_traceback = True
+                stream.in_thread = stream.in_thread and not stream.ended
+            case Kind.HANDLING:
+                stream.ended = False
                 self._take_back(stream)
-        elif kind is Kind.RAISED or (kind is Kind.COMMAND and known(text) is not None):
-            stream.raised = _sign(line, stream, raised=True)
-            self._keep(stream.raised)
-            if stream.record is _Record.NONE:
-                stream.record = _Record.RAISED
-            stream.in_traceback, stream.ended = False, True
-        elif kind is Kind.PLAIN and not stream.in_traceback:
-            if _WRAPPER.match(text):
-                stream.record = _Record.NONE
-            tells = known(text) is not None or _FINAL.search(text) is not None
-            sign = _sign(line, stream, raised=stream.record is _Record.RAISED) if tells else None
-            self._keep(sign)
-            if sign is None and later:
-                self._weaken(line)
+            case Kind.CHAINED:
+                stream.ended = False
+            case Kind.RAISED | Kind.COMMAND as kind if kind is Kind.RAISED or known(text) is not None:
+                self._read_raised(line, stream)
+            case Kind.PLAIN if not stream.in_traceback:
+                self._read_plain(line, stream, later=later)
         return True
+
+    def _read_quiet(self, line: Line, stream: _Stream) -> None:
+        """Read a record at level warning or below: what follows it may be an exception that was caught."""
+        caught = levels.may_tell_of_caught(line.text)
+        stream.record = _Record.CAUGHT if caught else _Record.NONE
+        stream.in_traceback = stream.in_thread = caught and levels.begins_traceback(line.text)
+        self._weaken(line)
+
+    def _read_thread(self, line: Line, stream: _Stream) -> None:
+        """Read that an exception ended a thread, whose name may be a cause."""
+        stream.record, stream.in_thread, stream.ended = _Record.NONE, True, False
+        cause = known(line.text) if line.text.startswith("Exception in thread ") else None
+        if cause is not None and cause.ends == AT_ONCE:  # its name is a cause: nothing runs it again
+            self._keep(Sign(Strength.CERTAIN, line.text, line.stream, cause))
+
+    def _read_raised(self, line: Line, stream: _Stream) -> None:
+        """Read the last line of a traceback."""
+        stream.raised = _sign(line, stream, raised=True)
+        self._keep(stream.raised)
+        if stream.record is _Record.NONE:
+            stream.record = _Record.RAISED
+        stream.in_traceback, stream.ended = False, True
+
+    def _read_plain(self, line: Line, stream: _Stream, *, later: bool) -> None:
+        """Read a line without a level and outside a traceback."""
+        if _WRAPPER.match(line.text):
+            stream.record = _Record.NONE
+        tells = known(line.text) is not None or _FINAL.search(line.text) is not None
+        sign = _sign(line, stream, raised=stream.record is _Record.RAISED) if tells else None
+        self._keep(sign)
+        if sign is None and later:
+            self._weaken(line)
 
     def forget(self) -> None:
         """Drop the strongest sign. What each rank wrote last is kept."""

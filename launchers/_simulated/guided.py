@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -45,10 +45,20 @@ def _fitting(schema: Any, root: Mapping[str, Any], within: frozenset[str]) -> ob
             raise RecursionError("the schema needs itself")
         return _fitting(_referred(root, reference), root, within | {reference})
     if ways := schema.get("anyOf") or schema.get("oneOf"):
-        for way in ways[:-1]:
-            with suppress(RecursionError):
-                return _fitting(way, root, within)
-        return _fitting(ways[-1], root, within)
+        return _first_fitting(ways, root, within)
+    return _fitting_type(schema, root, within)
+
+
+def _first_fitting(ways: Sequence[Any], root: Mapping[str, Any], within: frozenset[str]) -> object:
+    """Follow the first way that does not need itself."""
+    for way in ways[:-1]:
+        with suppress(RecursionError):
+            return _fitting(way, root, within)
+    return _fitting(ways[-1], root, within)
+
+
+def _fitting_type(schema: Mapping[str, Any], root: Mapping[str, Any], within: frozenset[str]) -> object:
+    """Return a small value of the schema's type."""
     match _type(schema):
         case "object":
             properties = schema.get("properties", {})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launchers._trtllm.command_line import Place, Server
-from launchers._trtllm.deployments import Part
+from launchers._trtllm.parts import Part
 from serve_eval.errors import PlanError
 
 FIRST_PORT = 8000

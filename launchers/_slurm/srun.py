@@ -14,7 +14,8 @@ from launchers._process import environment
 from launchers._slurm import rank_tasks, step_container
 from launchers._slurm.step_container import OURS, Container
 from launchers._trtllm.command_line import Server
-from launchers._trtllm.deployments import ORCHESTRATOR, Options
+from launchers._trtllm.deployments import Options
+from launchers._trtllm.parts import ORCHESTRATOR
 from serve_eval.errors import PlanError
 
 STRAGGLERS_S = 30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Literal
@@ -76,22 +76,10 @@ class Container(Image, frozen=True, kw_only=True):
 def check(container: Container, deployment: Deployment, model: str, where: str = "launcher") -> None:
     """Raises PlanError for what cannot work, before anything starts. `model` is what is loaded, `where` the place of
     these options in a plan."""
-    problems = []
-    if not container.image or container.image.startswith("-"):
-        problems.append(f"{where}.image: the name of an image is required")
-    if container.network != HOST and not isinstance(deployment, Aggregated):
-        problems.append(f"{where}.network: servers that talk to each other need the network of the host")
-    if container.shm_size is not None and container.ipc == HOST:
-        problems.append(f"{where}.shm_size: with ipc: host the size is the host's; set ipc: private besides")
-    for mount in container.mounts:
-        if mount.startswith((".", "~")) or ":/" not in mount:
-            problems.append(f"{where}.mounts: {mount}: give full paths, SOURCE:TARGET[:OPTIONS]")
-    for argument in container.run_args:
-        flag = argument.partition("=")[0]
-        if flag in OURS or (flag[:1] == "-" and flag[1:2] in [*OURS_SHORT]):
-            problems.append(
-                f"{where}.run_args: {flag} is an option of the launcher, or takes the container away from it"
-            )
+    problems = [
+        *(f"{where}.{problem}" for problem in _option_problems(container, deployment)),
+        *(f"{where}.{problem}" for problem in _word_problems(container)),
+    ]
     if model.startswith((".", "~")):
         problems.append(f"{where}: the model {model}: a container knows full paths only")
     if problems:
@@ -101,6 +89,27 @@ def check(container: Container, deployment: Deployment, model: str, where: str =
         if name.endswith("*"):
             raise PlanError(f"{where}.pass_env: {name}: a container gets variables by their whole names")
     environment.check_words(container.run_args, f"{where}.run_args")
+
+
+def _option_problems(container: Container, deployment: Deployment) -> Iterator[str]:
+    """Name the options that cannot work, alone or together."""
+    if not container.image or container.image.startswith("-"):
+        yield "image: the name of an image is required"
+    if container.network != HOST and not isinstance(deployment, Aggregated):
+        yield "network: servers that talk to each other need the network of the host"
+    if container.shm_size is not None and container.ipc == HOST:
+        yield "shm_size: with ipc: host the size is the host's; set ipc: private besides"
+
+
+def _word_problems(container: Container) -> Iterator[str]:
+    """Name the mounts and arguments that an engine would misread, or that are ours."""
+    for mount in container.mounts:
+        if mount.startswith((".", "~")) or ":/" not in mount:
+            yield f"mounts: {mount}: give full paths, SOURCE:TARGET[:OPTIONS]"
+    for argument in container.run_args:
+        flag = argument.partition("=")[0]
+        if flag in OURS or (flag[:1] == "-" and flag[1:2] in [*OURS_SHORT]):
+            yield f"run_args: {flag} is an option of the launcher, or takes the container away from it"
 
 
 def wrapped(server: Server, container: Container, launch: str = "", *, tied: bool = False) -> Server:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,7 +53,15 @@ def agreed(
     if not any(TRANSCEIVER in side for side in sides.values()):
         for side in sides.values():
             side[TRANSCEIVER] = dict(transceiver)
-    problems = []
+    problems = [*_differences(sides, cache_types), *_own_problems(sides)]
+    if problems:
+        raise PlanError(problems, hint="Correct the config of one side or of both.")
+    sides["context_servers"].setdefault("disable_overlap_scheduler", True)
+    return sides["context_servers"], sides["generation_servers"]
+
+
+def _differences(sides: Mapping[str, Mapping[str, Any]], cache_types: Sequence[str | None]) -> Iterator[str]:
+    """Name what must be the same on both sides and is not."""
     same = {
         TRANSCEIVER: TRANSCEIVER,
         CACHE_TYPE: "the type of the KV cache",
@@ -66,19 +74,19 @@ def agreed(
             values = [said or value for said, value in zip(cache_types, values, strict=True)]
             values = [None if value == "auto" else value for value in values]
         if values[0] != values[1]:
-            problems.append(f"launcher: {told} differs: context servers {values[0]}, generation servers {values[1]}")
+            yield f"launcher: {told} differs: context servers {values[0]}, generation servers {values[1]}"
+
+
+def _own_problems(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Name what a side says that cannot work, or that the launcher writes itself."""
     for name, side in sides.items():
         if CLUSTER in side:
-            problems.append(f"launcher.{name}: {CLUSTER} is written by the launcher: set discovery instead")
+            yield f"launcher.{name}: {CLUSTER} is written by the launcher: set discovery instead"
         if shared_key.NAME in side:
-            problems.append(f"launcher.{name}: {shared_key.NAME}: the launcher draws one, and a plan holds no secret")
+            yield f"launcher.{name}: {shared_key.NAME}: the launcher draws one, and a plan holds no secret"
         given = side.get(TRANSCEIVER)
         if given is not None and not (isinstance(given, Mapping) and given.get("backend")):
-            problems.append(f"launcher.{name}: {TRANSCEIVER} has no backend, which turns it off")
-    if problems:
-        raise PlanError(problems, hint="Correct the config of one side or of both.")
-    sides["context_servers"].setdefault("disable_overlap_scheduler", True)
-    return sides["context_servers"], sides["generation_servers"]
+            yield f"launcher.{name}: {TRANSCEIVER} has no backend, which turns it off"
 
 
 def _at(config: Mapping[str, Any], path: str) -> Any:

@@ -17,11 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchers._fleet import places
-from launchers._trtllm import containers, deployments, version
+from launchers._trtllm import containers, version
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.containers import Container
 from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated, Side
 from launchers._trtllm.flavour import FLAG, adapted
+from launchers._trtllm.parts import list_parts
+from launchers._trtllm.servers import build_servers
 from serve_eval.errors import PlanError
 from serve_eval.schema import LaunchContext
 from tests.standin import config as definitions
@@ -110,9 +112,9 @@ def started(
     """What a launcher would start; none where the options contradict each other."""
     context = LaunchContext(model="org/model", log_dir=log_dir)
     try:
-        parts = deployments.parts(deployment, context)
+        parts = list_parts(deployment, context)
         placed = places.placed(parts, gpus=range(sum(part.width for part in parts)), host=host, port=port)
-        servers = deployments.servers(deployment, context, placed, ready_timeout_s=60.0)
+        servers = build_servers(deployment, context, placed, ready_timeout_s=60.0)
     except PlanError:
         return []
     return servers if container is None else [containers.wrapped(server, container, "x") for server in servers]

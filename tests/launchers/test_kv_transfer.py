@@ -10,6 +10,7 @@ import pytest
 from launchers import container, slurm, trtllm_disaggregated
 from launchers._trtllm import deployments, kv_transfer
 from launchers._trtllm.kv_transfer import Ways
+from launchers._trtllm.parts import summarise_transfer
 from serve_eval.schema import LaunchContext
 
 UUID = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
@@ -81,10 +82,10 @@ def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str])
 )
 def test_what_is_told(options: dict[str, Any], ways: Ways | None, told: str, context: LaunchContext) -> None:
     deployment = deployments.picked(deployments.Disaggregated, options)
-    summary = deployments.transfer(deployment, context, ways)
+    summary = summarise_transfer(deployment, context, ways)
     assert summary is not None
     assert told in kv_transfer.told(summary)
-    assert deployments.transfer(deployments.Aggregated(), context, ways) is None
+    assert summarise_transfer(deployments.Aggregated(), context, ways) is None
 
 
 def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from launchers._slurm.srun import Steps, step
 from launchers._slurm.step_container import Container
 from launchers._trtllm.command_line import Place, Server
 from launchers._trtllm.containers import TIED
-from launchers._trtllm.deployments import Part
+from launchers._trtllm.parts import Part
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext

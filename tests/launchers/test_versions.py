@@ -22,6 +22,8 @@ from launchers._logs.causes import cause
 from launchers._trtllm import disaggregated, known_flags, shared_key, version
 from launchers._trtllm.command_line import Place, Server
 from launchers._trtllm.flavour import FLAG, adapted
+from launchers._trtllm.parts import list_parts
+from launchers._trtllm.servers import build_servers
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
@@ -364,9 +366,9 @@ def test_what_is_refused_is_known_by_the_newest_option(
     from launchers._trtllm import deployments
 
     deployment = deployments.Disaggregated(discovery=discovery)
-    parts = deployments.parts(deployment, context)
+    parts = list_parts(deployment, context)
     placed = places.placed(parts, gpus=None, host=host, port=8000)
-    *workers, front = deployments.servers(deployment, context, placed, ready_timeout_s=1.0)
+    *workers, front = build_servers(deployment, context, placed, ready_timeout_s=1.0)
     assert not any(one.refused for one in workers)
     assert bool(version.refusals(front, flags("main", "disaggregated"))) == given
     assert not version.refusals(front, flags("v12", "disaggregated"))
