@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.cases.biochatter import AS_BIOCHATTER, RESULTS, SCORED_ELSEWHERE
-from serve_eval.cases.questions import Skipped
+from serve_eval.cases.question import Skipped
 from serve_eval.errors import DatasetError
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
