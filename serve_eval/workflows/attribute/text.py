@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from serve_eval.report.terminal import attribution, say
+from serve_eval.report.layout import say
+from serve_eval.report.terminal import attribution
 from serve_eval.schema import Attributed
 
 
