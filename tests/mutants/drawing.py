@@ -19,7 +19,7 @@ PACKAGES = {
     "stats": ("serve_eval/stats/*.py",),
     "verdicts": ("serve_eval/verdicts/rules/*.py",),
     "journal": ("serve_eval/evaluation/storage/journal.py",),
-    "reference": ("serve_eval/verdicts/reference*.py",),
+    "reference": ("serve_eval/verdicts/reference*.py", "serve_eval/verdicts/references/*.py"),
     "launchers/_process": ("launchers/_process/server_process.py",),
     "runner": ("serve_eval/evaluation/engine/runner.py",),
     "client": ("serve_eval/client/*.py",),
