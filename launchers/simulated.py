@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from launchers import _meanings
-from launchers._process.own_server import own_server
+from launchers._process.own_server import check_installed, own_server
 from launchers._simulated.faults import Fault, out_of_range
 from launchers._simulated.prompt_logprobs import Form, Telling
 from serve_eval.errors import LaunchError, PlanError
@@ -21,7 +21,8 @@ MEANINGS = _meanings.SIMULATED
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
     """The one command line that `launch` would start with these options. Raises PlanError for one that is out of
-    range or contradicts another."""
+    range or contradicts another, and without what serves it."""
+    check_installed("simulated")
     problems = [f"launcher.simulated.{name} {message}" for name, message in out_of_range(options)]
     if problems:
         raise PlanError(problems)

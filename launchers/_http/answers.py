@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from launchers._http.errors import encode
 from launchers._http.requests import Ask
-from launchers._http.server import encode
 
 
 class Told(NamedTuple):

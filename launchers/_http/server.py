@@ -1,7 +1,7 @@
 """The OpenAI-compatible HTTP layer that servers of ours share: a socket, whole answers, event streams and errors.
 
-What a request says is read in `requests`, what an answer looks like stands in `answers`. Errors follow
-trtllm-serve, and OpenAI for an unknown model.
+What a request says is read in `requests`, what an answer looks like stands in `answers`, and what an error does in
+`errors`. Of these this module alone needs aiohttp, which is an extra.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
-import msgspec
 from aiohttp import web
 
 from launchers._http.arrival import Arrival
+from launchers._http.errors import encode, trtllm_error
 
 KEEPALIVE_S = 5.0
 """Idle time after which a connection is closed, as trtllm-serve does."""
@@ -21,8 +21,6 @@ SHUTDOWN_S = 0.2
 """How long requests in progress may take when the server ends."""
 LINGERING_S = 2.0
 """Seconds for which the rest of a request body is read after an early answer, so that the client sees the answer."""
-
-encode = msgspec.json.Encoder().encode
 
 
 @asynccontextmanager
@@ -68,28 +66,6 @@ async def send_stream(request: web.Request, events: AsyncIterable[bytes]) -> web
             await response.write(event)
         await response.write_eof()
     return response
-
-
-# ------------------------------------------------------------------------------------------------------- refusals
-
-
-class Refused(Exception):
-    """A request that is answered with an error."""
-
-    def __init__(self, status: int, body: object) -> None:
-        self.status, self.body = status, body
-
-
-def trtllm_error(message: str, kind: str, status: int) -> dict[str, object]:
-    return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
-
-
-def openai_error(message: str, code: str, param: str | None = None) -> dict[str, object]:
-    return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
-
-
-def bad_request(message: str) -> Refused:
-    return Refused(400, trtllm_error(message, "BadRequestError", 400))
 
 
 def _too_late(message: str) -> web.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import signal
 import stat
@@ -12,12 +13,19 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from launchers._process.server_process import ServerProcess, server_process, while_alive
+from serve_eval.errors import PlanError, install_hint
 from serve_eval.processes.environment import inherited
 
 READY_S = 60.0
 """How long the server may take to start."""
 PAUSE_S = 0.05
 """How late it may be noticed that it has."""
+
+
+def check_installed(launcher: str) -> None:
+    """Check that a server of ours can run here. Raises PlanError where the extra `servers` is not installed."""
+    if importlib.util.find_spec("aiohttp") is None:
+        raise PlanError(f"the launcher {launcher} needs the package aiohttp", hint=install_hint("servers"))
 
 
 @asynccontextmanager

@@ -9,7 +9,8 @@ from typing import assert_never
 from aiohttp import web
 
 from launchers._http.answers import Generated
-from launchers._http.server import encode, json_response, send_stream, trtllm_error
+from launchers._http.errors import encode, trtllm_error
+from launchers._http.server import json_response, send_stream
 from launchers._simulated.asked import Asked, events, whole
 from launchers._simulated.faults import BadAnswer, Fault, Refusal
 

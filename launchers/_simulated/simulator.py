@@ -21,6 +21,7 @@ import msgspec
 from aiohttp import web
 
 from launchers._http.answers import Generated
+from launchers._http.errors import Refused, bad_request, encode, openai_error
 from launchers._http.requests import (
     DEFAULT_MAX_TOKENS,
     refuse_too_few,
@@ -28,15 +29,7 @@ from launchers._http.requests import (
     refuse_unknown_fields,
     understand,
 )
-from launchers._http.server import (
-    Refused,
-    bad_request,
-    encode,
-    json_response,
-    openai_error,
-    send_stream,
-    serve_app,
-)
+from launchers._http.server import json_response, send_stream, serve_app
 from launchers._simulated import failed_replies, prompt_logprobs, tools, words
 from launchers._simulated.answer_file import AnswerFile
 from launchers._simulated.asked import Asked, events, whole

@@ -133,7 +133,7 @@ async def evaluate(
                 (launching or partial(launch, told=told))(plan, prepared, folder) as endpoint,
                 connect(plan, endpoint, environ) as client,
             ):
-                client.door.told = told
+                client.liveness.notify = told
                 if rerun == "version":  # which one the server is of, is known only now
                     stack.close()
                     set_aside(folder, plan, prepared, rerun, server=_version_of(await client.describe()))

@@ -100,7 +100,7 @@ async def ask_judges(
                     await _ask(plan, itself, asked, journal, known, progress, at_first, told)
                 else:
                     async with _client(plan, judge, environ) as client:
-                        client.door.told = told
+                        client.liveness.notify = told
                         await _ask(plan, client, asked, journal, known, progress, at_first, told)
 
 
@@ -154,7 +154,11 @@ def _as_task(name: str, judge: Judge, questions: Mapping[str, Question]) -> Task
 
 
 def _client(plan: Plan, judge: Judge, environ: Mapping[str, str]) -> Client:
-    """The way to a judge: its own key, headers and pace, with the patience of the plan."""
+    """The way to a judge: its own key, headers and pace, with the patience of the plan.
+
+    The client paces its requests, evenly. asyncio-throttle was tried for this, which needs no precision: it starts the
+    requests of a second at once, and takes a limit of 0.5 per second for 1 and one of 2.5 for 3.
+    """
     limits = replace(
         plan.limits,
         concurrency=plan.limits.concurrency if judge.concurrency is None else judge.concurrency,

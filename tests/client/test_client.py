@@ -135,7 +135,7 @@ def test_an_answer_keeps_what_the_server_calls_it(stream: bool) -> None:
 def test_every_fault_has_its_kind_and_its_attempts(
     answers: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, failure: FailureKind, status: int | None, attempts: int
 ) -> None:
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.01)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.01)
     config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind=kind)
     limits = Limits(stall_timeout_s=0.3) if kind == "hang" else QUICK
     result, stats = _simulate(config, lambda c: c.send(_request()), limits)

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from launchers import embedded, transformers_serve
-from serve_eval.client.wire import encode
+from serve_eval.client.wire_format.wire import encode
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare

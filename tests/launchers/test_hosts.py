@@ -21,6 +21,7 @@ from serve_eval.client.client import Client
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, Failure, LaunchContext, Limits
+from tests.scripted_server import ScriptedServer, models
 
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
@@ -129,16 +130,10 @@ def test_a_server_on_ipv6_is_launched_and_asked(context: LaunchContext, standin:
 
 @needs_ipv6
 def test_a_client_names_the_host_in_brackets() -> None:
-    hosts = []
-
-    async def models(request: web.Request) -> web.Response:
-        hosts.append(request.headers["Host"])
-        return web.json_response({"data": [{"id": "m"}]})
+    server = ScriptedServer(routes={"/v1/models": models("m")})
 
     async def story() -> list[str] | Failure:
-        app = web.Application()
-        app.router.add_get("/v1/models", models)
-        runner = web.AppRunner(app)
+        runner = web.AppRunner(server.app())
         await runner.setup()
         try:
             listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
@@ -146,7 +141,7 @@ def test_a_client_names_the_host_in_brackets() -> None:
             port = listener.getsockname()[1]
             async with Client(Endpoint(base_url=f"http://[::1]:{port}/v1"), Limits()) as client:
                 found = await client.models()
-            assert hosts == [f"[::1]:{port}"]
+            assert [request.headers["Host"] for request in server.requests] == [f"[::1]:{port}"]
             return found
         finally:
             await runner.cleanup()

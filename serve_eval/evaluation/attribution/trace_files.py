@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from serve_eval.client.client import Client
-from serve_eval.client.server_timing import INFO
+from serve_eval.client.wire_format.server_timing import INFO
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.attribution import perf_files, trace
 from serve_eval.evaluation.attribution.exact_matching import Joined, join_exactly

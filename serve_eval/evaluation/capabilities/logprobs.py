@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from serve_eval.client.client import Client
-from serve_eval.client.logprobs import FIELDS
+from serve_eval.client.wire_format.logprobs import FIELDS
 from serve_eval.evaluation.capabilities.probe_request import HELP, send_probe
 from serve_eval.schema import Ability, Failure, Need, PromptLogprobs, Response
 from serve_eval.scorers.likelihood import continuation, is_whole

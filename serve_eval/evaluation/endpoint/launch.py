@@ -61,7 +61,7 @@ async def with_model(
     options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
     context = LaunchContext(model=None, log_dir=Path())
     async with start(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
-        client.door.told = told
+        client.liveness.notify = told
         return replace(plan, model=await discover_model(client))
 
 

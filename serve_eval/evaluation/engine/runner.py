@@ -116,7 +116,7 @@ class Session:
         self._unkept: JournalError | None = None
         self._told_of = 0
         if self.proofs.out:
-            client.steps.go_alone()
+            client.go_alone()
         limits = client.limits
         self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
         self.workers = self.finished = 0
@@ -156,7 +156,7 @@ class Session:
 
     def go_alone(self) -> None:
         """From now on each request has a connection of its own."""
-        self.client.steps.go_alone()
+        self.client.go_alone()
         self._tell()
 
     def _tell(self) -> None:
@@ -164,9 +164,9 @@ class Session:
         if not self._told_of:
             why = "a connection gave an answer that nobody had asked for, and so later ones to other requests"
             self._told(f"warning: {why}; those that may be wrong are withdrawn and asked again")
-        if self.client.steps.alone and self._told_of < 2:
+        if self.client.alone and self._told_of < 2:
             self._told("warning: from now on each request has a connection of its own, which cannot get out of step")
-        self._told_of = 2 if self.client.steps.alone else 1
+        self._told_of = 2 if self.client.alone else 1
 
     def load(self) -> Load:
         return Load(
@@ -191,7 +191,7 @@ async def ask(
 
     A sample counts as had when its record was written. When a lane is decided, its requests in flight are cancelled,
     and their workers go on with the next lane. Answers of connections that turn out to be out of step are withdrawn and
-    asked again, also those that a lane had before. Raises EndpointError when `watch`, the client's door or the
+    asked again, also those that a lane had before. Raises EndpointError when `watch`, the client's liveness or the
     session's `hung` gives the endpoint up, and JournalError when a record cannot be written; requests in flight are
     then cancelled.
     """
@@ -292,7 +292,7 @@ async def _ask(session: Session, lanes: Sequence[Lane], progress: Progress | Non
         with _rare_collections():
             async with asyncio.TaskGroup() as workers:
                 start_workers()
-                guards = [client.door.watch(), _sync(busy), _measure(session), _watch_course(busy)]
+                guards = [client.liveness.watch(), _sync(busy), _measure(session), _watch_course(busy)]
                 guards += [_doubt(session, lanes)]
                 guards += [session.hung.watch()] if session.hung is not None else []
                 company = [workers.create_task(guard) for guard in guards]

@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serve_eval.client import wire
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
+from serve_eval.client.wire_format import wire
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
 from serve_eval.evaluation.attribution import latency, trace
 from serve_eval.evaluation.attribution.from_run import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong

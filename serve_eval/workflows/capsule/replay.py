@@ -9,7 +9,7 @@ import msgspec
 
 from serve_eval.checks.curl import curl, escaped
 from serve_eval.checks.row import Sent
-from serve_eval.client import logprobs, wire
+from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.schema import LogprobsForm, Need

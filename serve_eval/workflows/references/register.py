@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from array import array
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from serve_eval import yaml_source
 from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
 from serve_eval.evaluation.engine.accumulator import Tally, take
 from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS
@@ -29,9 +29,10 @@ from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import AccuracySpec, Plan
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
+from serve_eval.workflows.references import yaml_edit
 
 if TYPE_CHECKING:
-    from serve_eval.stats.run_effects import RunEffect
+    from serve_eval.stats.pairs import RunEffect
 
 WANTED_RUNS = 3
 """Runs that a reference should be the mean of: a single one leaves it as noisy as what is compared with it."""
@@ -225,35 +226,26 @@ def _stamp() -> str:
 def write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None) -> None:
     """Adds an entry to a file, or puts it in the place of the one with the same specification. Everything else of the
     file, comments and order included, stays as it is."""
-    from ruamel.yaml import YAML
-
-    yaml = YAML()
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.preserve_quotes = True
-    yaml.width = 4096
+    text = "{}\n"
     if file.exists():
-        references.load(file)  # a file with a mistake is not touched
-        content = yaml.load(file.read_text(encoding="utf-8")) or {}
-    else:
-        content = {}
-    entries = content.setdefault(model, [])
+        text = yaml_source.read_text(file, ReferenceFileError)
+        references.parse(text, str(file))  # a file with a mistake is not touched
+    entries = yaml_source.parse(text, str(file), ReferenceFileError).value.get(model, [])
     same = [i for i, old in enumerate(entries) if {k: old[k] for k in references.SPEC_KEYS if _set(old, k)} == spec]
     if same and not reason:
         raise taken(file, model, AccuracySpec(**spec))
     if same:
-        old = entries[same[0]]
+        old = dict(entries[same[0]])
         kept = old.pop("replaced", [])
         entry["replaced"] = [*kept, {**old, "reason": reason}]
-        entries[same[0]] = entry
+        text = yaml_edit.replace_entry(text, str(file), model, same[0], entry, ReferenceFileError)
     else:
-        entries.append(entry)
-    out = io.StringIO()
-    yaml.dump(content, out)
-    references.parse(out.getvalue(), str(file))  # what we write can be read
+        text = yaml_edit.append_entry(text, str(file), model, entry, ReferenceFileError)
+    references.parse(text, str(file))  # what we write can be read
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(file.name + ".partial")
-        partial.write_text(out.getvalue(), encoding="utf-8")
+        partial.write_bytes(text.encode())
         partial.replace(file)
     except OSError as error:
         raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error

@@ -15,10 +15,8 @@ from zlib import crc32
 
 import msgspec
 import pytest
-from aiohttp import web
 from rich.console import Console
 
-from launchers._http.server import json_response, serve_app
 from serve_eval.client.client import Client
 from serve_eval.evaluation import build_report
 from serve_eval.evaluation.attribution import trace
@@ -33,6 +31,7 @@ from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import Rules, Side, compare
 from serve_eval.workflows.compare.text import render as render_comparison
 from serve_eval.workflows.references.register import register
+from tests.scripted_server import EVERY_PATH, HttpRequest, Reply, ScriptedServer, json_reply
 from tests.standin.in_process import Deployed, deployed
 
 N = 100
@@ -273,12 +272,8 @@ def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) 
             "/v1/completions": {"choices": [{"text": " #### 7", "finish_reason": "stop"}]},
         }
 
-        async def answer(request: web.Request) -> web.Response:
-            return json_response(200, json.dumps(bodies.get(request.path)).encode())
-
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", answer)
-        async with serve_app(app) as url:
+        server = ScriptedServer(lambda request: json_reply(bodies.get(request.path)), paths=EVERY_PATH)
+        async with server.serve() as url:
             return await evaluate(at(replace(plan, limit=5), Deployed(url, {})), tmp_path, environ={})
 
     report = asyncio.run(story())
@@ -288,13 +283,11 @@ def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) 
 
 def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
     async def story() -> object:
-        async def answer(request: web.Request) -> web.Response:
-            return json_response(200, json.dumps([{"ctx_server": request.headers["Authorization"]}]).encode())
+        def tells(request: HttpRequest) -> Reply:
+            return json_reply([{"ctx_server": request.headers["Authorization"]}])
 
-        app = web.Application()
-        app.router.add_get("/perf_metrics", answer)
         async with (
-            serve_app(app) as url,
+            ScriptedServer(routes={"/perf_metrics": tells}).serve() as url,
             Client(Endpoint(base_url=url, model="m"), Limits(), api_key="sk-of-the-front-door") as client,
         ):
             return await trace._get(client, "/perf_metrics")

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from launchers._http.server import serve_app
 from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
 from serve_eval.evaluation.agreement.answer_pairs import read_report
@@ -32,6 +30,7 @@ from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, S
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import Rules, Side, compare
 from serve_eval.workflows.references.register import register
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, hand_over
 
 N = 300
 
@@ -65,28 +64,23 @@ def _run(
     """The report, and what was told with the number of requests that had come by then. The run is interrupted at a
     request and goes on, unless that is 0."""
     good, bad = _Simulator(config), _Simulator(replace(config, damage=1.0))
-    came, lines, enough = 0, list[tuple[int, str]](), asyncio.Event()
+    lines, enough = list[tuple[int, str]](), asyncio.Event()
 
-    async def completions(request: web.Request) -> web.StreamResponse:
-        nonlocal came
-        came += 1
-        number = came
-        if came == interrupted_at:
+    async def reply(request: HttpRequest) -> Reply:
+        if request.number == interrupted_at:
             enough.set()
-        known: Any = await good.completions(request)
-        wrong, seconds = behaviour(number, "I am not sure" not in known.text)
-        await asyncio.sleep(seconds)
-        return await (bad if wrong else good).completions(request)
+        known: Any = await good.completions(request.http)
+        wrong, seconds = behaviour(request.number, "I am not sure" not in known.text)
+        return after(seconds, hand_over((bad if wrong else good).completions))
 
-    app = web.Application()
-    app.router.add_post("/v1/completions", completions)
+    server = ScriptedServer(reply, paths=["/v1/completions"])
 
     async def run() -> Report:
-        async with serve_app(app) as url:
+        async with server.serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
 
             async def go() -> Report:
-                return await evaluate(at, out, environ={}, told=lambda line: lines.append((came, line)))
+                return await evaluate(at, out, environ={}, told=lambda line: lines.append((len(server.asked), line)))
 
             if interrupted_at:
                 first = asyncio.create_task(go())
@@ -182,20 +176,16 @@ def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
 ) -> None:
     """Both sides at the same time are looked at by their own scores, since neither is known before."""
     good, bad = _Simulator(replace(hard, run=1)), _Simulator(replace(hard, damage=1.0))
-    came = 0
 
-    async def completions(request: web.Request) -> web.StreamResponse:
-        nonlocal came
-        came += 1
-        return await (bad if _falls(came, True)[0] else good).completions(request)
+    def reply(request: HttpRequest) -> Reply:
+        return hand_over((bad if _falls(request.number, True)[0] else good).completions)
 
-    app, first = web.Application(), tmp_path / "a"
-    app.router.add_post("/v1/completions", completions)
+    server, first = ScriptedServer(reply, paths=["/v1/completions"]), tmp_path / "a"
     if finished:
         _run(plan, replace(hard, run=2), lambda number, known: (False, 0.0), first)
 
     async def go() -> None:
-        async with serve_app(app) as url, serve(create_app(replace(hard, run=2))) as sound:
+        async with server.serve() as url, serve(create_app(replace(hard, run=2))) as sound:
             at = {name: replace(plan, launcher=external(u)) for name, u in (("a", sound), ("b", url))}
             a = Side(plan=at["a"], folder=first if finished else None)
             rules = Rules(rule=Spec(name="paired"), again=0)

@@ -22,7 +22,8 @@ from tests.evaluation.engine.test_runner import _samples, _task
 
 def made(kind: type[Session] = Session, **limits: Any) -> Session:
     client = Client(Endpoint(base_url="http://127.0.0.1:9/v1"), Limits(**limits))
-    client.max_in_flight, client.retries, client.retry_budget, client.cancelled = 3, 2, 100, 1
+    client.retries, client.retry_budget = 2, 100
+    client.attempts.max_in_flight, client.attempts.cancelled = 3, 1
     return kind(client, 7)
 
 

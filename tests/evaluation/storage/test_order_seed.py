@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
-from launchers._http.server import serve_app
 from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.agreement.answer_pairs import read_report
@@ -29,6 +27,7 @@ from serve_eval.evaluation.storage.order_seed import ORDER_FILE
 from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
 from serve_eval.workflows.compare.compare import Rules, Side, compare
 from serve_eval.workflows.invariants.check import check
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, hand_over
 
 N = 60
 
@@ -59,21 +58,16 @@ def _config(plan: Plan, folder: Path, chance: Callable[[str], float]) -> Simulat
 
 def _run(plan: Plan, config: SimulatorConfig, out: Path, *, stop_at: int = 0, rerun: Rerun = "failed") -> Report | None:
     """The report; None for a run that was interrupted at a request."""
-    simulator, came = _Simulator(config), 0
+    simulator = _Simulator(config)
 
-    async def completions(request: web.Request) -> web.StreamResponse:
-        nonlocal came
-        came += 1
-        if came == stop_at:
+    def reply(request: HttpRequest) -> Reply:
+        if request.number == stop_at:
             running.cancel()
-        return await simulator.completions(request)
-
-    app = web.Application()
-    app.router.add_post("/v1/completions", completions)
+        return hand_over(simulator.completions)
 
     async def run() -> Report | None:
         nonlocal running
-        async with serve_app(app) as url:
+        async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             moved = (out / run_folder.PLAN_FILE).exists()
             running = asyncio.create_task(evaluate(at, out, environ={}, moved=moved, rerun=rerun))

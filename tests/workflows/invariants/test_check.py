@@ -26,8 +26,9 @@ from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.check import ALPHA, check
 from serve_eval.workflows.invariants.text import render
+from tests import skills
 from tests.cli.command import serve_eval
-from tests.skills import answer
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, hand_over
 
 N = 40
 
@@ -70,23 +71,19 @@ def _check(
     seen: Counter[str] = Counter()
     flying: Counter[str] = Counter()
 
-    async def completions(request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        prompt = body["prompt"]
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        prompt = request.prompt
         flying[prompt] += 1
         try:
-            faulty = wrong(body, seen[prompt], flying)
+            faulty = wrong(request.body, seen[prompt], flying)
             seen[prompt] += 1
-            await asyncio.sleep(0.001)
-            return _passkey(prompt, faulty) or await (bad if faulty else good).completions(request)
+            said = _passkey(prompt, faulty) or hand_over((bad if faulty else good).completions)
+            return await after(0.001, said)(request)
         finally:
             flying[prompt] -= 1
 
-    app = web.Application()
-    app.router.add_post("/v1/completions", completions)
-
     async def run() -> Invariants:
-        async with serve_app(app) as url:
+        async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             first = await check(at, out, environ={}, chunk_tokens=chunk_tokens)
             asked = seen.total()
@@ -190,29 +187,22 @@ def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) ->
     seen: Counter[str] = Counter()
     flying: Counter[str] = Counter()
 
-    async def completions(request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        prompt = body["prompt"]
+    async def reply(request: HttpRequest) -> Reply:
+        prompt = request.prompt
         known = simulator.answers.by_hash.get(prompt_sha256(prompt))
         if known is None:
-            return await simulator.completions(request)
+            return hand_over(simulator.completions)
         flying[prompt] += 1
         try:
-            text = changed(body, seen[prompt], flying, known.text)
+            text = changed(request.body, seen[prompt], flying, known.text or "")
             seen[prompt] += 1
             await asyncio.sleep(0.001)
         finally:
             flying[prompt] -= 1
-        answer = {"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}
-        if not body.get("stream"):
-            return web.json_response(answer)
-        events = f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n"
-        return web.Response(text=events, content_type="text/event-stream")
+        return answer(text)
 
     async def run() -> Invariants:
-        app = web.Application()
-        app.router.add_post("/v1/completions", completions)
-        async with serve_app(app) as url:
+        async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             return await check(at, out, environ={}, chunk_tokens=())
 
@@ -260,13 +250,11 @@ def _said(found: Invariants) -> str:
     return console.file.getvalue()
 
 
-def _passkey(prompt: str, faulty: bool) -> web.Response | None:
+def _passkey(prompt: str, faulty: bool) -> Reply | None:
     """The answer to a long text, a token for each word; where it is faulty, all before the last words is lost."""
     if "pass key" not in prompt:
         return None
-    text = " 00000" if faulty else answer(prompt)
-    usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": 1}
-    return web.json_response({"choices": [{"index": 0, "text": text, "finish_reason": "stop"}], "usage": usage})
+    return answer(" 00000" if faulty else skills.answer(prompt) or "", usage=(len(prompt.split()), 1))
 
 
 def _long(body: dict[str, Any]) -> bool:

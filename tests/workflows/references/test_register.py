@@ -159,6 +159,29 @@ zeta/model:   # first on purpose
     assert "quant_algo: FP8" in kept.removeprefix(text)
 
 
+def test_a_file_of_windows_keeps_every_byte(finished: Path, tmp_path: Path) -> None:
+    file = tmp_path / "refs" / "gsm8k.yaml"
+    file.parent.mkdir()
+    old = b"# ours\r\nmy-org/other:\r\n  - accuracy: 71.250  # by hand\r\n"
+    file.write_bytes(old)
+    register([finished / "0"], tmp_path / "refs")
+    new = file.read_bytes()
+    assert new.startswith(old)
+    assert new.count(b"\n") == new.count(b"\r\n")
+    assert references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"]) is not None
+
+
+def test_entries_within_brackets_are_refused_and_the_file_stays(finished: Path, tmp_path: Path) -> None:
+    file = tmp_path / "refs" / "gsm8k.yaml"
+    file.parent.mkdir()
+    text = f"# ours\n{MODEL}: [{{accuracy: 80.5}}]\n"
+    file.write_text(text)
+    with pytest.raises(ReferenceFileError, match=r"gsm8k\.yaml:2: an entry of .* within brackets"):
+        register([finished / "0"], tmp_path / "refs")
+    assert file.read_text() == text
+    assert not list(file.parent.glob("*.partial"))
+
+
 def test_a_replacement_needs_a_reason_and_keeps_the_old_one(finished: Path, tmp_path: Path) -> None:
     refs = tmp_path / "refs"
     register([finished / "0"], refs)

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.client import wire
-from serve_eval.client.wire import InvalidResponse, Said
+from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format.wire import InvalidResponse, Said
 from serve_eval.schema import LogprobsForm, PromptLogprobs
 
 FIELDS: Mapping[LogprobsForm, Mapping[str, object]] = {

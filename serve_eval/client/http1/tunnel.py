@@ -6,20 +6,12 @@ import asyncio
 import re
 from typing import cast
 
-from serve_eval.client.reply import BadHttp, Disconnected
+from serve_eval.client.transport import BadHttp, Disconnected, ProxyRefused
 
 MAX_HEAD = 65536
 """Bytes that the proxy's answer may have."""
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
-
-
-class ProxyRefused(Exception):
-    """The proxy answered CONNECT with `status`."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"HTTP {status} of the proxy")
-        self.status = status
 
 
 class Tunnel(asyncio.Protocol):

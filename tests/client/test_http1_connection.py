@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_eval.client.line import MAX_HEAD, Line
-from serve_eval.client.reply import BadHttp, Disconnected, Reply, TooLarge
-from serve_eval.client.wire import InvalidResponse
+from serve_eval.client.http1.connection import MAX_HEAD, Http1Connection
+from serve_eval.client.transport import BadHttp, Disconnected
+from serve_eval.client.wire_format.reply import Reply, TooLarge
+from serve_eval.client.wire_format.wire import InvalidResponse
 
 BODY = b'{"id": "1", "choices": [{"text": "seven", "finish_reason": "stop"}]}'
 EVENTS = b'data: {"choices": [{"text": "seven", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
@@ -33,7 +34,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.written = b""
-        self.line: Line | None = None
+        self.line: Http1Connection | None = None
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -44,11 +45,11 @@ class Wire:
             line.connection_lost(None)
 
 
-def _with_line(body: Callable[[Line, Reply], Any], *, limit: int = 10_000) -> Any:
+def _with_line(body: Callable[[Http1Connection, Reply], Any], *, limit: int = 10_000) -> Any:
     """What `body` makes of a line on which a request was just sent, and of its reply."""
 
     async def main() -> Any:
-        line, wire = Line(set(), {}), Wire()
+        line, wire = Http1Connection(set(), {}), Wire()
         wire.line = line
         line.connection_made(cast("asyncio.Transport", wire))
         reply = Reply(asyncio.get_running_loop().create_future(), limit=limit, now=0.0)
@@ -60,13 +61,13 @@ def _with_line(body: Callable[[Line, Reply], Any], *, limit: int = 10_000) -> An
     return asyncio.run(main())
 
 
-def _receive(*pieces: bytes, limit: int = 10_000) -> tuple[Line, Reply]:
-    def feed(line: Line, reply: Reply) -> tuple[Line, Reply]:
+def _receive(*pieces: bytes, limit: int = 10_000) -> tuple[Http1Connection, Reply]:
+    def feed(line: Http1Connection, reply: Reply) -> tuple[Http1Connection, Reply]:
         for piece in pieces:
             line.data_received(piece)
         return line, reply
 
-    return cast("tuple[Line, Reply]", _with_line(feed, limit=limit))
+    return cast("tuple[Http1Connection, Reply]", _with_line(feed, limit=limit))
 
 
 def _chunks(*parts: bytes) -> bytes:
@@ -106,7 +107,7 @@ def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int], chunked: bool)
     data = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\n" + body
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
 
-    async def feed(line: Line, reply: Reply) -> tuple[Line, Reply]:
+    async def feed(line: Http1Connection, reply: Reply) -> tuple[Http1Connection, Reply]:
         for a, b in pairwise(edges):
             line.data_received(data[a:b])
         await reply.ended
@@ -122,7 +123,7 @@ def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int], chunked: bool)
 )
 @settings(max_examples=300)
 def test_no_bytes_raise_and_an_end_is_always_found(pieces: list[bytes]) -> None:
-    def feed(line: Line, reply: Reply) -> Reply:
+    def feed(line: Http1Connection, reply: Reply) -> Reply:
         for piece in pieces:
             line.data_received(piece)
         line.abort()
@@ -216,7 +217,7 @@ def test_a_connection_that_may_not_be_used_again_is_not(data: bytes) -> None:
 
 
 def test_what_comes_while_nothing_was_asked_ends_the_connection() -> None:
-    def late(line: Line, reply: Reply) -> bool:
+    def late(line: Http1Connection, reply: Reply) -> bool:
         line.data_received(SOUND["length"])
         line.rest(1.0)
         assert line.usable
@@ -238,7 +239,7 @@ def test_what_comes_while_nothing_was_asked_ends_the_connection() -> None:
     ],
 )
 def test_where_a_connection_ends(data: bytes, error: Exception | None, content: Any, said: str) -> None:
-    def lose(line: Line, reply: Reply) -> Reply:
+    def lose(line: Http1Connection, reply: Reply) -> Reply:
         if data:
             line.data_received(data)
         line.connection_lost(error)
@@ -255,7 +256,7 @@ def test_where_a_connection_ends(data: bytes, error: Exception | None, content: 
 
 def test_a_request_on_a_connection_that_is_gone_is_not_sent() -> None:
     async def main() -> Reply:
-        line, wire = Line(set(), {}), Wire()
+        line, wire = Http1Connection(set(), {}), Wire()
         line.connection_made(cast("asyncio.Transport", wire))
         line.connection_lost(None)
         reply = Reply(asyncio.get_running_loop().create_future(), limit=1, now=0.0)
@@ -269,10 +270,10 @@ def test_a_request_on_a_connection_that_is_gone_is_not_sent() -> None:
 @pytest.mark.parametrize("end", ["", "Connection: close\r\n"])
 @pytest.mark.parametrize("more", [b"garbage", HEAD + b"Content-Length: 0\r\n\r\n"])
 def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step(end: str, more: bytes) -> None:
-    strays: list[Line] = []
+    strays: list[Http1Connection] = []
 
-    async def main() -> tuple[Line, Reply]:
-        line, wire = Line(set(), {}, 1, lambda line, why: strays.append(line)), Wire()
+    async def main() -> tuple[Http1Connection, Reply]:
+        line, wire = Http1Connection(set(), {}, 1, lambda line, why: strays.append(line)), Wire()
         wire.line = line
         line.connection_made(cast("asyncio.Transport", wire))
         reply = Reply(asyncio.get_running_loop().create_future(), limit=10_000, now=0.0)

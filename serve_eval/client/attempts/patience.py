@@ -6,11 +6,14 @@ A timer of asyncio per sample and another per piece read were measured to cost a
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from serve_eval.client.reply import Reply
+    from serve_eval.client.wire_format.reply import Reply
 
 MAX_TICK_S, MIN_TICK_S = 1.0, 0.01
 TICKS = 50
@@ -35,6 +38,16 @@ class Wait:
             return False
         self.over = None
         return self.task.uncancel() <= self._cancelling
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The sample's time stands still within the block."""
+        began, left = time.monotonic(), self.until
+        self.until = math.inf
+        try:
+            yield
+        finally:
+            self.until = left + time.monotonic() - began
 
 
 SAMPLE, STALL = "sample", "stall"

@@ -15,16 +15,16 @@ SETTLE_S = 0.1
 """A server that ends may end its connections before it ends to listen."""
 
 
-class Door:
+class LivenessGuard:
     """Lets requests out while somebody listens at the endpoint.
 
     An outage begins when no server listens, and is over once somebody does; without an answer in between, the next one
-    goes on with its time. One that lasts longer than `timeout_s` in all ends the run, with 0 at once. `told` gets a
-    line when an outage begins and when it is over. Nobody waits at a door that is not watched.
+    goes on with its time. One that lasts longer than `timeout_s` in all ends the run, with 0 at once. `notify` gets a
+    line when an outage begins and when it is over. Nobody waits at a guard that is not watched.
     """
 
-    def __init__(self, timeout_s: float, told: Callable[[str], None] = lambda line: None) -> None:
-        self._timeout_s, self.told = timeout_s, told
+    def __init__(self, timeout_s: float, notify: Callable[[str], None] = lambda line: None) -> None:
+        self._timeout_s, self.notify = timeout_s, notify
         self.closed, self.watched = False, False
         self.spent_s = 0.0
         """Seconds of outages since the last answer. Whoever gets an answer sets it to 0."""
@@ -79,7 +79,7 @@ class Door:
         clock = asyncio.get_running_loop().time
         began, place, left_s = clock(), authority(host, port), self._timeout_s - self.spent_s
         if left_s > 0:
-            self.told(f"no server listens at {place}: requests wait, for {left_s:.0f} s at most")
+            self.notify(f"no server listens at {place}: requests wait, for {left_s:.0f} s at most")
         self.closed = True
         while True:
             if clock() >= began + left_s:
@@ -94,7 +94,7 @@ class Door:
         self.closed = False
         lasted_s = clock() - began
         self.spent_s += lasted_s
-        self.told(f"somebody listens at {place} again, after {lasted_s:.1f} s: requests go on")
+        self.notify(f"somebody listens at {place} again, after {lasted_s:.1f} s: requests go on")
         return True
 
 

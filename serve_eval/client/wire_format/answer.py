@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serve_eval.client.thinking import leaves_thinking_open, split_thinking
-from serve_eval.client.wire import Said
+from serve_eval.client.wire_format.thinking import leaves_thinking_open, split_thinking
+from serve_eval.client.wire_format.wire import Said
 from serve_eval.schema import Attempt, Request, Response
 
 

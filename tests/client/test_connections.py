@@ -15,9 +15,11 @@ from typing import TypeVar
 
 import pytest
 
-from serve_eval.client import pool
 from serve_eval.client.client import Client
-from serve_eval.client.pool import Address
+from serve_eval.client.http1 import transport
+from serve_eval.client.http1.connection import Http1Connection
+from serve_eval.client.http1.transport import Http1Transport
+from serve_eval.client.server_address import ServerAddress
 from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act
@@ -121,6 +123,7 @@ def _through(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.usefixtures("transport")
 def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept(certificate: Path, loop: str) -> None:
     proxy = Proxy()
     results = _through(certificate, proxy, loop=loop, credentials="me:p%40ss@")
@@ -132,6 +135,7 @@ def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.usefixtures("transport")
 def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str) -> None:
     results = _through(certificate, Proxy(), loop=loop, tls_proxy=True)
     assert [result.text if isinstance(result, Response) else result for result in results] == ["A", "A"]
@@ -151,6 +155,7 @@ def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str) -> None:
         (b"", FailureKind.DISCONNECTED, "the proxy closed the connection"),
     ],
 )
+@pytest.mark.usefixtures("transport")
 def test_a_proxy_that_opens_no_tunnel_is_said(certificate: Path, answer: bytes, kind: FailureKind, said: str) -> None:
     for result in _through(certificate, Proxy(answer=answer), loop="asyncio"):
         assert isinstance(result, Failure)
@@ -175,7 +180,7 @@ def test_a_proxy_that_opens_no_tunnel_is_said(certificate: Path, answer: bytes, 
     ],
 )
 def test_where_an_address_leads(url: str, host: str, port: int, authority: str) -> None:
-    address = Address(url)
+    address = ServerAddress(url)
     assert (address.host, address.port, address.authority) == (host, port, authority)
 
 
@@ -190,7 +195,7 @@ def _run(body: Callable[[Client, FaultyServer], Awaitable[T]], base_path: str = 
 
 
 def test_a_connection_is_used_again_until_it_has_rested_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "KEEPALIVE_S", 0.1)
+    monkeypatch.setattr(transport, "KEEPALIVE_S", 0.1)
 
     async def body(client: Client, server: FaultyServer) -> list[int]:
         for pause in (0.0, 0.0, 0.2):
@@ -201,15 +206,21 @@ def test_a_connection_is_used_again_until_it_has_rested_too_long(monkeypatch: py
     assert _run(body) == [1, 1, 2]
 
 
+def _connections(client: Client) -> set[Http1Connection]:
+    assert isinstance(client.transport, Http1Transport)
+    return client.transport.connections
+
+
 def test_no_connection_outlives_its_client() -> None:
     async def body(client: Client, server: FaultyServer) -> Client:
         await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
-        assert len(client._pool.lines) == 20
+        assert len(_connections(client)) == 20
         return client
 
-    assert not _run(body)._pool.lines
+    assert not _connections(_run(body))
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
     given = {"user-agent": "mine", "host": "other.example", "X-Request-ID": "not ours", "Content-Length": "1"}
 
@@ -224,6 +235,7 @@ def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
     assert headers["accept-encoding"] == "identity"
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -241,6 +253,7 @@ def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(monkey
         assert isinstance(_run(body), Response)
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
     async def main() -> Response | Failure:
         async with kept(Client(Endpoint(base_url=f"http://{'x' * 70}.example/v1"), Limits())) as client:
@@ -261,11 +274,13 @@ def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(headers
 
 
 @pytest.mark.parametrize("url", ["http://\u00fc..x/v1", "ftp://h/v1", "http:///v1"])
+@pytest.mark.usefixtures("transport")
 def test_what_is_no_address_of_a_host_is_refused(url: str) -> None:
     with pytest.raises(PlanError, match="not the address of a host"):
         Client(Endpoint(base_url=url), LIMITS)
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -313,6 +328,7 @@ def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(str
         assert "xxx" not in cut.message
 
 
+@pytest.mark.usefixtures("transport")
 def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
@@ -334,6 +350,7 @@ def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(monkeypatc
     assert (len(results), len(asked)) == (20, 1)
 
 
+@pytest.mark.usefixtures("transport")
 def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> list[int]:
         async with FaultyServer([act.sound]) as one, FaultyServer([act.sound]) as other:
@@ -375,13 +392,14 @@ def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(certificate: Path
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task
-                assert not client._pool.lines, turns
+                assert not _connections(client), turns
 
     pytest.importorskip(loop).run(main())
     gc.collect()
     assert said == []
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -411,7 +429,7 @@ def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_
 
 
 def test_a_connection_that_is_idle_is_checked_before_its_server_may_close_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "IDLE_S", 0.05)
+    monkeypatch.setattr(transport, "IDLE_S", 0.05)
 
     async def body(client: Client, server: FaultyServer) -> list[int]:
         for _ in range(3):

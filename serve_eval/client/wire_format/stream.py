@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from serve_eval.client import wire
-from serve_eval.client.calls import ToolCalls
-from serve_eval.client.server_timing import BehindDone
-from serve_eval.client.sse import EventLines
-from serve_eval.client.wire import Delta, InvalidResponse, LostStream, Said
+from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format.calls import ToolCalls
+from serve_eval.client.wire_format.server_timing import BehindDone
+from serve_eval.client.wire_format.sse import EventLines
+from serve_eval.client.wire_format.wire import InvalidResponse, LostStream, Said, WireChoice, WireDelta
 
 DONE = b"[DONE]"
 MAX_LINES = 100
@@ -50,6 +50,8 @@ class StreamedAnswer:
         if self.done and self.behind is not None:
             self.behind.count(len(data))
         for payload in self._lines.feed(data):
+            if not payload and not self._unfinished:
+                continue  # the blank line behind an event, as every second payload is
             if not self.done:
                 self._take(payload, now)
             elif self.behind is not None and self.behind.open:
@@ -66,7 +68,7 @@ class StreamedAnswer:
         """The whole answer, at the end of the stream. Raises InvalidResponse when it has none, LostStream when the
         stream held [DONE] and nothing else."""
         for payload in self._lines.close():
-            if not self.done:
+            if payload and not self.done:
                 self._take(payload, self.last_at or 0.0)
         if self._unfinished:
             raise InvalidResponse("not an OpenAI stream", self._unfinished)
@@ -87,23 +89,18 @@ class StreamedAnswer:
         )
 
     def _take(self, payload: bytes, now: float) -> None:
-        """One data line: a chunk, a part of one, or the end. An empty one ends an event."""
+        """Take one data line: a chunk, a part of one, or the end. An empty one ends an unfinished event."""
         if self._unfinished:
             if not payload:
                 raise InvalidResponse("not an OpenAI stream", self._unfinished)
             payload = self._unfinished + b"\n" + payload
-        elif not payload:
-            return
         elif payload == DONE:
             self.done = True
             return
         try:
             parsed = wire.read_body(payload)
         except wire.UNREADABLE as error:
-            self._lines_of_it += 1
-            if payload[:1] != b"{" or self._lines_of_it > MAX_LINES:
-                raise InvalidResponse("not an OpenAI stream", payload) from error
-            self._unfinished = payload
+            self._hold(payload, error)
             return
         self._unfinished, self._lines_of_it = b"", 0
         wire.refuse_error(parsed, payload)
@@ -111,25 +108,35 @@ class StreamedAnswer:
             self._usage = parsed.usage
         if self._id is None:
             self._id = wire.answer_id(parsed.id)
-        if not parsed.choices:
-            return
-        self.heard_at = now
-        for choice in parsed.choices:
-            if not choice.index:
-                self._chunks += 1
-                if choice.delta is not None:
-                    told = self._append(choice.delta, now)
-                elif told := bool(choice.text):
-                    self._text.append(choice.text or "")
-                    self._token(now)
-                if told and self.complete:  # to pass it over would score what two answers gave together before it
-                    raise InvalidResponse("the answer goes on behind its finish_reason")
-                if (told or choice.finish_reason) and not (self._one_id and parsed.id == self._last_id):
-                    self._see_id(parsed.id)
-                if choice.finish_reason:
-                    self._finish, self.complete = choice.finish_reason, True
-                    self._stop = wire.stop_string(choice.stop_reason)
-                    self._tokens_per_step = wire.tokens_per_step(choice.avg_decoded_tokens_per_iter)
+        if parsed.choices:
+            self.heard_at = now
+            for choice in parsed.choices:
+                if not choice.index:
+                    self._choose(choice, parsed.id, now)
+
+    def _hold(self, payload: bytes, error: Exception) -> None:
+        """Keep a line whose JSON may go on in the next. Raises InvalidResponse for one that does not."""
+        self._lines_of_it += 1
+        if payload[:1] != b"{" or self._lines_of_it > MAX_LINES:
+            raise InvalidResponse("not an OpenAI stream", payload) from error
+        self._unfinished = payload
+
+    def _choose(self, choice: WireChoice, chunk_id: object, now: float) -> None:
+        """Take a piece of the answer. Raises InvalidResponse for one behind its end, or of another answer."""
+        self._chunks += 1
+        if choice.delta is not None:
+            told = self._append(choice.delta, now)
+        elif told := bool(choice.text):
+            self._text.append(choice.text or "")
+            self._token(now)
+        if told and self.complete:  # to pass it over would score what two answers gave together before it
+            raise InvalidResponse("the answer goes on behind its finish_reason")
+        if (told or choice.finish_reason) and not (self._one_id and chunk_id == self._last_id):
+            self._see_id(chunk_id)
+        if choice.finish_reason:
+            self._finish, self.complete = choice.finish_reason, True
+            self._stop = wire.stop_string(choice.stop_reason)
+            self._tokens_per_step = wire.tokens_per_step(choice.avg_decoded_tokens_per_iter)
 
     def _see_id(self, told: object) -> None:
         """Pieces of one answer have one id, or each its own (trtllm-serve did so). Raises InvalidResponse for ids of
@@ -144,7 +151,7 @@ class StreamedAnswer:
         self._ids.add(name)
         self._last_id = told
 
-    def _append(self, delta: Delta, now: float) -> bool:
+    def _append(self, delta: WireDelta, now: float) -> bool:
         """Return whether a piece has any content."""
         thought = delta.reasoning_content or delta.reasoning
         if delta.content:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from serve_eval.client.server_timing import BehindDone, parse
-from serve_eval.client.stream import StreamedAnswer
-from serve_eval.client.wire import EVENT_STREAM, InvalidResponse
+from serve_eval.client.wire_format.server_timing import STAMPS, TIMING, BehindDone, parse
+from serve_eval.client.wire_format.stream import StreamedAnswer
+from serve_eval.client.wire_format.wire import EVENT_STREAM, InvalidResponse
 from serve_eval.schema import ServerTiming
 
+STATE_HEADER, STARTING = b"x-trtllm-server-state", "starting"
+"""By which trtllm-serve says, with a 503, that it still loads its model."""
 AFTER_DONE_S = 1.0
 """How long a stream that said [DONE] may take to end before its connection is given up."""
 AFTER_FINISH_S = 5.0
@@ -20,12 +22,12 @@ FRAMING, MIN_FRAMING = 2, 98304
 """A body of n bytes may come in FRAMING * n + MIN_FRAMING bytes of chunks."""
 
 
-class Disconnected(Exception):
-    """The connection could not be made, or ended before the answer did."""
-
-
-class BadHttp(Exception):
-    """What came is no HTTP answer."""
+_REQUEST_ID, _TIMING, _STAMPS = b"x-request-id", TIMING.lower().encode(), STAMPS.lower().encode()
+HEAD_FIELDS = frozenset(
+    {b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after", _REQUEST_ID}
+    | {_TIMING, _STAMPS, STATE_HEADER}
+)
+"""The header fields that matter, in small letters; a transport hands them over."""
 
 
 class TooLarge(Exception):
@@ -120,54 +122,61 @@ class Reply:
     def heard_at(self) -> float:
         return self._heard_at if self.stream is None else max(self._heard_at, self.stream.heard_at)
 
-    def begin(
-        self,
-        status: int,
-        content_type: str,
-        retry_after: str | None,
-        encoding: str,
-        request_id: str | None = None,
-    ) -> None:
-        """The head has come."""
-        self.status, self.content_type, self.retry_after = status, content_type, retry_after
-        self.request_id, self._heard_at = request_id, self.read_at
-        if encoding:
-            try:
-                self._unpack = _Unpacked(encoding)
-            except ValueError:
-                self.fail(InvalidResponse(f"a body in the encoding {encoding!r}, which was not asked for"))
-        if not self._raw and status < 300 and content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM:
+    def expect(self, now: float) -> None:
+        """The request is sent now: what was waited for a connection is no silence."""
+        self.read_at = self._heard_at = now
+
+    def begin(self, status: int, head: Mapping[bytes, str]) -> None:
+        """The head has come: of its fields those of HEAD_FIELDS."""
+        self.status, self.content_type, self.retry_after = (
+            status,
+            head.get(b"content-type", ""),
+            head.get(b"retry-after"),
+        )
+        self.request_id, self._heard_at = head.get(_REQUEST_ID), self.read_at
+        self.until_close = not (b"content-length" in head or "chunked" in head.get(b"transfer-encoding", "").lower())
+        self.told = head.get(_TIMING), head.get(_STAMPS)
+        self.starting = status == 503 and head.get(STATE_HEADER, "").strip().lower() == STARTING
+        if b"content-encoding" in head:
+            self._unpack_from(head[b"content-encoding"].strip().lower().removeprefix("identity"))
+        if not self._raw and status < 300 and self.content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM:
             self.stream = StreamedAnswer(BehindDone() if self._metrics else None)
+
+    def _unpack_from(self, encoding: str) -> None:
+        try:
+            self._unpack = _Unpacked(encoding) if encoding else None
+        except ValueError:
+            self.fail(InvalidResponse(f"a body in the encoding {encoding!r}, which was not asked for"))
 
     def take(self, piece: bytes) -> None:
         """A piece of the body has come."""
         if self.ended.done():
             return
         self.idle = 0
-        stream = self.stream
-        if self._unpack is not None:
-            try:
+        try:
+            if self._unpack is not None:
                 piece = self._unpack.feed(piece, self._limit - self._size + 1)
-            except zlib.error as error:
-                self.fail(InvalidResponse(f"the body cannot be unpacked: {error}"))
-                return
-        self._size += len(piece)
-        if self._size > self._limit:
-            self.too_large()
-        elif stream is None:
-            if not piece.isspace():
-                self._heard_at = self.read_at
-            if not self._body:
-                self._body = piece
-            elif isinstance(self._body, bytearray):
-                self._body += piece
-            else:
-                self._body = bytearray(self._body) + piece
-        elif stream.wanting:
-            try:
-                stream.feed(piece, self.read_at)
-            except InvalidResponse as error:
-                self.fail(error)
+            self._size += len(piece)
+            if self._size > self._limit:
+                self.too_large()
+            elif self.stream is None:
+                self._append(piece)
+            elif self.stream.wanting:
+                self.stream.feed(piece, self.read_at)
+        except zlib.error as error:
+            self.fail(InvalidResponse(f"the body cannot be unpacked: {error}"))
+        except InvalidResponse as error:
+            self.fail(error)
+
+    def _append(self, piece: bytes) -> None:
+        if not piece.isspace():
+            self._heard_at = self.read_at
+        if not self._body:
+            self._body = piece
+        elif isinstance(self._body, bytearray):
+            self._body += piece
+        else:
+            self._body = bytearray(self._body) + piece
 
     def too_large(self) -> None:
         """More came than may be read; what comes behind the end of a stream is not the answer's fault."""

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from serve_eval.client import door as module
+from serve_eval.client.attempts import liveness as module
+from serve_eval.client.attempts.liveness import LivenessGuard
 from serve_eval.client.client import Client
-from serve_eval.client.door import Door
 from serve_eval.errors import EndpointError
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act
@@ -29,7 +29,7 @@ LONG_S = 600.0
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROBE_S", 0.05)
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
 
 
 def _free_port() -> int:
@@ -40,8 +40,8 @@ def _free_port() -> int:
 
 
 @asynccontextmanager
-async def _watched(door: Door) -> AsyncIterator[asyncio.Task[None]]:
-    watching = asyncio.create_task(door.watch())
+async def _watched(guard: LivenessGuard) -> AsyncIterator[asyncio.Task[None]]:
+    watching = asyncio.create_task(guard.watch())
     await asyncio.sleep(0)
     try:
         yield watching
@@ -56,10 +56,10 @@ def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(host: str, ti
     port, told = _free_port(), list[str]()
 
     async def main() -> None:
-        door = Door(timeout_s, told.append)
-        async with _watched(door) as watching:
+        guard = LivenessGuard(timeout_s, told.append)
+        async with _watched(guard) as watching:
             with pytest.raises(EndpointError, match="no server listens"):  # whoever waits is told as well
-                await door.outage(host, port)
+                await guard.outage(host, port)
             await watching
 
     with pytest.raises(EndpointError, match=f"no server listens at {host}:{port} any more") as caught:
@@ -72,18 +72,18 @@ def test_whoever_comes_while_nobody_listens_waits_until_somebody_does() -> None:
     port, told = _free_port(), list[str]()
 
     async def main() -> None:
-        door = Door(LONG_S, told.append)
-        async with _watched(door) as watching:
-            first = [asyncio.create_task(door.outage("127.0.0.1", port)) for _ in range(50)]
-            await until(lambda: door.closed)
+        guard = LivenessGuard(LONG_S, told.append)
+        async with _watched(guard) as watching:
+            first = [asyncio.create_task(guard.outage("127.0.0.1", port)) for _ in range(50)]
+            await until(lambda: guard.closed)
             assert told == [f"no server listens at 127.0.0.1:{port}: requests wait, for 600 s at most"]
-            later = [asyncio.create_task(door.outage("127.0.0.1", port)) for _ in range(50)]
+            later = [asyncio.create_task(guard.outage("127.0.0.1", port)) for _ in range(50)]
             first[0].cancel()
             async with await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", port):
                 assert await asyncio.gather(*first[1:], *later) == [True] * 99
-            assert not door.closed
+            assert not guard.closed
             assert not watching.done()
-            assert 0 < door.spent_s < LONG_S
+            assert 0 < guard.spent_s < LONG_S
 
     asyncio.run(main())
     assert len(told) == 2
@@ -94,11 +94,11 @@ def test_outages_without_an_answer_in_between_share_their_time() -> None:
     port = _free_port()
 
     async def main() -> None:
-        door = Door(LONG_S)
-        async with _watched(door) as watching:
-            door.spent_s = LONG_S
+        guard = LivenessGuard(LONG_S)
+        async with _watched(guard) as watching:
+            guard.spent_s = LONG_S
             with pytest.raises(EndpointError):
-                await door.outage("127.0.0.1", port)
+                await guard.outage("127.0.0.1", port)
             assert watching.done()
 
     asyncio.run(main())
@@ -109,34 +109,34 @@ def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host: str)
     async def main() -> None:
         async with (
             await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0) as server,
-            _watched(door := Door(0.0)),
+            _watched(guard := LivenessGuard(0.0)),
         ):
-            assert not await door.outage(host, server.sockets[0].getsockname()[1])
-            assert not door.closed
+            assert not await guard.outage(host, server.sockets[0].getsockname()[1])
+            assert not guard.closed
 
     asyncio.run(main())
 
 
-def test_a_door_that_nobody_watches_keeps_nobody() -> None:
+def test_a_guard_that_nobody_watches_keeps_nobody() -> None:
     async def main() -> None:
-        door = Door(LONG_S)
-        assert not await door.outage("127.0.0.1", _free_port())
-        async with _watched(door):
-            waiting = asyncio.create_task(door.outage("127.0.0.1", _free_port()))
-            await until(lambda: door.closed)
+        guard = LivenessGuard(LONG_S)
+        assert not await guard.outage("127.0.0.1", _free_port())
+        async with _watched(guard):
+            waiting = asyncio.create_task(guard.outage("127.0.0.1", _free_port()))
+            await until(lambda: guard.closed)
         assert not await waiting
-        assert not door.closed
-        assert not await asyncio.wait_for(door.outage("127.0.0.1", _free_port()), 10)
+        assert not guard.closed
+        assert not await asyncio.wait_for(guard.outage("127.0.0.1", _free_port()), 10)
 
     asyncio.run(main())
 
 
-# --------------------------------------------------------------------------------------------- requests at the door
+# --------------------------------------------------------------------------------------------- requests that wait
 
 
 def _with(server: FaultyServer, limits: Limits, body: Callable[[Client], Awaitable[T]]) -> T:
     async def main() -> T:
-        async with server, Client(Endpoint(base_url=server.base_url), limits) as client, _watched(client.door):
+        async with server, Client(Endpoint(base_url=server.base_url), limits) as client, _watched(client.liveness):
             return await body(client)
 
     return asyncio.run(main())
@@ -144,7 +144,7 @@ def _with(server: FaultyServer, limits: Limits, body: Callable[[Client], Awaitab
 
 def _told_when_closed(client: Client) -> asyncio.Event:
     closed = asyncio.Event()
-    client.door.told = lambda line: closed.set()
+    client.liveness.notify = lambda line: closed.set()
     return closed
 
 
@@ -161,7 +161,7 @@ def test_while_nobody_listens_no_attempt_no_budget_and_no_time_is_spent() -> Non
         await server.listen()
         results = await asyncio.gather(*asked, late)
         assert client.retries == 0
-        assert client.door.spent_s == 0.0
+        assert client.liveness.spent_s == 0.0
         return results
 
     limits = Limits(max_attempts=1, sample_timeout_s=1.5, outage_timeout_s=LONG_S)
@@ -172,7 +172,7 @@ def test_while_nobody_listens_no_attempt_no_budget_and_no_time_is_spent() -> Non
 
 
 def _dies(deaths: int) -> FaultyServer:
-    """Ends with its first requests, so many times: their connections, and then what listens. It is back once the door
+    """Ends with its first requests, so many times: their connections, and then what listens. It is back once the guard
     is closed."""
     left = deaths
 
@@ -197,9 +197,9 @@ def test_an_attempt_that_met_the_end_of_a_server_costs_nothing_but_not_for_ever(
     async def body(client: Client) -> tuple[Response | Failure, int]:
         asked = asyncio.create_task(client.send(ASKED))
         while not asked.done():
-            if client.door.closed:
+            if client.liveness.closed:
                 await server.listen()
-                await until(lambda: not client.door.closed)
+                await until(lambda: not client.liveness.closed)
             await asyncio.sleep(0.01)
         return asked.result(), client.retries
 
@@ -241,7 +241,7 @@ def test_a_connection_that_is_lost_while_somebody_listens_is_an_attempt() -> Non
     assert (len(result.attempts), retries) == (3, 2)
 
 
-def test_the_door_asks_at_the_address_of_the_endpoint() -> None:
+def test_the_guard_asks_at_the_address_of_the_endpoint() -> None:
     """The same port of another address of this machine says nothing of it."""
 
     async def main() -> list[str]:
@@ -249,8 +249,8 @@ def test_the_door_asks_at_the_address_of_the_endpoint() -> None:
             port, told = other.sockets[0].getsockname()[1], list[str]()
             limits = Limits(max_attempts=1, outage_timeout_s=LONG_S)
             async with Client(Endpoint(base_url=f"http://127.0.0.2:{port}/v1"), limits) as client:
-                client.door.told = told.append
-                async with _watched(client.door):
+                client.liveness.notify = told.append
+                async with _watched(client.liveness):
                     asked = asyncio.create_task(client.send(ASKED))
                     await until(lambda: bool(told) or asked.done())
                     asked.cancel()
@@ -273,7 +273,7 @@ def test_refusals_for_whatever_outages_are_no_attempts() -> None:
                 await server.listen()
             return True
 
-        client.door.outage = outage  # type: ignore[method-assign]
+        client.liveness.outage = outage  # type: ignore[method-assign]
         return await client.send(ASKED), outages
 
     result, outages = _with(server, Limits(max_attempts=2, outage_timeout_s=LONG_S), body)

@@ -7,9 +7,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from serve_eval.client.door import Door
+from serve_eval.client.attempts.liveness import LivenessGuard
 
-STATE_HEADER, STARTING = b"x-trtllm-server-state", "starting"
 POLL_S = 1.0
 """Seconds between two looks at an endpoint that is starting; what such a server puts into Retry-After."""
 LOOK_S = 10.0
@@ -24,12 +23,12 @@ HINT = (
 class Start:
     """Where requests wait for the start of an endpoint. One look serves all of them.
 
-    `still` asks the endpoint whether it says so. The time is that of an outage, and shared with those that `door`
+    `still` asks the endpoint whether it says so. The time is that of an outage, and shared with those that `liveness`
     knows, until an answer comes. `met` counts the requests that waited here.
     """
 
-    def __init__(self, timeout_s: float, door: Door, still: Callable[[], Awaitable[bool]]) -> None:
-        self._timeout_s, self._door, self._still = timeout_s, door, still
+    def __init__(self, timeout_s: float, liveness: LivenessGuard, still: Callable[[], Awaitable[bool]]) -> None:
+        self._timeout_s, self._liveness, self._still = timeout_s, liveness, still
         self._looking: asyncio.Task[bool] | None = None
         self.met = self._waiting = 0
 
@@ -52,19 +51,19 @@ class Start:
             await asyncio.gather(self._looking, return_exceptions=True)
 
     async def _look(self) -> bool:
-        began, left_s = time.monotonic(), self._timeout_s - self._door.spent_s
+        began, left_s = time.monotonic(), self._timeout_s - self._liveness.spent_s
         if left_s > 0:
-            self._door.told(f"{SAID}: requests wait, for {left_s:.0f} s at most (--outage-timeout)")
+            self._liveness.notify(f"{SAID}: requests wait, for {left_s:.0f} s at most (--outage-timeout)")
         while (passed_s := time.monotonic() - began) < left_s:
             await asyncio.sleep(min(POLL_S, left_s - passed_s))
             if not await self._still():
                 break
         else:
-            self._door.spent_s = self._timeout_s
+            self._liveness.spent_s = self._timeout_s
             return False
         passed_s = time.monotonic() - began
-        self._door.spent_s += passed_s
+        self._liveness.spent_s += passed_s
         waited, self._waiting = self._waiting, 0
         requests = "1 request goes on" if waited == 1 else f"{waited} requests go on"
-        self._door.told(f"the endpoint says no more that it is starting, after {passed_s:.1f} s: {requests}")
+        self._liveness.notify(f"the endpoint says no more that it is starting, after {passed_s:.1f} s: {requests}")
         return True

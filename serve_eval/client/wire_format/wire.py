@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from serve_eval.client.calls import ToolCalls
-from serve_eval.protocol import special_tokens as tokenizer
+from serve_eval.client.wire_format.calls import ToolCalls
 from serve_eval.schema import Prompt, PromptLogprobs, Request, ToolCall, Usage
 
 COMPLETIONS = "/completions"
@@ -66,7 +65,7 @@ class Said(msgspec.Struct):
 NO_USAGE = Usage()
 
 
-class Delta(msgspec.Struct):
+class WireDelta(msgspec.Struct):
     """The parts of a message, or of a piece of one."""
 
     content: str | None = None
@@ -76,13 +75,13 @@ class Delta(msgspec.Struct):
     tool_calls: Any = None
 
 
-class Choice(msgspec.Struct):
+class WireChoice(msgspec.Struct):
     """One answer, or a piece of it."""
 
     index: int | None = 0
     text: str | None = None
-    message: Delta | None = None
-    delta: Delta | None = None
+    message: WireDelta | None = None
+    delta: WireDelta | None = None
     finish_reason: str | None = None
     stop_reason: Any = None
     avg_decoded_tokens_per_iter: Any = None
@@ -92,7 +91,7 @@ class Body(msgspec.Struct):
     """What matters of an answer or of a chunk."""
 
     id: Any = None
-    choices: list[Choice] | None = None
+    choices: list[WireChoice] | None = None
     usage: Any = None
     error: Any = None
     object: Any = None
@@ -271,67 +270,3 @@ def _message(value: object) -> str | None:
     if isinstance(value, list) and value:
         return "; ".join(filter(None, map(_message, value))) or None
     return None
-
-
-def version(body: bytes) -> str | None:
-    """The version of a /version answer; None when it is not one."""
-    try:
-        told = msgspec.json.decode(body)["version"]
-    except (*UNREADABLE, KeyError, TypeError):
-        return None
-    return told if isinstance(told, str) else None
-
-
-def special_tokens(body: bytes) -> dict[str, str]:
-    """Return the special tokens that the settings of a tokenizer or of a server tell."""
-    try:
-        content = msgspec.json.decode(body)
-    except UNREADABLE:
-        return {}
-    return tokenizer.told(content) if isinstance(content, dict) else {}
-
-
-_RETRIES = re.compile(
-    r"^(\w{1,20})_retry_requests_total(?:\{[^}]{0,200}\})? (\d{1,15}(?:\.\d{1,15})?)\s*$", re.MULTILINE
-)
-_KINDS = {"ctx": "context", "gen": "generation"}
-
-
-def hidden_retries(body: bytes) -> dict[str, int]:
-    """What the metrics of an orchestrator of trtllm-serve (Prometheus' text format) say of its own retries, by the kind
-    of server that was asked again; empty when they say nothing."""
-    text = body.decode(errors="replace")
-    return {_KINDS.get(kind, kind): int(float(count)) for kind, count in _RETRIES.findall(text)}
-
-
-LLAMA_CPP_PYTHON = "llama-cpp-python"
-_OWNERS = {"me": LLAMA_CPP_PYTHON, "llamacpp": "llama-server"}
-"""Who owns the models, as these servers tell."""
-
-
-def server(body: bytes) -> str | None:
-    """Which server a /v1/models answer is from, where that is known by the owner of its models."""
-    try:
-        return _OWNERS.get(msgspec.json.decode(body)["data"][0]["owned_by"])
-    except (*UNREADABLE, KeyError, TypeError, IndexError):
-        return None
-
-
-def model_ids(body: bytes) -> list[str]:
-    """The ids of a /v1/models answer; empty when it is not one."""
-    try:
-        data = msgspec.json.decode(body)
-        return [entry["id"] for entry in data["data"] if isinstance(entry["id"], str)]
-    except (*UNREADABLE, KeyError, TypeError):
-        return []
-
-
-def context_tokens(body: bytes, model: str | None) -> int | None:
-    """The `max_model_len` of a model in a /v1/models answer: of `model`, or of the only one listed; else None."""
-    try:
-        data = msgspec.json.decode(body)["data"]
-        entry = next((entry for entry in data if entry["id"] == model), data[0] if len(data) == 1 else {})
-        told = entry.get("max_model_len")
-    except (*UNREADABLE, KeyError, TypeError, IndexError, AttributeError):
-        return None
-    return told if type(told) is int and told > 0 else None

@@ -1,8 +1,4 @@
-"""One HTTP/1.1 connection: one request at a time, and what comes back is taken up as it arrives.
-
-Written here because it was measured (make bench does again): bare aiohttp takes more than twice the CPU per request,
-and a third more per event of a stream.
-"""
+"""One HTTP/1.1 connection: one request at a time, and what comes back is taken up as it arrives."""
 
 from __future__ import annotations
 
@@ -13,47 +9,38 @@ from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from serve_eval.client.reply import BadHttp, Disconnected, Reply
-from serve_eval.client.server_timing import STAMPS, TIMING
-from serve_eval.client.starting import STARTING, STATE_HEADER
+from serve_eval.client.transport import BadHttp, Disconnected
+from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
 
-FIRST_CHECK = 8
-"""Answers on a connection before its first check."""
+FIRST_CHECK, CHECK_EVERY = 8, 512
+"""Answers on a connection before its first check, and before each further one, which costs as much as four requests."""
 MAX_HEAD = 98304
 """Bytes that the head of an answer may have. Main's metrics take up to 80 KiB of it."""
 
-_REQUEST_ID = b"x-request-id"
-_TIMING, _STAMPS = TIMING.lower().encode(), STAMPS.lower().encode()
-_WANTED = frozenset(
-    {b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after", _REQUEST_ID}
-    | {_TIMING, _STAMPS, STATE_HEADER}
-)
 _GOODBYE = b"HTTP/1.1 408", b"HTTP/1.0 408"
 """Sent unasked by some proxies before they close an idle connection; it answers nothing."""
 
 
-class Line(asyncio.Protocol):
+class Http1Connection(asyncio.Protocol):
     """`usable`: another request may be sent. A connection on which anything came that nobody asked for is closed, since
-    it may be one answer behind. While it is open it stands in `lines`; when it is gone it stands in `idle` no more.
+    it may be one answer behind. While it is open it stands in `everyone`; when it is gone it stands in `idle` no more.
 
-    `last_id` and `last_text` are what its last answer was; see `Echoes`. It had `turns` answers, of which the first
-    `proven` were surely those to their requests, and was `sent` so many requests; it is to be checked when it has had
-    `due_at` answers. `out`: it is out of step, which `stray` was told. `closing`: the server announced its end.
-    `number` is its own.
+    `last_id` and `last_text` are of its last answer; see `Echoes`. It had `turns` answers, of which the first `proven`
+    were surely those to their requests, and was `sent` so many requests. `out`: it is out of step, which `stray` was
+    told. `closing`: the server announced its end. `number` is its own.
     """
 
     __slots__ = (
+        "_all",
         "_head",
         "_head_size",
         "_idle",
         "_informational",
-        "_lines",
         "_parser",
         "_reply",
         "_stray",
         "_transport",
         "closing",
-        "due_at",
         "last_id",
         "last_text",
         "number",
@@ -67,12 +54,12 @@ class Line(asyncio.Protocol):
 
     def __init__(
         self,
-        lines: set[Line],
-        idle: dict[Line, None],
+        everyone: set[Http1Connection],
+        idle: dict[Http1Connection, None],
         number: int = 0,
-        stray: Callable[[Line, str], None] = lambda line, why: None,
+        stray: Callable[[Http1Connection, str], None] = lambda connection, why: None,
     ) -> None:
-        self._lines, self._idle, self.number, self._stray = lines, idle, number, stray
+        self._all, self._idle, self.number, self._stray = everyone, idle, number, stray
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._reply: Reply | None = None
@@ -83,12 +70,16 @@ class Line(asyncio.Protocol):
         self.last_id: str | None = None
         self.last_text = self.turns = self.proven = self.sent = 0
         self.out = self.closing = False
-        self.due_at = FIRST_CHECK
 
     @property
     def unproven(self) -> bool:
         """Return whether it gave answers that may be those to other requests; its first one cannot be."""
         return self.turns > 1 and self.turns > self.proven
+
+    @property
+    def due(self) -> bool:
+        """Return whether it gave enough answers to be checked."""
+        return self.turns - self.proven >= (CHECK_EVERY if self.proven else FIRST_CHECK)
 
     def send(self, request: bytes, reply: Reply) -> None:
         """Writes a whole request; what comes back goes to `reply`."""
@@ -113,7 +104,7 @@ class Line(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is none
-        self._lines.add(self)
+        self._all.add(self)
         if not self.usable:  # something came before anything was asked
             self._transport.abort()
 
@@ -149,7 +140,7 @@ class Line(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.usable, self._transport = False, None
-        self._lines.discard(self)
+        self._all.discard(self)
         self._idle.pop(self, None)
         reply, self._reply = self._reply, None
         if reply is None or reply.ended.done():
@@ -174,7 +165,7 @@ class Line(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_size += len(name) + len(value)
         name = name.lower()
-        if name in _WANTED:
+        if name in HEAD_FIELDS:
             self._head[name] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -190,15 +181,7 @@ class Line(asyncio.Protocol):
             reply.until_close = not (
                 b"content-length" in head or "chunked" in head.get(b"transfer-encoding", "").lower()
             )
-            reply.begin(
-                status,
-                head.get(b"content-type", ""),
-                head.get(b"retry-after"),
-                head.get(b"content-encoding", "").strip().lower().removeprefix("identity"),
-                head.get(_REQUEST_ID),
-            )
-            reply.told = head.get(_TIMING), head.get(_STAMPS)
-            reply.starting = status == 503 and head.get(STATE_HEADER, "").strip().lower() == STARTING
+            reply.begin(status, head)
 
     def on_body(self, piece: bytes) -> None:
         reply = self._reply
