@@ -16,8 +16,9 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.resolve import to_file
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.judgements import judges_of
-from serve_eval.evaluation.storage.run_folder import pretty_json
+from serve_eval.evaluation.storage.private_files import pretty_json
 from serve_eval.report.text import clean
 from serve_eval.schema import HOLDOUT, PAIRED_RULES, Plan, Prompt
 from serve_eval.stats.classic import classic_test
@@ -54,7 +55,7 @@ def show(plan: Plan, *, as_json: bool) -> int:
     Returns the exit code: 3 when the run would be refused for want of a reference that applies.
     """
     prepared = prepare(replace(plan, allow_missing_reference=True))
-    commands, files = preview(plan, Path("logs"))
+    commands, files = preview(plan, Path(LOGS))
     tasks = [facts(p, plan.times(p.task.name)) | _early_stop(plan, p) for p in prepared]
     if as_json:
         content = {"plan": to_file(plan), "commands": commands, "files": files, "tasks": tasks}

@@ -29,7 +29,7 @@ def expand(
 ) -> None:
     """List the cases that would be asked, and those that are skipped. Nothing is sent."""
     from serve_eval.cli._streams import emit
-    from serve_eval.evaluation.storage.run_folder import pretty_json
+    from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import clean
     from serve_eval.tasks.cases import skipped_lines
 
@@ -76,7 +76,7 @@ def schema() -> None:
     """Print the JSON schema of case files, for editors."""
     from serve_eval.cases.form import json_schema
     from serve_eval.cli._streams import emit
-    from serve_eval.evaluation.storage.run_folder import pretty_json
+    from serve_eval.evaluation.storage.private_files import pretty_json
 
     emit(pretty_json(json_schema()).decode())
 

@@ -246,8 +246,10 @@ def _invariants(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import PlanError
+    from serve_eval.evaluation.storage.file_names import INVARIANTS
+    from serve_eval.evaluation.storage.private_files import written_text
     from serve_eval.verdicts.exit_code import INTERRUPTED
-    from serve_eval.workflows.invariants.check import RESULT_FILE, check
+    from serve_eval.workflows.invariants.check import check
     from serve_eval.workflows.invariants.text import render
 
     if Path(a).is_dir():
@@ -261,7 +263,7 @@ def _invariants(
         say(kept(out_dir, f"the same command with -o {out_dir}"))
         return INTERRUPTED
     if as_json:
-        emit((out_dir / RESULT_FILE).read_text(encoding="utf-8"))
+        emit(written_text(out_dir / INVARIANTS))
     else:
         draw(lambda console: render(found, out_dir, console))
     return found.exit_code
@@ -289,8 +291,9 @@ def _execute(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import ServeEvalError
+    from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
+    from serve_eval.evaluation.storage.private_files import written_text
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
-    from serve_eval.workflows.compare.compare import PLAN_FILE, RESULT_FILE
     from serve_eval.workflows.compare.compare import compare as compare_both
     from serve_eval.workflows.compare.text import render
 
@@ -311,7 +314,7 @@ def _execute(
         )
     except (Interrupted, ServeEvalError) as ending:
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
-        if stopped and (out_dir / PLAN_FILE).exists():
+        if stopped and (out_dir / COMPARISON_PLAN).exists():
             say(kept(out_dir, f"the same command with -o {out_dir}"))
         elif isinstance(ending, Interrupted):
             say("Interrupted; nothing is kept")
@@ -319,7 +322,7 @@ def _execute(
             raise
         return INTERRUPTED
     if as_json:
-        emit((out_dir / RESULT_FILE).read_text(encoding="utf-8"))
+        emit(written_text(out_dir / COMPARISON))
     else:
         draw(lambda console: render(comparison, out_dir, console))
     return comparison.exit_code

@@ -466,7 +466,8 @@ def execute(
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.evaluate import evaluate
-    from serve_eval.evaluation.storage.run_folder import PLAN_FILE, REPORT_FILE, plan_and_owner
+    from serve_eval.evaluation.storage.report_file import report_text
+    from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.page import write_page
     from serve_eval.report.terminal import render
@@ -486,7 +487,7 @@ def execute(
         )
     except (Interrupted, ServeEvalError) as ending:
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
-        if stopped and (out_dir / PLAN_FILE).exists():
+        if stopped and holds_run(out_dir):
             again = f"serve-eval run --resume {shlex.quote(str(out_dir))}{permissions([plan])}"
             say(kept(out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"))
         elif isinstance(ending, Interrupted):
@@ -496,7 +497,7 @@ def execute(
         return INTERRUPTED
     write_page(report, out_dir)
     if as_json:
-        emit((out_dir / REPORT_FILE).read_text(encoding="utf-8"))
+        emit(report_text(out_dir))
     else:
         draw(lambda console: render(report, out_dir, console))
     return report.exit_code

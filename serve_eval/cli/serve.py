@@ -57,8 +57,9 @@ def serve(
     plan = _resolve(what, model, settings, folders_of(include_path))
     if dry_run:
         from serve_eval.cli._launch_preview import lines, preview
+        from serve_eval.evaluation.storage.file_names import LOGS
 
-        shown = [*lines(*preview(plan, Path("logs"))), "nothing was started"]
+        shown = [*lines(*preview(plan, Path(LOGS))), "nothing was started"]
         emit(clean("".join(f"{line}\n" for line in shown)))
         return
     raise typer.Exit(_hold(plan, what, output_dir, detach=detach))

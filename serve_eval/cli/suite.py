@@ -88,10 +88,10 @@ def _suite(
     that it names, have to be said anew, and where it is to be followed, that what it runs and reaches is trusted."""
     from dataclasses import replace
 
+    from serve_eval.evaluation.storage.suite_files import suite_and_owner
     from serve_eval.evaluation.trust import check, trusted
     from serve_eval.plugins import extensions
     from serve_eval.workflows.suite.file import read
-    from serve_eval.workflows.suite.folder import suite_and_owner
 
     extensions.include(include_path)
     if resume is not None:
@@ -131,11 +131,13 @@ def execute(
     from serve_eval.cli._kept import kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.evaluation.storage.file_names import SUITE_REPORT_FILE
+    from serve_eval.evaluation.storage.private_files import written_text
+    from serve_eval.evaluation.storage.suite_files import holds_suite, suite_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.servers.reuse import attached
     from serve_eval.workflows.suite.execution import evaluate_suite
-    from serve_eval.workflows.suite.folder import SUITE_FILE, SUITE_REPORT_FILE, suite_and_owner
     from serve_eval.workflows.suite.table import render
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
@@ -152,12 +154,12 @@ def execute(
             evaluate_suite(known, out_dir, progress=shown, told=say, strict=strict, launching=launching, rerun=rerun)
         )
     except Interrupted:
-        say(kept(out_dir, again()) if (out_dir / SUITE_FILE).exists() else "Interrupted; nothing is kept")
+        say(kept(out_dir, again()) if holds_suite(out_dir) else "Interrupted; nothing is kept")
         return INTERRUPTED
     if any(run.error is not None for run in report.runs):
         say(f"Runs that ended early can be tried again: {again()}")
     if as_json:
-        emit((out_dir / SUITE_REPORT_FILE).read_text(encoding="utf-8"))
+        emit(written_text(out_dir / SUITE_REPORT_FILE))
     else:
         draw(lambda console: render(report, out_dir, console))
     return report.exit_code

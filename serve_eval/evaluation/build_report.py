@@ -12,10 +12,9 @@ from pathlib import Path
 
 import serve_eval
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation.attribution import latency, trace
+from serve_eval.evaluation.attribution import latency
 from serve_eval.evaluation.attribution.from_run import attributed
 from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
-from serve_eval.evaluation.attribution.trace import Served
 from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.endpoint.launch import LAUNCHERS
 from serve_eval.evaluation.engine.degradation import degradations
@@ -23,8 +22,10 @@ from serve_eval.evaluation.engine.degradation import told as told_of
 from serve_eval.evaluation.judges import remarks as judge_remarks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import archived
-from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage import run_folder, sessions
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
+from serve_eval.evaluation.storage.report_file import REPORT_SCHEMA
+from serve_eval.evaluation.storage.traces import Served, read_traces
 from serve_eval.evaluation.task_run import Work, random_order
 from serve_eval.plugins import registry
 from serve_eval.plugins.extensions import KINDS, loaded
@@ -49,7 +50,6 @@ from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.verdicts.rules import _acceptance, _early
 from serve_eval.verdicts.validity import remarks
 
-SCHEMA_VERSION = 2
 VERDICTS = "serve_eval.verdicts.rules"
 
 
@@ -67,9 +67,9 @@ def report_on(
 ) -> Report:
     judge = verdict_rule(plan.verdict)
     more = (*_other_versions(work, endpoint), *_other_code(plan, folder), *archived(folder, [w.p.task for w in work]))
-    unsupported = run_folder.unsupported(folder)
-    loads = run_folder.loads(folder)
-    known = trace.read(folder)
+    unsupported = sessions.unsupported(folder)
+    loads = sessions.loads(folder)
+    known = read_traces(folder)
     looked_at = run_folder.looked_at(folder)
     limits = [plan.limits, *(load.limits for load in loads)]
     tasks = tuple(
@@ -86,7 +86,7 @@ def report_on(
         for w in work
     )
     return Report(
-        schema_version=SCHEMA_VERSION,
+        schema_version=REPORT_SCHEMA,
         plan=plan,
         endpoint=endpoint,
         environment=environment(),
@@ -248,7 +248,8 @@ def _other_code(plan: Plan, folder: Path) -> list[str]:
     for name, now in loaded().items():
         if name not in used and not name.startswith("scorers."):
             continue
-        before = [session.get("extensions", {}).get(name, {}).get("sha256") for session in run_folder.sessions(folder)]
+        noted = sessions.read_sessions(folder)
+        before = [session.extensions[name].sha256 for session in noted if name in session.extensions]
         changed = sorted({digest[:12] for digest in before if digest is not None} - {now.sha256[:12]})
         line = f"{name} is that of {now.origin} (sha256 {now.sha256[:12]})"
         told.append(f"{line}; answers were had when it was {', '.join(changed)}" if changed else line)

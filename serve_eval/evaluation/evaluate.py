@@ -39,19 +39,18 @@ from serve_eval.evaluation.engine.concurrency import MOST
 from serve_eval.evaluation.engine.degradation_alarm import Alarm
 from serve_eval.evaluation.engine.lockstep import Seat
 from serve_eval.evaluation.engine.order import arranged, task_seed
-from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS_FILE
-from serve_eval.evaluation.engine.reply_proofs import Proofs, of_judgements
-from serve_eval.evaluation.engine.reply_proofs import told as told_of_steps
 from serve_eval.evaluation.engine.runner import Lane, Session, ask
 from serve_eval.evaluation.judges import ask_judges, check_judges
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun, note_asked, set_aside
-from serve_eval.evaluation.storage import order_seed, run_folder, server_logs
+from serve_eval.evaluation.storage import order_seed, report_file, run_folder, server_logs, sessions
 from serve_eval.evaluation.storage.executions import permitted
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.evaluation.storage.judgements import Judgements, judges_of
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
+from serve_eval.evaluation.storage.reply_proofs import judges_proofs, run_proofs
+from serve_eval.evaluation.storage.reply_proofs import told as told_of_steps
 from serve_eval.evaluation.task_run import (
     Work,
     may_stop_early,
@@ -107,7 +106,7 @@ async def evaluate(
         prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
     check_pairs(plan, prepared)
     verdict_rule(plan.verdict)
-    if launching is None and not (out_dir / run_folder.PLAN_FILE).exists():
+    if launching is None and not run_folder.holds_run(out_dir):
         check_launcher(plan)
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     warnings: list[str] = []
@@ -150,7 +149,7 @@ async def evaluate(
                 for line in (*quirks(plan, endpoint, [w.p.task for w in work]), *deployment.remarks(endpoint.info)):
                     told(f"warning: {line}")
                 session = _session(plan, endpoint, started_at)
-                run_folder.note_session(folder, {**session, "abilities": found, "unsupported": lacking})
+                sessions.note_session(folder, {**session, "abilities": found, "unsupported": lacking})
                 able = [w for w in work if w.p.task.name not in lacking]
                 first = next((w.p for w in able if w.unfinished), None)
                 hung = watch_for_hung(plan, first, endpoint, client, environ, told) if first else None
@@ -170,7 +169,7 @@ async def evaluate(
                     retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
                     endpoint = replace(endpoint, info={**endpoint.info, RETRIES: retries})
                 endpoint = await deployment.seen_again(endpoint, client)
-                run_folder.note_endpoint(folder, endpoint)
+                sessions.note_endpoint(folder, endpoint)
         if not all(w.journal.path.exists() for w in work):
             raise JournalError(f"{folder} was removed during the run; its answers are lost")
         await _run_answers(plan, work, sandbox, progress)
@@ -185,7 +184,7 @@ async def evaluate(
         report = report_on(
             plan, work, endpoint, folder, seeds, warnings, started_at, time.monotonic() - began, strict=strict
         )
-        run_folder.write_private(folder / run_folder.REPORT_FILE, run_folder.pretty_json(report))
+        report_file.write_report(folder, report)
     return report
 
 
@@ -226,18 +225,18 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
 
 def _hide_in_logs(folder: Path, endpoint: Endpoint, masking: Masking, told: Callable[[str], None]) -> None:
     """Takes what the servers were sent out of their logs and traces."""
-    files = server_logs.log_files(folder, run_folder.sessions(folder), endpoint.info)
+    files = server_logs.log_files(folder, sessions.read_sessions(folder), endpoint.info)
     for path in server_logs.hide_secrets([*files, *server_logs.trace_files(endpoint.info)], masking):
         told(f"warning: {path} holds a secret and cannot be written: remove it, or keep it as secret as that")
 
 
 def _told_of_connections(work: Sequence[Work], folder: Path) -> Iterator[str]:
     """Return warnings about connections, of the endpoint and of judges, that were out of step."""
-    yield from told_of_steps(Proofs(folder / STEPS_FILE), [w.journal.path for w in work])
+    yield from told_of_steps(run_proofs(folder), [w.journal.path for w in work])
     for w in work:
         if w.judgements is not None:
             path = w.judgements.path
-            yield from told_of_steps(Proofs(of_judgements(path)), [path], f"the judges of {w.p.task.name}")
+            yield from told_of_steps(judges_proofs(path), [path], f"the judges of {w.p.task.name}")
 
 
 def _version_of(info: Mapping[str, object]) -> str | None:
@@ -285,7 +284,6 @@ async def _judge_answers(
     itself: Client | None = None,
 ) -> None:
     """Has the answers judged that have not been, of tasks that do so: by the endpoint `itself`, else by others."""
-    report = folder / run_folder.REPORT_FILE
     for w in work:
         if w.judgements is None or not (pending := w.unjudged(itself=itself is not None)):
             continue
@@ -297,7 +295,7 @@ async def _judge_answers(
             environ,
             itself=itself,
             progress=progress,
-            at_first=lambda: report.unlink(missing_ok=True),
+            at_first=partial(report_file.drop_report, folder),
             told=told,
         )
         w.judgements = Judgements(w.judgements.path)
@@ -336,16 +334,15 @@ async def _ask(
 
     def outdate() -> None:
         """From the first new result on, an earlier report would tell of an earlier state."""
-        for name in (run_folder.REPORT_FILE, run_folder.PAGE_FILE):
-            (folder / name).unlink(missing_ok=True)
+        report_file.drop_report(folder)
 
-    proofs = Proofs(folder / STEPS_FILE)
+    proofs = run_proofs(folder)
     session = Session(client, order_seed=seeds.samples, at_first=outdate, hung=hung, proofs=proofs, told=told)
     answered = sum(w.tally.scored for w in work)
     planned = sum(len(w.tally.samples) for w in work)
     watch = Watch(answered=answered, planned=planned, max_error_rate=limits.max_error_rate)
 
-    earlier = [load.limits for load in run_folder.loads(folder)]
+    earlier = [load.limits for load in sessions.loads(folder)]
 
     def lane(w: Work) -> Lane:
         order: Sequence[int]
@@ -374,12 +371,12 @@ async def _ask(
         if seat is not None:
             await seat.leave()  # what failed is asked again by each when it comes to that
         await ask(session, [once_more(w) for w in work if not w.spared], progress=progress)
-        settle_scores(work, folder)
+        settle_scores(work)
     except BaseException:
         with suppress(ServeEvalError, OSError):  # what ended the run is to be told, not this
-            run_folder.note_load(folder, session.load())
+            sessions.note_load(folder, session.load())
         raise
-    run_folder.note_load(folder, session.load())
+    sessions.note_load(folder, session.load())
 
 
 def _session(plan: Plan, endpoint: Endpoint, started_at: datetime) -> dict[str, object]:

@@ -17,10 +17,10 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.circuit_breaker import Watch
 from serve_eval.evaluation.engine.concurrency import MOST
-from serve_eval.evaluation.engine.reply_proofs import Proofs, of_judgements
 from serve_eval.evaluation.engine.runner import Lane, Session
 from serve_eval.evaluation.engine.runner import ask as ask_lanes
 from serve_eval.evaluation.storage.journal import Journal
+from serve_eval.evaluation.storage.reply_proofs import Proofs, judges_proofs
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import (
     Dataset,
@@ -94,7 +94,7 @@ async def ask_judges(
         for judge, questions in by_judge.values():
             asked = Tally(_as_task(f"{task}, judged by {judge.name}", judge, questions), _samples(questions))
             with _named(judge):
-                known = Proofs(of_judgements(file))
+                known = judges_proofs(file)
                 if judge.base_url is None:
                     assert itself is not None
                     await _ask(plan, itself, asked, journal, known, progress, at_first, told)

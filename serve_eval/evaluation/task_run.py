@@ -6,21 +6,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from serve_eval.evaluation.engine import reply_proofs
-from serve_eval.evaluation.engine.accumulator import Tally, replay, take
+from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.order import arranged, task_seed
-from serve_eval.evaluation.engine.reply_proofs import Proofs, withdraw_all
+from serve_eval.evaluation.engine.replay import replay, take
 from serve_eval.evaluation.engine.scoring import Recipe, ScoringProcesses, recipe_for
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.executions import FOLDER, Executions
+from serve_eval.evaluation.storage.executions import Executions
+from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
+from serve_eval.evaluation.storage.reply_proofs import judges_proofs, run_proofs, withdraw_all
+from serve_eval.evaluation.storage.scores import ScoreFile, write_scores
 from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question, Spec
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Work:
     note: str | None = None
     standing: frozenset[int] = frozenset()
     failures_stand: bool = False
-    scores: BinaryIO | None = None
+    scores: ScoreFile | None = None
 
     @property
     def spared(self) -> bool:
@@ -115,14 +116,14 @@ def open_task(
     failures_stand: bool = False,
 ) -> Work:
     """The journal of a task with what was had, scored again."""
-    journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.file_stem}.jsonl"))
+    journal = stack.enter_context(Journal(samples_file(folder, p.task.name)))
     if journal.dropped_bytes:
         torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
         warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
-    file = f"{p.task.file_stem}.jsonl"
-    executions = Executions(folder / FOLDER / file, keep=True) if p.task.program is not None else None
-    withdraw_all(journal, Proofs(folder / reply_proofs.FILE))
-    judgements = open_judgements(folder / JUDGED / file) if p.task.questions is not None else None
+    ran, judged = executions_file(folder, p.task.name), judgements_file(folder, p.task.name)
+    executions = Executions(ran, keep=True) if p.task.program is not None else None
+    withdraw_all(journal, run_proofs(folder))
+    judgements = open_judgements(judged) if p.task.questions is not None else None
     at_once = executions is None and judgements is None
     scores, times = _scores(p, folder, stack) if at_once else None, plan.times(p.task.name)
     tally = Tally(p.task, p.dataset.samples, scores, repeats=times, apart=scoring.of(p.task.name))
@@ -132,28 +133,22 @@ def open_task(
 
 def open_judgements(path: Path) -> Judgements:
     """Return the judgements, without those of connections out of step."""
-    known = Proofs(reply_proofs.of_judgements(path))
+    known = judges_proofs(path)
     if known.out and path.exists():
         with Journal(path) as journal:
             withdraw_all(journal, known)
     return Judgements(path)
 
 
-def settle_scores(work: Iterable[Work], folder: Path) -> None:
-    """Takes the scores of answers that were withdrawn out of the files."""
+def settle_scores(work: Iterable[Work]) -> None:
+    """Take the scores of answers that were withdrawn out of the files."""
     for w in work:
         if w.scores is not None and w.tally.forgot:
-            w.scores.flush()
-            with (folder / "scores" / f"{w.p.task.file_stem}.jsonl").open("rb") as file:
-                lines = b"".join(w.tally.settled_scores(file))
-            w.scores.seek(0)
-            w.scores.truncate()
-            w.scores.write(lines)
-            w.scores.flush()
+            w.scores.settle(w.tally.scored_ids())
 
 
-def _scores(p: PreparedTask, folder: Path, stack: ExitStack) -> BinaryIO:
-    return stack.enter_context(run_folder.private_file(folder / "scores" / f"{p.task.file_stem}.jsonl"))
+def _scores(p: PreparedTask, folder: Path, stack: ExitStack) -> ScoreFile:
+    return stack.enter_context(write_scores(folder, p.task.name))
 
 
 def may_stop_early(plan: Plan, work: Sequence[Work], seeds: OrderSeeds, asking: Path | None = None) -> None:

@@ -21,11 +21,13 @@ from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.request_ids import RequestIds
 from serve_eval.client.step_ledger import StepLedger
 from serve_eval.client.wire_format.reply import Reply
-from serve_eval.evaluation.engine.accumulator import Tally, replay
+from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.circuit_breaker import Watch
-from serve_eval.evaluation.engine.reply_proofs import FILE, Proofs
+from serve_eval.evaluation.engine.replay import replay
 from serve_eval.evaluation.engine.runner import Lane, Session, ask
+from serve_eval.evaluation.storage.file_names import PROOFS_FILE
 from serve_eval.evaluation.storage.journal import Journal, Record, read
+from serve_eval.evaluation.storage.reply_proofs import Proofs
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -107,7 +109,7 @@ def run(how: Doubling, folder: Path, *, count: int = MANY, in_flight: int = IN_F
             with Journal(folder / "named.jsonl") as journal:
                 tally = Tally(task(), samples(count))
                 replay(journal, tally)
-                session = Session(client, order_seed=0, proofs=Proofs(folder / FILE), told=told.append)
+                session = Session(client, order_seed=0, proofs=Proofs(folder / PROOFS_FILE), told=told.append)
                 lane = Lane("named", tally, journal, list(tally.unanswered()))
                 await asyncio.wait_for(ask(session, [lane], watch=Watch(answered=0)), 60)
                 return Run(tally, session, server, journal.path, told)

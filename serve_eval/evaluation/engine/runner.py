@@ -18,8 +18,8 @@ from serve_eval.evaluation.engine import send
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.circuit_breaker import Watch
 from serve_eval.evaluation.engine.concurrency import Automatic, Fixed
-from serve_eval.evaluation.engine.reply_proofs import Proofs, Step, doubtful, withdraw
 from serve_eval.evaluation.storage.journal import Journal, Record
+from serve_eval.evaluation.storage.reply_proofs import Proofs, Step, doubtful, withdraw
 from serve_eval.schema import Load, Progress, Response
 
 ROUNDS = 2

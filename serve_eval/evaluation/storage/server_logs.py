@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.file_names import LOGS, SERVERS
+from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.masking import Masking
 
 LONGEST_LINE = 2000
@@ -43,17 +44,17 @@ class Line(NamedTuple):
         return _ERROR.search(self.text) is not None
 
 
-def log_files(run: Path, sessions: Sequence[Mapping[str, Any]], at_hand: Mapping[str, Any] | None = None) -> list[Path]:
+def log_files(run: Path, sessions: Sequence[SessionRecord], at_hand: Mapping[str, Any] | None = None) -> list[Path]:
     """The logs of the servers of a run, as far as they are there: those in its folder, those of a comparison or a suite
     that launched its servers, those that its sessions name, and those of the endpoint `at_hand`, by its info.
 
     Logs are told and written to, and a folder may come from somebody else: a session names files only where this user
     noted it, and links that lead out of the folder are not followed.
     """
-    beside = run.parent / "servers"
-    found = _below(run.resolve(), run / "logs")
-    found += _below(run.parent.resolve() / beside.name, beside / run.name / "logs")
-    infos = [session["endpoint"].get("info", {}) for session in sessions if run_folder.own_session(run, session)]
+    beside = run.parent / SERVERS
+    found = _below(run.resolve(), run / LOGS)
+    found += _below(run.parent.resolve() / beside.name, beside / run.name / LOGS)
+    infos = [session.endpoint.info for session in sessions if session.own]
     for info in (*infos, at_hand or {}):
         logs = info.get("logs")
         named = [info.get("log_file"), *(logs.values() if isinstance(logs, Mapping) else ())]

@@ -27,7 +27,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.client.wire_format import wire
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
-from serve_eval.evaluation.attribution import latency, trace
+from serve_eval.evaluation.attribution import latency
 from serve_eval.evaluation.attribution.from_run import ALPHA, EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.evaluation.attribution.latency import Timed
 from serve_eval.evaluation.endpoint.launch import last_endpoint
@@ -36,6 +36,9 @@ from serve_eval.evaluation.engine.scoring import ScoredApart, graded_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.evaluation.storage.traces import read_traces
 from serve_eval.evaluation.task_run import scoring_of
 from serve_eval.plugins import extensions
 from serve_eval.processes.bounded_call import Unfinished
@@ -58,7 +61,6 @@ from serve_eval.stats.contingency import CONTEXT, GENERATION, Cell
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 
 SCHEMA_VERSION = 1
-RESULT_FILE = "attribution.json"
 SAMPLES, AT_A_TIME = 50, 4
 """Prompts, and how many of them are asked at a time, unless told otherwise."""
 SERVER = "server"
@@ -267,7 +269,7 @@ async def attribute(
         wall_s=round(time.monotonic() - began, 3),
         warnings=(*warnings, *slow),
     )
-    run_folder.write_private(run / RESULT_FILE, run_folder.pretty_json(result))
+    write_private(run / ATTRIBUTION_FILE, pretty_json(result))
     return result
 
 
@@ -288,7 +290,7 @@ async def _known_workers(run: Path, plan: Plan, endpoint: Endpoint, environ: Map
         told = b"" if isinstance(reply, Failure) or reply.error is not None or reply.status != 200 else reply.content
         if found := _registered(told):
             return found
-    lines = [one for of_task in (trace.read(run) or {}).values() for ones in of_task.values() for one in ones]
+    lines = [one for of_task in (read_traces(run) or {}).values() for ones in of_task.values() for one in ones]
     named = {(CONTEXT, one.context) for one in lines} | {(GENERATION, one.generation) for one in lines}
     return [Worker(role, normalise_base_url(name)) for role, name in sorted(named, key=str) if name is not None]
 

@@ -13,8 +13,9 @@ import msgspec
 
 from serve_eval.client.secret_mask import SecretMask, variables_in
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.evaluation.rescore import scores_on_file
-from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
+from serve_eval.evaluation.storage.file_names import LOGS
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.evaluation.storage.scores import read_scores
 from serve_eval.evaluation.storage.server_logs import between, log_files, read
 from serve_eval.workflows.capsule.packed import Packed
 from serve_eval.workflows.capsule.replay import base_url_of, bodies_of, script_of
@@ -92,7 +93,7 @@ def _expected(one: Packed) -> dict[str, Any]:
 
 def _actual(one: Packed) -> dict[str, Any]:
     """The score, the answer and every failure before it, as they were kept."""
-    lines = scores_on_file(one.run / "scores" / f"{one.p.task.file_stem}.jsonl")
+    lines = read_scores(one.run, one.p.task.name, unfinished=True)
     return {
         "score": lines.get(one.sample.id),
         "response": next((record.response for record in one.records if record.response is not None), None),
@@ -102,7 +103,7 @@ def _actual(one: Packed) -> dict[str, Any]:
 
 def _versions(one: Packed) -> dict[str, Any]:
     return {
-        "session": one.session,
+        "session": one.session.stored,
         "model": one.plan.model,
         "launcher": one.plan.launcher,
         "connection": one.plan.connection,
@@ -117,14 +118,14 @@ def _logs(one: Packed, folder: Path, mask: SecretMask) -> str:
     if not attempts:
         return "none: nothing tells when it was sent"
     start_s, end_s = min(a.start_s for a in attempts) - AROUND_S, max(a.end_s for a in attempts) + AROUND_S
-    files = log_files(one.run, [dict(one.session)])
+    files = log_files(one.run, [one.session])
     for path in files:
         lines = [mask(line.text) for line in between(read(path), start_s, end_s)][-LOG_LINES:]
         if lines:
             name = path.name if path.name not in found else f"{len(found)}-{path.name}"
             if not found:
-                _made(folder / "logs")
-            write_private(folder / "logs" / name, "\n".join([*lines, ""]).encode())
+                _made(folder / LOGS)
+            write_private(folder / LOGS / name, "\n".join([*lines, ""]).encode())
             found.append(name)
     if found:
         return f"what the servers' logs say from {AROUND_S:g} s before it to {AROUND_S:g} s after it"

@@ -13,9 +13,11 @@ from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.engine.repeats import Repeated
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import journal, run_folder
+from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.journal import Record
+from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.plugins.registry import nearest
-from serve_eval.schema import HOLDOUT, Attempt, Plan, Sample, file_stem
+from serve_eval.schema import HOLDOUT, Attempt, Plan, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,7 @@ class Packed:
     p: PreparedTask
     sample: Sample
     records: Sequence[Record]
-    session: Mapping[str, Any]
+    session: SessionRecord
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -66,7 +68,7 @@ def pack(
     plan: Plan,
     prepared: Sequence[PreparedTask],
     name: str,
-    sessions: Sequence[Mapping[str, Any]],
+    sessions: Sequence[SessionRecord],
     *,
     allow_holdout: bool,
 ) -> Packed:
@@ -84,7 +86,7 @@ def pack(
             f"--sample {name}: is of a hold-out set, whose texts are not to be shown",
             hint="A capsule that stays with you: --allow-holdout.",
         )
-    file = run / "samples" / f"{file_stem(p.task.name)}.jsonl"
+    file = samples_file(run, p.task.name)
     records = [record for record in journal.read(file) if record.id == name] if file.exists() else []
     if not records:
         raise PlanError(f"--sample {name}: was not asked yet", hint=f"serve-eval run --resume {shlex.quote(str(run))}")
@@ -99,7 +101,7 @@ def _sample(plan: Plan, p: PreparedTask, name: str) -> Sample | None:
     return next((sample for sample in samples if sample.id == name), None)
 
 
-def _session(sessions: Sequence[Mapping[str, Any]], at_s: float) -> Mapping[str, Any]:
+def _session(sessions: Sequence[SessionRecord], at_s: float) -> SessionRecord:
     """The session that was under way then; its start is noted in whole seconds."""
-    begun = [s for s in sessions if datetime.fromisoformat(s["started_at"]).timestamp() <= at_s]
-    return (begun or list(sessions) or [{}])[-1]
+    begun = [one for one in sessions if datetime.fromisoformat(one.started_at).timestamp() <= at_s]
+    return (begun or list(sessions) or [SessionRecord()])[-1]

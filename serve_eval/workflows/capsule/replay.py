@@ -22,7 +22,7 @@ def bodies_of(one: Packed) -> dict[str, bytes]:
     """Encode what was sent, by the name of its file: one body, or one for each choice of the sample."""
     request = request_of(one.p.task, one.sample)
     prompts = [context + choice for context, choice in one.sample.continued] if one.sample.choices else [request.prompt]
-    model = one.session.get("endpoint", {}).get("model") or one.plan.model
+    model = one.session.endpoint.model or one.plan.model
     if not model:
         raise RunFolderError(f"{one.run}: neither its plan nor its sessions tell which model was asked")
     over = logprobs.FIELDS[_form(one)] if request.prompt_logprobs else None
@@ -43,7 +43,7 @@ def bodies_of(one: Packed) -> dict[str, bytes]:
 
 def _form(one: Packed) -> LogprobsForm:
     """How log-probabilities were asked for, as the probe of the session found out."""
-    told = [found["seen"] for found in one.session.get("abilities", ()) if found["need"] == Need.PROMPT_LOGPROBS]
+    told = [found.seen for found in one.session.abilities if found.need == Need.PROMPT_LOGPROBS]
     return next((form for form in logprobs.FIELDS if told and told[0].startswith(f"{form}: ")), "echo")
 
 
@@ -71,5 +71,5 @@ def script_of(one: Packed, bodies: Mapping[str, bytes]) -> str:
 
 def base_url_of(one: Packed) -> str:
     """Return where it was sent; of a session that tells nothing, where the plan says."""
-    told = one.session.get("endpoint", {}).get("base_url") or one.plan.launcher.options.get("base_url")
+    told = one.session.endpoint.base_url or one.plan.launcher.options.get("base_url")
     return str(told or "http://localhost:8000/v1")

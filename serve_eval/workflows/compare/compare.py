@@ -27,7 +27,7 @@ import msgspec
 from serve_eval.client.connection import connect
 from serve_eval.errors import NoRoomError, NotComparableError, PlanError, RunFolderError
 from serve_eval.evaluation import first_token
-from serve_eval.evaluation.agreement.answer_pairs import read_report, read_task
+from serve_eval.evaluation.agreement.answer_pairs import read_task
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.engine.lockstep import Meeting, Seat
 from serve_eval.evaluation.engine.progress import Labelled
@@ -35,7 +35,15 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
+from serve_eval.evaluation.storage.comparison_files import (
+    drop_comparison,
+    find_comparison,
+    saved_comparison_plan,
+    write_comparison,
+    write_comparison_plan,
+)
+from serve_eval.evaluation.storage.file_names import AGAIN, COMPARISON_PLAN, SERVERS, SIDE_A, SIDE_B
+from serve_eval.evaluation.storage.report_file import has_report, read_report
 from serve_eval.plugins import extensions
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import HOLDOUT, Comparison, Divergence, Endpoint, Plan, Progress, Spec, lives
@@ -49,7 +57,6 @@ from serve_eval.workflows.compare.verdict import (
     same_fingerprints,
 )
 
-PLAN_FILE, RESULT_FILE, AGAIN, SERVERS = COMPARISON_PLAN, COMPARISON, "again", "servers"
 SELF, SHOW_FLIPS = 200, 20
 """Unless told otherwise: prompts that one endpoint is asked twice, and flips that are listed and looked at closely."""
 
@@ -87,7 +94,7 @@ class _Run:
     @property
     def done(self) -> bool:
         """Whether every sample has an answer."""
-        if not (self.folder / run_folder.REPORT_FILE).exists():
+        if not has_report(self.folder):
             return False
         return not any(task.result.failed for task in read_report(self.folder).tasks)
 
@@ -127,7 +134,7 @@ async def compare(
     around = _Surroundings(out_dir=out_dir, environ=environ, told=told, progress=progress)
     runs = await _prepared(a, b, around)
     _check_alike(a, b, runs, rules)
-    with run_folder.held(out_dir, PLAN_FILE, "comparison"):
+    with run_folder.held(out_dir, COMPARISON_PLAN, "comparison"):
         _bind(out_dir, a, b, rules)
         runs = _in_one_order(runs, around)
         if (twice := _asked_twice(runs, rules, out_dir)) is not None:
@@ -135,12 +142,12 @@ async def compare(
         if a.folder is not None:
             runs = [replace(run, prepared=_beside(a.folder, run.prepared)) for run in runs]
         looked, hidden = _looked_at(out_dir), _hidden(a, runs)
-        (out_dir / RESULT_FILE).unlink(missing_ok=True)
+        drop_comparison(out_dir)
 
         def result() -> Comparison:
             return compared(
-                a.folder or out_dir / "a",
-                b.folder or out_dir / "b",
+                a.folder or out_dir / SIDE_A,
+                b.folder or out_dir / SIDE_B,
                 rules.rule,
                 again=None if twice is None else (twice.side, twice.folder),
                 show_flips=show_flips,
@@ -157,7 +164,7 @@ async def compare(
             started_at=started_at.isoformat(timespec="seconds"),
             wall_s=round(time.monotonic() - began, 3),
         )
-        run_folder.write_private(out_dir / RESULT_FILE, run_folder.pretty_json(comparison))
+        write_comparison(out_dir, comparison)
     return comparison
 
 
@@ -235,18 +242,14 @@ def _bind(out_dir: Path, a: Side, b: Side, rules: Rules) -> None:
     content: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "rules": rules}
     for name, side in (("a", a), ("b", b)):
         content[name] = {"run": str(side.folder.absolute())} if side.folder else {"launcher": side.plan.launcher}
-    file = out_dir / PLAN_FILE
     wanted = msgspec.json.decode(msgspec.json.encode(content))
-    try:
-        found = msgspec.json.decode(file.read_bytes()) if file.exists() else wanted
-    except msgspec.DecodeError as error:
-        raise RunFolderError(f"{file} cannot be read: {error}", hint="Use another folder with -o.") from error
-    if differing := run_folder.differences(found, wanted):
+    found = saved_comparison_plan(out_dir)
+    if found is not None and (differing := run_folder.differences(found, wanted)):
         raise RunFolderError(
             f"{out_dir} holds another comparison:\n" + "\n".join(f"  {line}" for line in differing),
             hint="Use another folder with -o.",
         )
-    run_folder.write_private(file, run_folder.pretty_json(content))
+    write_comparison_plan(out_dir, content)
 
 
 def _in_one_order(runs: Sequence[_Run], around: _Surroundings) -> list[_Run]:
@@ -303,9 +306,7 @@ def _hidden(a: Side, runs: Sequence[_Run]) -> frozenset[tuple[str, str]]:
 
 def _looked_at(out_dir: Path) -> dict[tuple[str, str], Divergence] | None:
     """What an earlier session saw of the first different tokens; None where none came to its end."""
-    try:
-        earlier = msgspec.json.decode((out_dir / RESULT_FILE).read_bytes(), type=Comparison)
-    except (OSError, msgspec.MsgspecError):
+    if (earlier := find_comparison(out_dir)) is None:
         return None
     return {(t.task, flip.id): flip.divergence for t in earlier.tasks for flip in t.flips if flip.divergence}
 

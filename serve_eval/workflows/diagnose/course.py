@@ -144,7 +144,7 @@ def retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def hidden_retries(run: Evidence) -> Iterator[Finding]:
     """The orchestrator asked its servers again by itself, by its own count."""
-    noted = [session.get("endpoint", {}).get("info", {}).get(RETRIES) or {} for session in run.sessions]
+    noted = [session.counts(RETRIES) for session in run.sessions]
     again = {role: sum(one.get(role, 0) for one in noted) for one in noted for role in one}
     if total := sum(again.values()):
         requests = sum(len(one.attempts) for task in run.tasks for one in task.asked)

@@ -158,8 +158,7 @@ def _gone(run: Evidence, message: str) -> str | None:
 
 
 def _known(run: Evidence, task: TaskEvidence, message: str) -> tuple[str, tuple[str, ...]]:
-    limits = run.sessions[-1].get("limits", {}) if run.sessions else {}
-    told = limits.get("concurrency")
+    told = None if run.last.limits is None else run.last.limits.concurrency
     fewer = max(1, told // 4) if isinstance(told, int) else 8
     for pattern, reason, change in _KNOWN:
         if re.search(pattern, message):

@@ -49,6 +49,17 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
+from serve_eval.evaluation.storage.file_names import INVARIANTS_PLAN, SERVERS
+from serve_eval.evaluation.storage.invariants_files import (
+    INVARIANTS_SCHEMA,
+    drop_invariants,
+    find_chunks,
+    saved_invariants_plan,
+    write_chunks,
+    write_invariants,
+    write_invariants_plan,
+)
+from serve_eval.evaluation.storage.report_file import has_report, read_report
 from serve_eval.plugins import extensions
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Progress, Spec
 from serve_eval.stats.mcnemar import mcnemar
@@ -57,8 +68,6 @@ from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.invariants.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.workflows.invariants.chunk_lengths import Lengths, lengths
 
-SCHEMA_VERSION = 1
-PLAN_FILE, RESULT_FILE, CHUNKS_FILE = "invariants_plan.json", "invariants.json", "chunks.json"
 LIMIT = 100
 """Prompts per task, unless told otherwise: every arm asks all of them, and two passes do so one at a time."""
 ALPHA = 0.01
@@ -128,13 +137,13 @@ async def check(
     prepared = await asyncio.to_thread(prepare, plan)
     arms, skipped = _arms(plan, prepared, tokenizer)
     chat = all(p.chat for p in prepared)
-    with run_folder.held(out_dir, PLAN_FILE, "such checks"):
+    with run_folder.held(out_dir, INVARIANTS_PLAN, "such checks"):
         _bind(out_dir, plan)
-        (out_dir / RESULT_FILE).unlink(missing_ok=True)
-        logs = out_dir / "servers"
+        drop_invariants(out_dir)
+        logs = out_dir / SERVERS
         logs.mkdir(mode=0o700, exist_ok=True)
 
-        placed = _placed(out_dir)
+        placed: dict[str, Lengths | str] = find_chunks(out_dir, Lengths | str)
         seed = order_seed.shared(out_dir, plan, [out_dir / COLD])
         if (line := order_seed.not_followed(plan, seed)) is not None:
             told(f"warning: {line}")
@@ -146,7 +155,7 @@ async def check(
             return _sizes(out_dir, chunk_tokens)
 
         def pending() -> list[_Arm]:
-            return [arm for arm in every() if not (out_dir / arm.name / run_folder.REPORT_FILE).exists()]
+            return [arm for arm in every() if not has_report(out_dir / arm.name)]
 
         if pending() or any(size not in placed for size in sizes()):
             async with launch(plan, prepared, logs, told=told) as endpoint:
@@ -154,7 +163,7 @@ async def check(
                     await _pass(arm, out_dir, seed, endpoint, progress, environ, told)
                 if new := [size for size in sizes() if size not in placed]:
                     placed |= await _place(plan, endpoint, new, environ, chat=chat)
-                    run_folder.write_private(out_dir / CHUNKS_FILE, run_folder.pretty_json(placed))
+                    write_chunks(out_dir, placed)
                 for arm in pending():
                     await _pass(arm, out_dir, seed, endpoint, progress, environ, told)
         skipped |= {f"chunked_{size}": why for size in sizes() if isinstance(why := placed[size], str)}
@@ -163,7 +172,7 @@ async def check(
             started_at=started_at.isoformat(timespec="seconds"),
             wall_s=round(time.monotonic() - began, 3),
         )
-        run_folder.write_private(out_dir / RESULT_FILE, run_folder.pretty_json(found))
+        write_invariants(out_dir, found)
     return found
 
 
@@ -249,17 +258,9 @@ def _sizes(out_dir: Path, chunk_tokens: Sequence[int]) -> list[str]:
     """The boundaries to try: `chunk_tokens` and, where these are not none, those of the servers' own configs, which the
     first pass tells."""
     told: list[int] = []
-    if chunk_tokens and (out_dir / COLD / run_folder.REPORT_FILE).exists():
-        told = chunk_sizes(answer_pairs.read_report(out_dir / COLD).endpoint.info)
+    if chunk_tokens and has_report(out_dir / COLD):
+        told = chunk_sizes(read_report(out_dir / COLD).endpoint.info)
     return [str(size) for size in dict.fromkeys((*chunk_tokens, *told))]
-
-
-def _placed(out_dir: Path) -> dict[str, Lengths | str]:
-    """The texts that earlier sessions settled on."""
-    try:
-        return msgspec.json.decode((out_dir / CHUNKS_FILE).read_bytes(), type=dict[str, Lengths | str])
-    except (OSError, msgspec.MsgspecError):
-        return {}
 
 
 async def _place(
@@ -273,19 +274,13 @@ async def _place(
 def _bind(out_dir: Path, plan: Plan) -> None:
     """Writes down what is asked and of whom. Raises RunFolderError where the folder has answers to something else: they
     would be taken for these. How much is asked at a time belongs to it, since `alone` is compared with that."""
-    file = out_dir / PLAN_FILE
-    content = {"schema_version": SCHEMA_VERSION, "plan": plan}
-    if file.exists() and any(one.stat().st_size for one in out_dir.glob("*/samples/*.jsonl")):
-        try:
-            saved = msgspec.convert(msgspec.json.decode(file.read_bytes())["plan"], Plan)
-        except (msgspec.MsgspecError, KeyError, TypeError) as error:
-            raise RunFolderError(f"{file} cannot be read: {error}", hint="Use another folder with -o.") from error
-        if differing := run_folder.differences(_binding(saved), _binding(plan)):
-            raise RunFolderError(
-                f"{out_dir} holds such checks of something else:\n" + "\n".join(f"  {line}" for line in differing),
-                hint="Use another folder with -o.",
-            )
-    run_folder.write_private(file, run_folder.pretty_json(content))
+    saved = saved_invariants_plan(out_dir) if run_folder.has_answers_below(out_dir) else None
+    if saved is not None and (differing := run_folder.differences(_binding(saved), _binding(plan))):
+        raise RunFolderError(
+            f"{out_dir} holds such checks of something else:\n" + "\n".join(f"  {line}" for line in differing),
+            hint="Use another folder with -o.",
+        )
+    write_invariants_plan(out_dir, plan)
 
 
 def _binding(plan: Plan) -> dict[str, Any]:
@@ -319,7 +314,7 @@ async def _pass(
 
 
 def _judged(out_dir: Path, plan: Plan, arms: Sequence[_Arm], skipped: Mapping[str, str]) -> Invariants:
-    reports = {arm.name: answer_pairs.read_report(out_dir / arm.name) for arm in arms}
+    reports = {arm.name: read_report(out_dir / arm.name) for arm in arms}
     found = []
     for arm in arms:
         if arm.against is None:
@@ -337,7 +332,7 @@ def _judged(out_dir: Path, plan: Plan, arms: Sequence[_Arm], skipped: Mapping[st
     results = tuple(replace(one, p_holm=p, broken=p <= ALPHA) for one, p in zip(found, corrected, strict=True))
     broken = any(result.broken for result in results)
     return Invariants(
-        schema_version=SCHEMA_VERSION,
+        schema_version=INVARIANTS_SCHEMA,
         model=plan.model,
         base_url=reports[BASE].endpoint.base_url,
         alpha=ALPHA,

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from serve_eval import yaml_source
 from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
-from serve_eval.evaluation.engine.accumulator import Tally, take
-from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS
-from serve_eval.evaluation.engine.reply_proofs import Proofs, standing
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.replay import take
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.executions import FOLDER, Executions
+from serve_eval.evaluation.storage.executions import Executions
+from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
+from serve_eval.evaluation.storage.reply_proofs import run_proofs, standing
+from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.evaluation.task_run import scoring_of
 from serve_eval.evaluation.trust import to_read
 from serve_eval.protocol.fingerprint import sample_key
@@ -129,9 +130,9 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
         folder = stack.enter_context(run_folder.open_folder(run, plan, fingerprints))
         scoring = stack.enter_context(scoring_of(plan, prepared))
         for p in prepared:
-            journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.file_stem}.jsonl"))
-            executions = Executions(folder / FOLDER / f"{p.task.file_stem}.jsonl", keep=False)
-            judgements = Judgements(folder / JUDGED / f"{p.task.file_stem}.jsonl")
+            journal = stack.enter_context(Journal(samples_file(folder, p.task.name)))
+            executions = Executions(executions_file(folder, p.task.name), keep=False)
+            judgements = Judgements(judgements_file(folder, p.task.name))
             tally = Tally(
                 p.task,
                 p.dataset.samples,
@@ -140,7 +141,7 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
                 judgements=judgements,
                 apart=scoring.of(p.task.name),
             )
-            take(standing(journal.records(), Proofs(folder / STEPS)), tally)
+            take(standing(journal.records(), run_proofs(folder)), tally)
             missing = len(tally.samples) - tally.scored
             if missing:
                 raise RunFolderError(
@@ -152,8 +153,8 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
 
 
 def _version(run: Path) -> str | None:
-    sessions = run_folder.sessions(run)
-    version = sessions[-1].get("endpoint", {}).get("info", {}).get("version") if sessions else None
+    sessions = read_sessions(run)
+    version = sessions[-1].endpoint.info.get("version") if sessions else None
     return version if isinstance(version, str) else None
 
 

@@ -13,11 +13,12 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.rerun import Rerun
-from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
+from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_RUNS
+from serve_eval.evaluation.storage.suite_files import SUITE_SCHEMA, write_suite_report
 from serve_eval.plugins.extensions import defect
 from serve_eval.schema import Progress, RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
-from serve_eval.workflows.suite.folder import RUNS, SCHEMA_VERSION, SERVERS, SUITE_REPORT_FILE, kept_report, open_folder
+from serve_eval.workflows.suite.folder import kept_report, open_folder
 from serve_eval.workflows.suite.judgement import ALPHA, Ended, judge
 from serve_eval.workflows.suite.shared_server import SharedServer, groups
 
@@ -66,7 +67,7 @@ async def evaluate_suite(
         in_order = [ended[run.name] for run in suite.runs]
         judged = judge(in_order, suite.waivers, today or datetime.now(UTC).date(), strict=strict)
         report = SuiteReport(
-            schema_version=SCHEMA_VERSION,
+            schema_version=SUITE_SCHEMA,
             name=suite.name,
             verdict=judged.verdict,
             exit_code=judged.exit_code,
@@ -77,7 +78,7 @@ async def evaluate_suite(
             started_at=started_at.isoformat(timespec="seconds"),
             wall_s=round(time.monotonic() - began, 3),
         )
-        write_private(folder / SUITE_REPORT_FILE, pretty_json(report))
+        write_suite_report(folder, report)
     return report
 
 
@@ -96,7 +97,7 @@ async def _run(
     try:
         report = await evaluate(
             run.plan,
-            folder / RUNS / run.name,
+            folder / SUITE_RUNS / run.name,
             progress=progress,
             environ=environ,
             strict=strict,
@@ -124,7 +125,7 @@ def _run_report(one: Ended) -> SuiteRunReport:
     return SuiteRunReport(
         name=one.run.name,
         attributes=one.run.attributes,
-        folder=f"{RUNS}/{one.run.name}",
+        folder=f"{SUITE_RUNS}/{one.run.name}",
         kept=one.kept,
         error=one.error,
         warnings=(*one.run.notes, *(() if one.report is None else one.report.warnings)),

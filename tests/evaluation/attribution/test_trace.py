@@ -25,6 +25,8 @@ from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import journal
+from serve_eval.evaluation.storage.file_names import TRACE_FILE
+from serve_eval.evaluation.storage.traces import Served, read_traces
 from serve_eval.report.terminal import render
 from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from serve_eval.verdicts.below_reference import RIGHT
@@ -140,7 +142,7 @@ def test_a_router_that_looks_at_the_prompts_is_noticed(
 
     def dealt(server: Callable[[str], int]) -> Report:
         known = [
-            trace.Served(
+            Served(
                 task="gsm8k",
                 id=one.id,
                 started_s=one.response.attempts[-1].start_s,
@@ -151,7 +153,7 @@ def test_a_router_that_looks_at_the_prompts_is_noticed(
             for one in answered
             if one.response is not None
         ]
-        (tmp_path / trace.FILE).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in known))
+        (tmp_path / TRACE_FILE).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in known))
         return judge_again(report.plan, tmp_path)
 
     evenly, by_kind = dealt(lambda name: int("#" in name)), dealt(lambda name: _kind(name.partition("#")[0]))
@@ -278,7 +280,7 @@ def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) 
 
     report = asyncio.run(story())
     assert report.tasks[0].result.scored == 5
-    assert trace.read(tmp_path) in (None, {})
+    assert read_traces(tmp_path) in (None, {})
 
 
 def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
@@ -307,6 +309,6 @@ def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(plan: Pl
 def test_a_damaged_line_is_passed_over(tmp_path: Path) -> None:
     line = {"task": "gsm8k", "id": "1", "started_s": 5.0, "context": None, "generation": "g", "how": "ids"}
     (tmp_path / "served.jsonl").write_text(f"{json.dumps(line)}\nnot json\n\xff\n", encoding="latin-1")
-    found = trace.read(tmp_path)
+    found = read_traces(tmp_path)
     assert found is not None
     assert [one.generation for one in found["gsm8k"]["1"]] == ["g"]

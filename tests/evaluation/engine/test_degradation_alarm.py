@@ -16,7 +16,6 @@ import pytest
 
 from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
-from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine import degradation_alarm, runner
 from serve_eval.evaluation.engine.accumulator import Tally
@@ -24,6 +23,7 @@ from serve_eval.evaluation.engine.degradation import VALUE, Course, Lookout, deg
 from serve_eval.evaluation.engine.degradation_alarm import Alarm
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
@@ -309,7 +309,7 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
         if meanwhile:
             look = asyncio.create_task(looking.look())
             await asyncio.to_thread(found.wait, 10)
-        for name in ("_outcome", "_values", "_lengths", "_flags", "scored"):
+        for name in ("outcomes", "values", "lengths", "flags", "scored"):
             setattr(bad, name, getattr(good, name))
         looking.restart()
         withdrawn.set()

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.engine.accumulator import Tally, replay, score_response
+from serve_eval.evaluation.engine.accumulator import Tally, score_response
 from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, Watch
 from serve_eval.evaluation.engine.concurrency import START
+from serve_eval.evaluation.engine.replay import replay
 from serve_eval.evaluation.engine.runner import Lane, Session, ask
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.schema import (

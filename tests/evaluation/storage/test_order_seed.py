@@ -14,7 +14,6 @@ import pytest
 
 from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine.degradation import Course, degradations
 from serve_eval.evaluation.engine.order import arranged, task_seed
@@ -23,7 +22,8 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.order_seed import ORDER_FILE
+from serve_eval.evaluation.storage.file_names import ORDER_FILE
+from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
 from serve_eval.workflows.compare.compare import Rules, Side, compare
 from serve_eval.workflows.invariants.check import check
@@ -69,7 +69,7 @@ def _run(plan: Plan, config: SimulatorConfig, out: Path, *, stop_at: int = 0, re
         nonlocal running
         async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
-            moved = (out / run_folder.PLAN_FILE).exists()
+            moved = run_folder.holds_run(out)
             running = asyncio.create_task(evaluate(at, out, environ={}, moved=moved, rerun=rerun))
             await asyncio.wait([running])
             return None if running.cancelled() else running.result()

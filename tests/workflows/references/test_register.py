@@ -16,12 +16,12 @@ from scipy.stats import chi2
 from launchers._simulated.simulator import SimulatorConfig, create_app, serve
 from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
-from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS
-from serve_eval.evaluation.engine.reply_proofs import SESSION_CHARACTERS, Proofs, Step
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
+from serve_eval.evaluation.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.evaluation.storage.journal import read
+from serve_eval.evaluation.storage.reply_proofs import SESSION_CHARACTERS, Proofs, Step
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.register import register

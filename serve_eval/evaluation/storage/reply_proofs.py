@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import JournalError
+from serve_eval.evaluation.storage.file_names import PROOFS_FILE, judges_proofs_file
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT, Journal, Record, withdrawals
 from serve_eval.schema import Response
 
-FILE = "steps.jsonl"
 SESSION_CHARACTERS = 24
 """So much of the id of a request is that of its session."""
 
@@ -97,9 +97,14 @@ class Proofs:
             self._turns[key] = max(step.turns, self._turns.get(key, 0))
 
 
-def of_judgements(path: Path) -> Path:
-    """The file that says the same of the judges whose answers are in `path`."""
-    return path.with_suffix(".steps")
+def run_proofs(run: Path) -> Proofs:
+    """Return the findings about connections to the endpoint of a run."""
+    return Proofs(run / PROOFS_FILE)
+
+
+def judges_proofs(judgements: Path) -> Proofs:
+    """Return the findings about connections to the judges whose answers are in `judgements`."""
+    return Proofs(judges_proofs_file(judgements))
 
 
 def _torn(path: Path) -> bool:
