@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launchers import _meanings
 from launchers._embedded.damage import Damage
-from launchers._own_server import check_installed, own_server
+from launchers._process.own_server import check_installed, own_server
 from serve_eval.errors import LaunchError
 from serve_eval.protocol.special_tokens import beginning as beginning_of
 from serve_eval.protocol.special_tokens import read

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from launchers import _meanings, _metrics, _starting
+from launchers import _meanings
+from launchers._fleet import loading
+from launchers._trtllm import metrics
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext
 
@@ -42,8 +44,8 @@ async def launch(
         await _answering(base_url if "://" in base_url else f"http://{base_url}", ready_timeout_s)
     info: dict[str, object] = {"launcher": "external"}
     if perf_metrics or perf_metrics_dir or request_trace_dir:
-        folders = {_metrics.OUTPUT: perf_metrics_dir, _metrics.TRACES: request_trace_dir}
-        info[_metrics.INFO] = {key: path and str(Path(path).expanduser()) for key, path in folders.items()}
+        folders = {metrics.OUTPUT: perf_metrics_dir, metrics.TRACES: request_trace_dir}
+        info[metrics.INFO] = {key: path and str(Path(path).expanduser()) for key, path in folders.items()}
     yield Endpoint(base_url=base_url, model=context.model, info=info)
 
 
@@ -62,7 +64,7 @@ async def _answering(url: str, timeout_s: float) -> None:
                         raise
                     last = error
                 else:
-                    if not _starting.says_so(reply):
+                    if not loading.says_so(reply):
                         return
                     last = "it says that it is starting"
                 await asyncio.sleep(POLL_S)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from serve_eval.cases.questions import Questions
+    from serve_eval.cases.question import Questions
 
 app = typer.Typer(help="Your own cases in YAML: write, list, encrypt, import.", no_args_is_help=True)
 
@@ -143,7 +143,8 @@ def _tasks(files: list[Path], settings: list[str] | None) -> Any:
 def _questions(files: list[Path], settings: list[str] | None) -> list[tuple[str, Questions]]:
     """What every task of the files asks, those of which nothing is asked included."""
     from serve_eval.cases import file
-    from serve_eval.cases.questions import questions, spec_of
+    from serve_eval.cases.case_scorers import spec_of
+    from serve_eval.cases.questions import questions
 
     paths = [str(path) for path in files]
     options: dict[str, dict[str, Any]] = {}

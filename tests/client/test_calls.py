@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._simulator import SimulatorConfig, serve
+from launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
 from serve_eval.client.wire_format.calls import ToolCalls

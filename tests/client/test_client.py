@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from launchers._simulator import STATS, SimulatorConfig, Stats, create_app, serve
+from launchers._simulated.simulator import STATS, SimulatorConfig, Stats, create_app, serve
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import EndpointError, PlanError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from launchers._openai_server import serve_app
+from launchers._http.server import serve_app
 from serve_eval.client.client import Client
 from serve_eval.client.transport import Disconnected
 from serve_eval.client.wire_format.reply import Reply, TooLarge

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from launchers._prompt_logprobs import Form
-from launchers._simulator import STATS, SimulatorConfig, create_app, serve
+from launchers._simulated.prompt_logprobs import Form
+from launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format.logprobs import decode
 from serve_eval.client.wire_format.wire import InvalidResponse

@@ -10,7 +10,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._openai_server import json_response, serve_app
+from launchers._http.server import json_response, serve_app
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format.server_timing import INFO, MAX_BEHIND, RETURN, STAMPS, TIMING, BehindDone, parse
 from serve_eval.client.wire_format.stream import StreamedAnswer

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 from aiohttp import web
 
-from launchers._openai_server import serve_app
+from launchers._http.server import serve_app
 from serve_eval.client.attempts import starting as module
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from launchers._simulator import SimulatorConfig, create_app
+from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities import CONTEXT, probe

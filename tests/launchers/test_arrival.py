@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from launchers import _arrival, _openai_server
 from launchers._embedded.server import create_app as embedded
-from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig
-from launchers._simulator import create_app as simulated
+from launchers._http import arrival, server
+from launchers._http.server import serve_app
+from launchers._simulated.simulator import SimulatorConfig
+from launchers._simulated.simulator import create_app as simulated
 from tests.launchers.embedded import tiny
 from tests.scripted_server import ScriptedServer, after, raw
 
@@ -35,10 +35,10 @@ def _simulated(folder: Path) -> web.Application:
 
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_arrival, "HEAD_S", SHORT_S)
-    monkeypatch.setattr(_arrival, "BODY_S", SHORT_S)
-    monkeypatch.setattr(_openai_server, "KEEPALIVE_S", NEVER_S)
-    monkeypatch.setattr(_openai_server, "LINGERING_S", SHORT_S)
+    monkeypatch.setattr(arrival, "HEAD_S", SHORT_S)
+    monkeypatch.setattr(arrival, "BODY_S", SHORT_S)
+    monkeypatch.setattr(server, "KEEPALIVE_S", NEVER_S)
+    monkeypatch.setattr(server, "LINGERING_S", SHORT_S)
 
 
 async def _until_closed(url: str, start: bytes, *, dripping: bool = False) -> bytes:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launchers import _readiness, external, trtllm
-from launchers._starting import says_so
+from launchers import external, trtllm
+from launchers._fleet import readiness
+from launchers._fleet.loading import says_so
 from serve_eval.errors import LaunchError
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
@@ -72,7 +73,7 @@ def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
 def test_a_launched_server_says_that_it_is_starting(
     context: LaunchContext, said: list[str], standin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_readiness, "TELL_S", 0.2)
+    monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin("main", STANDIN_LOAD_S="1.5")
 
     async def story() -> None:
@@ -86,7 +87,7 @@ def test_a_launched_server_says_that_it_is_starting(
 
 def test_the_first_completion_is_not_given_up_while_the_front_door_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its limit is for an engine that hangs."""
-    monkeypatch.setattr(_readiness, "POLL_S", 0.02)
+    monkeypatch.setattr(readiness, "POLL_S", 0.02)
     until = time.monotonic() + 0.4
 
     server = ScriptedServer(lambda request: STARTING if time.monotonic() < until else answer("x"))
@@ -94,12 +95,12 @@ def test_the_first_completion_is_not_given_up_while_the_front_door_starts(monkey
     async def story(start_timeout_s: float) -> None:
         import httpx
 
-        from launchers._trtllm_command import Place, Server
+        from launchers._trtllm.command_line import Place, Server
 
         async with server.serve() as url, httpx.AsyncClient(trust_env=False) as client:
             place = Place(host="127.0.0.1", port=int(url.split(":")[2].removesuffix("/v1")))
             front = Server(name="front", argv=("x",), probe=("x",), place=place)
-            await _readiness._answering(client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s)
+            await readiness._answering(client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s)
 
     said: list[str] = []
     asyncio.run(story(20.0))

@@ -17,7 +17,8 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation.attribution.matching import Record, Sent, join, record
+from serve_eval.evaluation.attribution.matching import join
+from serve_eval.evaluation.attribution.record import Record, Sent, record
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.traces import Served, append_traces
 from serve_eval.schema import Failure

@@ -19,8 +19,8 @@ from serve_eval.client.wire_format.server_timing import INFO
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.attribution import perf_files
 from serve_eval.evaluation.attribution.exact_matching import Joined, join_exactly
-from serve_eval.evaluation.attribution.matching import Record
 from serve_eval.evaluation.attribution.perf_files import Records, Trace
+from serve_eval.evaluation.attribution.record import Record
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.traces import Served, append_traces, read_traces
 from serve_eval.schema import Attempt, Endpoint

@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
-from serve_eval.report.terminal import attribution, say
+from serve_eval.report.layout import say
+from serve_eval.report.terminal import attribution
 from serve_eval.schema import Attributed
 
 

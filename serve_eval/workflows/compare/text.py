@@ -10,7 +10,9 @@ from rich.text import Text
 
 from serve_eval.evaluation.agreement.words import conclusion
 from serve_eval.evaluation.storage.file_names import COMPARISON
-from serve_eval.report.terminal import RED, anchors_text, attribution, diagnose_hint, fitted, paired_text, say, seconds
+from serve_eval.report.layout import fitted, say
+from serve_eval.report.lines import anchors_text, paired_text, seconds
+from serve_eval.report.terminal import RED, attribution, diagnose_hint
 from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome, lives
 
 SHOWN = 5

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from launchers._causes import cause
+from launchers._logs.causes import cause
 from serve_eval.client.attempts.retry import refused_behind
 from serve_eval.evaluation.storage.server_logs import Line, errors_near, read
 from serve_eval.schema import Attempt, FailureKind

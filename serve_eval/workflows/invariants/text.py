@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.storage.file_names import INVARIANTS
-from serve_eval.report.terminal import fitted, say
+from serve_eval.report.layout import fitted, say
 from serve_eval.schema import Invariant, Invariants
 
 _COLUMNS = ("task", "change", "prompts", "by itself", "changed", "identical", "p (Holm)", "")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
+from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine import degradation_alarm, upkeep

@@ -12,7 +12,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._simulator import STATS, SimulatorConfig, _Simulator, create_app
+from launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.engine.accumulator import Tally, score_response

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import serve_eval.tasks
-from launchers import _words
-from launchers._openai_answers import Generated, Usage, answer_body
-from launchers._openai_errors import Refused
-from launchers._openai_requests import DEFAULT_MAX_TOKENS, Ask, understand
+from launchers._http.answers import Generated, Usage, answer_body
+from launchers._http.errors import Refused
+from launchers._http.requests import DEFAULT_MAX_TOKENS, Ask, understand
+from launchers._simulated import words
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, raw, stall
 
 Says = Callable[[str, int], str | int | None]
@@ -69,10 +69,10 @@ class JudgeServer:
 
 
 def _answer(ask: Ask, number: int, said: str) -> bytes:
-    one = _words.limited(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
+    one = words.limited(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
     (prompt,) = ask.prompts
     assert isinstance(prompt, tuple)
-    usage = Usage(_words.of_prompt(prompt, None), len((one.text or "").split()))
+    usage = Usage(words.of_prompt(prompt, None), len((one.text or "").split()))
     return answer_body(ask, number, [one], usage)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
+from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine.degradation import Course, degradations

@@ -16,7 +16,7 @@ from aiohttp import web
 from rich.console import Console
 from scipy.stats import binom
 
-from launchers._simulator import STATS, SimulatorConfig, create_app, serve
+from launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from launchers.simulated import probability
 from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers

@@ -15,8 +15,8 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig, _Simulator, create_app
+from launchers._http.server import serve_app
+from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app
 from launchers.simulated import probability
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
@@ -189,7 +189,7 @@ def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) ->
 
     async def reply(request: HttpRequest) -> Reply:
         prompt = request.prompt
-        known = simulator._answers.get(prompt_sha256(prompt))
+        known = simulator.answers.by_hash.get(prompt_sha256(prompt))
         if known is None:
             return hand_over(simulator.completions)
         flying[prompt] += 1

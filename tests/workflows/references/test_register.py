@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import chi2
 
-from launchers._simulator import SimulatorConfig, create_app, serve
+from launchers._simulated.simulator import SimulatorConfig, create_app, serve
 from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate

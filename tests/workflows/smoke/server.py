@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from launchers import _guided
+from launchers._simulated import guided
 from serve_eval.schema import Message
 from tests import skills
 from tests.scripted_server import (
@@ -241,8 +241,8 @@ class _Script:
         if form and not self.has("no_guided"):
             if self.has("wrong_guided"):
                 return '{"type":"json_schema"}'
-            schema = _guided.schema_of(form)
-            return '{"answer":2}' if schema is None else _guided.fitting(schema)
+            schema = guided.schema_of(form)
+            return '{"answer":2}' if schema is None else guided.fitting(schema)
         skilled = (
             None
             if self.has("unskilled") or self.has("one_word")

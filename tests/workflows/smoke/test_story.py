@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from launchers._simulator import SimulatorConfig, create_app
+from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.checks.curl import curl
 from serve_eval.checks.row import Sent
 from serve_eval.errors import PlanError
