@@ -55,7 +55,7 @@ def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Pa
         (["--theta", "-1"], "theta must be a finite number"),
         (["--detect", "0"], ""),
         (["--detect", "1", "--flip-rate", "2"], ""),
-        (["--from", "/nowhere"], "has no report"),
+        (["--from", "/nowhere"], "holds no finished run"),
     ],
 )
 def test_what_cannot_be_planned_is_said(arguments: list[str], said: str) -> None:
