@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -17,7 +16,6 @@ from serve_eval.evaluation.attribution.from_run import attributed
 from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
 from serve_eval.evaluation.attribution.trace import Served
 from serve_eval.evaluation.capabilities import reason
-from serve_eval.evaluation.endpoint.launch import LAUNCHERS
 from serve_eval.evaluation.engine.degradation import degradations
 from serve_eval.evaluation.engine.degradation import told as told_of
 from serve_eval.evaluation.judges import remarks as judge_remarks
@@ -26,12 +24,11 @@ from serve_eval.evaluation.rerun import archived
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.evaluation.task_run import Work, random_order
-from serve_eval.plugins import registry
 from serve_eval.plugins.extensions import KINDS, loaded
+from serve_eval.plugins.values import LAUNCHERS, VERDICTS, VerdictRule, load_verdict_rule
 from serve_eval.protocol.shared import TASKS
 from serve_eval.schema import (
     MEAN,
-    PAIRED_RULES,
     Ability,
     Endpoint,
     FailureKind,
@@ -50,7 +47,6 @@ from serve_eval.verdicts.rules import _acceptance, _early
 from serve_eval.verdicts.validity import remarks
 
 SCHEMA_VERSION = 2
-VERDICTS = "serve_eval.verdicts.rules"
 
 
 def report_on(
@@ -65,7 +61,7 @@ def report_on(
     *,
     strict: bool,
 ) -> Report:
-    judge = verdict_rule(plan.verdict)
+    rule, judge = load_verdict_rule(plan.verdict.name), verdict_rule(plan.verdict)
     more = (*_other_versions(work, endpoint), *_other_code(plan, folder), *archived(folder, [w.p.task for w in work]))
     unsupported = run_folder.unsupported(folder)
     loads = run_folder.loads(folder)
@@ -76,6 +72,7 @@ def report_on(
         _report_task(
             w,
             plan,
+            rule,
             judge,
             unsupported.get(w.p.task.name),
             known,
@@ -102,6 +99,7 @@ def report_on(
 def _report_task(
     w: Work,
     plan: Plan,
+    rule: VerdictRule,
     judge: Callable[..., Verdict],
     lacks: Ability | None,
     known: Mapping[str, Mapping[str, Sequence[Served]]] | None,
@@ -130,9 +128,9 @@ def _report_task(
     else:
         pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.runs())
         asked = result, p.reference, p.hypothesis, pairs
-        if plan.verdict.name in PAIRED_RULES and (looked or early is not None):
-            margin = plan.verdict.options.get("margin")
-            verdict = _early.judged_after_looks(judge, plan.verdict.name, *asked, margin=margin)
+        if rule.early_stop == "pairs" and (looked or early is not None):
+            margin = plan.verdict.options.get("margin", rule.default("margin"))
+            verdict = _early.judged_after_looks(judge, *asked, margin=margin)
         else:
             verdict = judge(*asked)
         if note:
@@ -195,16 +193,16 @@ def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why:
 
 
 def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
-    rule = registry.load(VERDICTS, spec.name)
-    options = registry.check_options(rule, spec.options, f"verdict.{spec.name}")
-    return lambda *arguments, **more: rule(*arguments, **{**options, **more})
+    rule = load_verdict_rule(spec.name)
+    options = rule.check_options(spec.options)
+    return lambda *arguments, **more: rule.judge(*arguments, **{**options, **more})
 
 
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
     """Raises NotComparableError when the rule compares sample by sample and there is nothing to compare so: the
     reference has no scores per sample, or the value is no mean of them."""
-    rule = sys.modules[registry.load(VERDICTS, plan.verdict.name).__module__]
-    if not getattr(rule, "NEEDS_PAIRS", False):
+    rule = load_verdict_rule(plan.verdict.name)
+    if not rule.needs_pairs:
         return
     for p in prepared:
         if p.reference is not None and p.task.aggregation is not MEAN:
@@ -219,7 +217,7 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                 f"({Path(p.reference.file).name}:{p.reference.line}) has no scores per sample",
                 hint="Register runs of your own: serve-eval references register RUN... --references-dir DIR.",
             )
-        needed = getattr(rule, "NEEDS_REFERENCE_RUNS", 1)
+        needed = rule.min_reference_runs
         if p.reference is not None and p.reference.runs is not None and len(p.reference.runs.values) < needed:
             raise NotComparableError(
                 f"{p.task.name}: the verdict {plan.verdict.name!r} needs {needed} reference runs, and the reference "

@@ -21,7 +21,8 @@ from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.schema import PAIRED_RULES, Limits, Plan, Program, Question, Spec
+from serve_eval.plugins.values import load_verdict_rule
+from serve_eval.schema import Limits, Plan, Program, Question, Spec
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.early_stop import Prefix
@@ -175,7 +176,7 @@ def may_stop_early(plan: Plan, work: Sequence[Work], seeds: OrderSeeds, asking: 
         w.early, w.note = watch(w.p, w.tally, plan.verdict, eps=plan.early_stop, seed=seeds.early_stop)
         if w.early is not None:
             w.early.look()
-    if asking is not None and plan.verdict.name in PAIRED_RULES:
+    if asking is not None and load_verdict_rule(plan.verdict.name).early_stop == "pairs":
         run_folder.note_looks(asking, {w.p.task.name: plan.verdict.name for w in work if w.early is not None})
 
 

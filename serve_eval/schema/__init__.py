@@ -84,8 +84,6 @@ from serve_eval.schema.suite import (
 from serve_eval.schema.task import Need, Scorer, Scoring, Task, file_stem, lives
 from serve_eval.schema.traffic import Acceptance, Load, Step, Traffic
 from serve_eval.schema.verdict import (
-    EARLY_RULES,
-    PAIRED_RULES,
     Ability,
     AcceptanceCheck,
     AnchorComparison,
@@ -96,10 +94,8 @@ from serve_eval.schema.verdict import (
 )
 
 __all__ = [
-    "EARLY_RULES",
     "HOLDOUT",
     "MEAN",
-    "PAIRED_RULES",
     "Ability",
     "Acceptance",
     "AcceptanceCheck",

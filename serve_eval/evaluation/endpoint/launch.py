@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -21,12 +20,11 @@ from serve_eval.evaluation.endpoint.hang_detector import Asked, Hung
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.plugins import registry
+from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, LaunchContext, Plan, Prompt, Sample, Task
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.prompt_hash import prompt_sha256
 
-LAUNCHERS = "launchers"
 RETRIES = "hidden_retries"
 """What an orchestrator asked its servers again during a session, in the endpoint's info."""
 
@@ -57,10 +55,10 @@ async def with_model(
         return plan
     if plan.launcher.name != "external":
         raise PlanError(f"model: required with the launcher {plan.launcher.name!r}")
-    start = registry.load(LAUNCHERS, plan.launcher.name)
-    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    launcher = load_launcher(plan.launcher.name)
+    options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(model=None, log_dir=Path())
-    async with start(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
+    async with launcher.launch(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
         client.door.told = told
         return replace(plan, model=await discover_model(client))
 
@@ -70,8 +68,8 @@ async def launch(
     plan: Plan, prepared: Sequence[PreparedTask], folder: Path, *, told: Callable[[str], None] = lambda line: None
 ) -> AsyncIterator[Endpoint]:
     """The endpoint of the plan's launcher, with the options checked. Raises PlanError and LaunchError."""
-    start: Callable[..., AbstractAsyncContextManager[Endpoint]] = registry.load(LAUNCHERS, plan.launcher.name)
-    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    launcher = load_launcher(plan.launcher.name)
+    options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(
         model=plan.model,
         log_dir=(folder / "logs").absolute(),
@@ -80,16 +78,16 @@ async def launch(
         told=told,
     )
     with hidden_in_errors(plan.connection, os.environ):
-        async with start(context, **options) as endpoint:
+        async with launcher.launch(context, **options) as endpoint:
             yield replace(endpoint, base_url=normalise_base_url(endpoint.base_url), model=endpoint.model or plan.model)
 
 
 def check_launcher(plan: Plan) -> None:
     """Raises PlanError for options that cannot be launched, before there is a run folder that is bound to them."""
-    start = registry.load(LAUNCHERS, plan.launcher.name)
-    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    launcher = load_launcher(plan.launcher.name)
+    options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(model=plan.model, log_dir=Path(), patience_s=plan.limits.sample_timeout_s)
-    sys.modules[start.__module__].commands(context, **options)
+    launcher.commands(context, **options)
 
 
 def about_endpoint(plan: Plan, endpoint: Endpoint, folder: Path, tasks: Sequence[Task]) -> list[str]:

@@ -20,7 +20,6 @@ Flags beat environment beats file; the command line merges the first two (each f
 from __future__ import annotations
 
 import re
-import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -33,8 +32,9 @@ from serve_eval.cases.planned import Planned, planned
 from serve_eval.client import connection
 from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, registry
+from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
 from serve_eval.protocol import shared
-from serve_eval.schema import EARLY_RULES, AccuracySpec, Connection, Limits, Plan, Spec, lives
+from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, lives
 from serve_eval.schema.base_url import normalise_base_url
 
 TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts.rules"
@@ -455,10 +455,13 @@ def _check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: _Pr
             if folder == TASKS:
                 shared.build_task(spec)
                 continue
-            make = registry.load(folder, spec.name)
-            registry.check_options(make, spec.options, "launcher" if folder == LAUNCHERS else "")
-            if folder == VERDICTS and (check := getattr(sys.modules[make.__module__], "check", None)):
-                check(**spec.options)
+            if folder == LAUNCHERS:
+                load_launcher(spec.name).check_options(spec.options, "launcher")
+                continue
+            rule = load_verdict_rule(spec.name)
+            rule.check_options(spec.options, "")
+            if rule.check is not None:
+                rule.check(**spec.options)
         except PlanError as error:
             for problem in error.problems:
                 option = re.match(r"(?:launcher)?\.([\w.-]+): (.*)", problem, re.DOTALL)
@@ -484,8 +487,8 @@ def _check_values(
         problems.add(("early_stop",), "must be true, false or a probability between 0 and 1, such as 0.01")
     if eps and sections["limits"].get("order") in ("prefix", "longest"):
         problems.add(("early_stop",), "starts the samples in random order: leave out --order")
-    if eps and rule not in EARLY_RULES:
-        known = ", ".join(EARLY_RULES)
+    if eps and _never_stops_early(rule):
+        known = ", ".join(rules_with_early_stop())
         problems.add(("early_stop",), f"is known for the rules {known}, not for {rule!r}: leave one of the two out")
     for name, value in sections["limits"].items():
         if isinstance(value, bool | str):
@@ -499,6 +502,13 @@ def _check_values(
     references_dir = values.get("references_dir")
     if references_dir and not Path(references_dir).expanduser().is_dir():
         problems.add(("references_dir",), f"{references_dir} is not a folder")
+
+
+def _never_stops_early(rule: str) -> bool:
+    try:
+        return load_verdict_rule(rule).early_stop is None
+    except PlanError:  # `_check_specs` says what is wrong with it
+        return True
 
 
 def _check_repeats(given: object, file: Mapping[str, Any], tasks: list[Spec], problems: _Problems) -> None:
