@@ -80,7 +80,10 @@ def _reserving(command: Any) -> Any:
     if (call := command.callback) is not None:
 
         def called(*args: Any, **options: Any) -> Any:
+            from serve_eval.plugins.own_launchers import check_launchers
+
             reserve_stdout()
+            check_launchers()
             return call(*args, **options)
 
         command.callback = called
