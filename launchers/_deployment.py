@@ -18,7 +18,7 @@ from launchers import _disaggregated, _environment, _kv_transfer, _metrics, _mpi
 from launchers._kv_transfer import Ways
 from launchers._trtllm_command import Place, Server
 from serve_eval.errors import PlanError
-from serve_eval.schema import LaunchContext
+from serve_eval.schema import KvTransfer, LaunchContext
 
 REQUEST_S = 7200
 """The least time that the orchestrator gives a request; its own default of 180 s cuts long answers."""
@@ -182,7 +182,7 @@ def servers(
     return [*workers, _orchestrator(deployment, context, placed, words, section, ready_timeout_s)]
 
 
-def transfer(deployment: Deployment, context: LaunchContext, ways: Ways | None) -> dict[str, Any] | None:
+def transfer(deployment: Deployment, context: LaunchContext, ways: Ways | None) -> KvTransfer | None:
     """What is told of the transfer between the servers, the context servers' settings of it; None for a single server.
     `ways` None: they are on several machines, and nothing is set."""
     if isinstance(deployment, Aggregated):
@@ -302,7 +302,7 @@ def _orchestrator(
     addresses = {kind: [f"{p.reached_at}:{p.port}" for part, p in placed if part.kind == kind] for kind in sides}
     routers = {kind: side.router for kind, side in sides.items()}
     more, env = deployment.orchestrator, {"TRTLLM_DISAGG_NO_RETRY": "1", **deployment.env}
-    told: dict[str, str | None] = {}
+    told = None
     if deployment.perf_metrics:
         more = {**_metrics.orchestrator_keys(context.log_dir), **more}
         env = {**_metrics.orchestrator_env(context.log_dir), **env}
@@ -325,8 +325,8 @@ def _orchestrator(
         env=env,
         pass_env=tuple(deployment.pass_env),
         files={file: _trtllm_command.to_yaml(content)},
-        folders=tuple(Path(one) for one in told.values() if one is not None),
-        info={_metrics.INFO: told} if told else {},
+        folders=tuple(Path(one) for one in (told.output_dir, told.trace_dir) if one is not None) if told else (),
+        perf_metrics=told,
         auth_key=deployment.auth_key,
         refused=_disaggregated.refused(section, place.host),
     )

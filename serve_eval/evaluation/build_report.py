@@ -228,10 +228,10 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
 
 def _other_versions(work: Sequence[Work], endpoint: Endpoint) -> list[str]:
     """Where a reference of one's own was taken from another version of the software than answers now."""
-    now, found = endpoint.info.get("version"), []
+    now, found = endpoint.info.version, []
     for w in work:
         runs = None if w.p.reference is None else w.p.reference.runs
-        if runs is not None and runs.endpoint is not None and isinstance(now, str) and runs.endpoint != now:
+        if runs is not None and runs.endpoint is not None and now is not None and runs.endpoint != now:
             found.append(
                 f"{w.p.task.name}: the reference was taken at version {runs.endpoint}; this endpoint says {now}"
             )

@@ -8,7 +8,6 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,6 @@ from serve_eval.evaluation.capabilities import probe
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.hang_detector import Hung
 from serve_eval.evaluation.endpoint.launch import (
-    RETRIES,
     Launching,
     about_endpoint,
     check_launcher,
@@ -66,7 +64,7 @@ from serve_eval.masking import Masking
 from serve_eval.plugins import extensions
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Progress, Report, lives
+from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Progress, Report, ServerInfo, lives
 
 LEAST_RETRY_BUDGET = 100
 """Retries that a run may spend however few samples it has."""
@@ -136,14 +134,14 @@ async def evaluate(
                 client.door.told = told
                 if rerun == "version":  # which one the server is of, is known only now
                     stack.close()
-                    set_aside(folder, plan, prepared, rerun, server=_version_of(await client.describe()))
+                    set_aside(folder, plan, prepared, rerun, server=ServerInfo.read(await client.describe()).version)
                     work = await scoring.waited(opened, plan, prepared, folder, stack, warnings, rerun, scoring)
                     sandbox = sandbox or await _sandbox(plan, work, told)
                     may_stop_early(plan, work, seeds, folder)
                 if client.masking:
                     stack.callback(_hide_in_logs, folder, endpoint, client.masking, told)
                 found, lacking = await probe(client, [w.p for w in work if w.unfinished])
-                endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
+                endpoint = endpoint.with_info(**await client.describe())
                 endpoint = await deployment.seen(endpoint, client)
                 for line in first_token.remarks([w.p for w in work], found):
                     told(f"warning: {line}")
@@ -154,11 +152,11 @@ async def evaluate(
                 able = [w for w in work if w.p.task.name not in lacking]
                 first = next((w.p for w in able if w.unfinished), None)
                 hung = watch_for_hung(plan, first, endpoint, client, environ, told) if first else None
-                before = await client.hidden_retries() if "version" in endpoint.info else {}
+                before = await client.hidden_retries() if endpoint.info.version is not None else {}
                 for w in able:
                     if lives(w.p.task.name):
                         pending = [w.tally.samples[i] for i in w.pending_samples()]
-                        note_asked(folder, w.p.task, pending, _version_of(endpoint.info))
+                        note_asked(folder, w.p.task, pending, endpoint.info.version)
                 journals = {w.p.task.name: w.journal for w in able}
                 async with (
                     noted_from_files(client, journals, folder, warnings.append),
@@ -168,7 +166,7 @@ async def evaluate(
                 await _judge_answers(plan, work, folder, environ, progress, told, itself=client)
                 if before and (after := await client.hidden_retries()):
                     retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
-                    endpoint = replace(endpoint, info={**endpoint.info, RETRIES: retries})
+                    endpoint = endpoint.with_info(hidden_retries=retries)
                 endpoint = await deployment.seen_again(endpoint, client)
                 run_folder.note_endpoint(folder, endpoint)
         if not all(w.journal.path.exists() for w in work):
@@ -238,11 +236,6 @@ def _told_of_connections(work: Sequence[Work], folder: Path) -> Iterator[str]:
         if w.judgements is not None:
             path = w.judgements.path
             yield from told_of_steps(Proofs(of_judgements(path)), [path], f"the judges of {w.p.task.name}")
-
-
-def _version_of(info: Mapping[str, object]) -> str | None:
-    version = info.get("version")
-    return version if isinstance(version, str) else None
 
 
 async def _sandbox(plan: Plan, work: Sequence[Work], told: Callable[[str], None]) -> tuple[Sandbox, Isolation] | None:

@@ -19,6 +19,7 @@ from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.attribution import trace
 from serve_eval.evaluation.reach import CONNECTION, reached
 from serve_eval.evaluation.storage import ownership, run_folder
+from serve_eval.evaluation.storage.session_info import server_info
 from serve_eval.plugins import extensions, registry
 from serve_eval.schema import Plan
 
@@ -89,8 +90,7 @@ def _noted(run: Path) -> list[str]:
     """The addresses that the folder itself names beside its plan."""
     endpoint = run_folder.sessions(run)[-1:]
     found = [one["endpoint"].get("base_url", "") for one in endpoint]
-    servers = [one["endpoint"].get("info", {}).get("servers") for one in endpoint]
-    found += [url for one in servers if isinstance(one, Mapping) for url in one.values()]
+    found += [url for one in endpoint for url in (server_info(one).servers or {}).values()]
     lines = [one for of_task in (trace.read(run) or {}).values() for ones in of_task.values() for one in ones]
     found += [url for one in lines for url in (one.context, one.generation)]
     return sorted({str(url) for url in found if url})

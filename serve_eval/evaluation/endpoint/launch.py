@@ -20,13 +20,11 @@ from serve_eval.evaluation.endpoint.hang_detector import Asked, Hung
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.session_info import server_info
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, LaunchContext, Plan, Prompt, Sample, Task
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.prompt_hash import prompt_sha256
-
-RETRIES = "hidden_retries"
-"""What an orchestrator asked its servers again during a session, in the endpoint's info."""
 
 Launching = Callable[[Plan, Sequence[PreparedTask], Path], AbstractAsyncContextManager[Endpoint]]
 """Gives the endpoint of a plan for the length of a block, with a folder for its logs."""
@@ -93,19 +91,20 @@ def check_launcher(plan: Plan) -> None:
 def about_endpoint(plan: Plan, endpoint: Endpoint, folder: Path, tasks: Sequence[Task]) -> list[str]:
     """What a reader of the verdict should know of where the answers came from."""
     warnings = quirks(plan, endpoint, tasks)
-    served = endpoint.info.get("models")
-    if isinstance(served, list) and served and plan.model not in served:
+    served = endpoint.info.models
+    if served and plan.model not in served:
         warnings.append(
-            f"the endpoint lists {', '.join(map(str, served))} and not {plan.model}, but answered: trtllm-serve takes "
+            f"the endpoint lists {', '.join(served)} and not {plan.model}, but answered: trtllm-serve takes "
             "any model name, so make sure that this is the model whose reference is used"
         )
     if plan.launcher.name == "simulated":
         warnings.append("the endpoint was simulated: its verdicts say nothing about any model")
-    infos = [session["endpoint"]["info"] for session in run_folder.sessions(folder)]
+    infos = [server_info(session) for session in run_folder.sessions(folder)]
     warnings += dict.fromkeys(line for info in infos for line in deployment.remarks(info))
-    if deployment.is_disaggregated(endpoint.info) and (line := deployment.first_tokens(tasks)) is not None:
+    known = endpoint.info.deployment
+    if known is not None and known.disaggregated and (line := deployment.first_tokens(tasks)) is not None:
         warnings.append(line)
-    noted = [info.get(RETRIES, {}) for info in infos]
+    noted = [info.hidden_retries or {} for info in infos]
     again = {role: sum(one.get(role, 0) for one in noted) for one in noted for role in one}
     if any(again.values()):
         warnings.append(
@@ -135,9 +134,7 @@ def watch_for_hung(
         sampling = replace(p.task.sampling, max_tokens=tokens)
         return Asked(name, opened, short(chat=p.chat, sampling=sampling, extra=p.task.extra), log)
 
-    servers, logs = (endpoint.info.get(name, {}) for name in ("servers", "logs"))
-    assert isinstance(servers, Mapping)
-    assert isinstance(logs, Mapping)
+    servers, logs = endpoint.info.servers or {}, endpoint.info.logs or {}
     behind, front, log = [], endpoint.base_url, None
     for name, url in servers.items():
         path = Path(logs[name]) if name in logs else None

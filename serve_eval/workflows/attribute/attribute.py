@@ -276,11 +276,9 @@ async def attribute(
 
 async def _known_workers(run: Path, plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Worker]:
     """Those that the launcher started, else that are registered, else that the run was answered by."""
-    servers = endpoint.info.get("servers", {})
-    if isinstance(servers, Mapping):
-        roles = [(name.rpartition("_")[0], str(url)) for name, url in servers.items()]
-        if found := [Worker(role, normalise_base_url(url)) for role, url in roles if role in (CONTEXT, GENERATION)]:
-            return found
+    roles = [(name.rpartition("_")[0], url) for name, url in (endpoint.info.servers or {}).items()]
+    if found := [Worker(role, normalise_base_url(url)) for role, url in roles if role in (CONTEXT, GENERATION)]:
+        return found
     if endpoint.base_url:
         async with connect(plan, endpoint, environ) as client:
             root = urlsplit(endpoint.base_url).path.removesuffix("/v1")

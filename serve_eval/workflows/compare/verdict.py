@@ -13,8 +13,8 @@ from serve_eval.evaluation.agreement.answer_pairs import Had
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.endpoint import deployment
-from serve_eval.evaluation.endpoint.launch import RETRIES
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.session_info import server_info
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
@@ -110,12 +110,11 @@ def _first_tokens(report: Report) -> tuple[str, ...]:
 
 def _side(folder: Path, report: Report, said: Sequence[str]) -> ComparedSide:
     load = report.loads[-1] if report.loads else None
-    version = report.endpoint.info.get("version")
     return ComparedSide(
         folder=str(folder),
         model=report.plan.model,
         base_url=report.endpoint.base_url,
-        version=version if isinstance(version, str) else None,
+        version=report.endpoint.info.version,
         per_second=load.finished / load.wall_s if load is not None and load.wall_s else None,
         servers=deployment.told(report.endpoint.info),
         hidden_retries=dict(_hidden_retries(folder)),
@@ -127,7 +126,7 @@ def _hidden_retries(folder: Path) -> Counter[str]:
     """What an orchestrator asked its servers again, in all sessions; with zeros where it counted none."""
     found: Counter[str] = Counter()
     for session in run_folder.sessions(folder):
-        found.update(session["endpoint"]["info"].get(RETRIES, {}))
+        found.update(server_info(session).hidden_retries or {})
     return found
 
 

@@ -18,6 +18,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import Line, scores_on_file
 from serve_eval.evaluation.storage import journal, run_folder
 from serve_eval.evaluation.storage.server_logs import log_files
+from serve_eval.evaluation.storage.session_info import server_info
 from serve_eval.evaluation.trust import trusted
 from serve_eval.schema import (
     HOLDOUT,
@@ -28,6 +29,7 @@ from serve_eval.schema import (
     Plan,
     Report,
     Response,
+    ServerInfo,
     TaskReport,
     VerdictOutcome,
     file_stem,
@@ -151,9 +153,9 @@ class Evidence:
         return shlex.quote(str(self.folder))
 
     @property
-    def info(self) -> dict[str, Any]:
+    def info(self) -> ServerInfo:
         """What the endpoint told in the last session."""
-        return self._last.get("info") or {}
+        return server_info(self.sessions[-1]) if self.sessions else ServerInfo()
 
     @property
     def base_url(self) -> str:
@@ -166,10 +168,8 @@ class Evidence:
     @property
     def several_workers(self) -> bool:
         """Whether two context servers, or two generation servers, are known to stand behind the endpoint."""
-        deployment, servers = self.info.get("deployment"), self.info.get("servers")
-        workers = deployment.get("workers", ()) if isinstance(deployment, dict) else ()
-        roles = [str(one.get("role")) for one in workers if isinstance(one, dict)]
-        roles = roles or [name.rpartition("_")[0] for name in (servers if isinstance(servers, dict) else ())]
+        info = self.info
+        roles = [one.role for one in info.workers] or [name.rpartition("_")[0] for name in info.servers or ()]
         return any(roles.count(role) > 1 for role in ("context", "generation"))
 
     @property

@@ -23,6 +23,7 @@ from serve_eval.evaluation.storage.executions import FOLDER, Executions
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
+from serve_eval.evaluation.storage.session_info import server_info
 from serve_eval.evaluation.task_run import scoring_of
 from serve_eval.evaluation.trust import to_read
 from serve_eval.protocol.fingerprint import sample_key
@@ -152,8 +153,7 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
 
 def _version(run: Path) -> str | None:
     sessions = run_folder.sessions(run)
-    version = sessions[-1].get("endpoint", {}).get("info", {}).get("version") if sessions else None
-    return version if isinstance(version, str) else None
+    return server_info(sessions[-1]).version if sessions else None
 
 
 def _register(
