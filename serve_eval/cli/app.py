@@ -81,10 +81,12 @@ def _reserving(command: Any) -> Any:
 
         def called(*args: Any, **options: Any) -> Any:
             from serve_eval.plugins.own_launchers import check_launchers
+            from serve_eval.plugins.scope import scope
 
             reserve_stdout()
             check_launchers()
-            return call(*args, **options)
+            with scope():
+                return call(*args, **options)
 
         command.callback = called
     return command

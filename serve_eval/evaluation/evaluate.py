@@ -62,6 +62,7 @@ from serve_eval.evaluation.task_run import (
 )
 from serve_eval.masking import Masking
 from serve_eval.plugins import extensions
+from serve_eval.plugins.scope import scoped
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Judge, Plan, Progress, Report, ServerInfo, lives
@@ -70,6 +71,7 @@ LEAST_RETRY_BUDGET = 100
 """Retries that a run may spend however few samples it has."""
 
 
+@scoped
 async def evaluate(
     plan: Plan,
     out_dir: Path,
@@ -187,6 +189,7 @@ async def evaluate(
     return report
 
 
+@scoped
 def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     """The report of a run folder under another verdict rule or other references, without asking anything.
 

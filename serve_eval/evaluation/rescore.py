@@ -36,6 +36,7 @@ from serve_eval.evaluation.storage.order_seed import ORDER_FILE
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins import registry
+from serve_eval.plugins.scope import scoped
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import TASKS, build_task
 from serve_eval.schema import (
@@ -131,6 +132,7 @@ class _Work:
     notes: tuple[str, ...]
 
 
+@scoped
 def rescore(
     run: Path,
     settings: Sequence[str] = (),

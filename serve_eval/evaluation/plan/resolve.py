@@ -32,6 +32,7 @@ from serve_eval.cases.planned import Planned, planned
 from serve_eval.client import connection
 from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, registry
+from serve_eval.plugins.scope import scope
 from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
 from serve_eval.protocol import shared
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, lives
@@ -93,6 +94,7 @@ class _Problems:
         self.found.append(f"{self._line(*path)}{shown}: {message}")
 
 
+@scope(join=True)
 def resolve(
     file: Mapping[str, Any],
     settings: Mapping[str, Any],
@@ -157,6 +159,7 @@ def resolve(
     return Resolved(plan=plan, out_dir=Path(out_dir).expanduser() if out_dir else None, notes=with_cases.notes)
 
 
+@scope(join=True)
 def resolve_launcher(
     file: Mapping[str, Any],
     settings: Mapping[str, Any],

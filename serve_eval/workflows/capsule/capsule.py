@@ -36,6 +36,7 @@ from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
 from serve_eval.evaluation.storage.server_logs import between, log_files, read
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.registry import nearest
+from serve_eval.plugins.scope import scoped
 from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample, file_stem
 
 AROUND_S = 10.0
@@ -79,6 +80,7 @@ class _Packed:
         return [attempt for record in self.records for attempt in _result(record).attempts]
 
 
+@scoped
 def capsules(
     run: Path,
     samples: Sequence[str],

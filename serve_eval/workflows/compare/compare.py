@@ -37,6 +37,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
 from serve_eval.plugins import extensions
+from serve_eval.plugins.scope import scoped
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import HOLDOUT, Comparison, Divergence, Endpoint, Plan, Progress, Spec, lives
 from serve_eval.verdicts.below_reference import expected
@@ -102,6 +103,7 @@ class _Surroundings:
     progress: Progress | None
 
 
+@scoped
 async def compare(
     a: Side,
     b: Side,

@@ -50,6 +50,7 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.plugins import extensions
+from serve_eval.plugins.scope import scoped
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, Progress, Spec
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
@@ -100,6 +101,7 @@ class _Arm:
     shift: int = 0
 
 
+@scoped
 async def check(
     plan: Plan,
     out_dir: Path,

@@ -26,6 +26,7 @@ from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.session_info import server_info
 from serve_eval.evaluation.task_run import scoring_of
 from serve_eval.evaluation.trust import to_read
+from serve_eval.plugins.scope import scoped
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import AccuracySpec, Plan
 from serve_eval.verdicts import reference_samples, references
@@ -49,6 +50,7 @@ class Registered:
     warnings: tuple[str, ...]
 
 
+@scoped
 def register(
     runs: Sequence[Path],
     references_dir: Path,

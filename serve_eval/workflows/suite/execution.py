@@ -15,6 +15,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
 from serve_eval.plugins.extensions import defect
+from serve_eval.plugins.scope import scoped
 from serve_eval.schema import Progress, RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.suite.folder import RUNS, SCHEMA_VERSION, SERVERS, SUITE_REPORT_FILE, kept_report, open_folder
@@ -24,6 +25,7 @@ from serve_eval.workflows.suite.shared_server import SharedServer, groups
 Told = Callable[[str], None]
 
 
+@scoped
 async def evaluate_suite(
     suite: Suite,
     out_dir: Path,
