@@ -135,9 +135,9 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     if sys.platform == "win32":
         sys.exit("serve-eval runs on Linux and macOS. On Windows, use it inside WSL.")
     prepare_streams()
-    pace.tell = LongSteps()
     try:
-        app()
+        with pace.told_to(LongSteps()):
+            app()
     except ServeEvalError as error:
         if interrupted():
             raise
