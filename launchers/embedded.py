@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launchers import _meanings
 from launchers._embedded.damage import Damage
-from launchers._own_server import own_server
+from launchers._process.own_server import check_installed, own_server
 from serve_eval.errors import LaunchError
 from serve_eval.protocol.special_tokens import beginning as beginning_of
 from serve_eval.protocol.special_tokens import read
@@ -31,7 +31,8 @@ def commands(
     port: int | None = None,
 ) -> list[list[str]]:
     """The one command line that `launch` would start with these options. Raises LaunchError when there are no weights,
-    or two models of one name."""
+    or two models of one name, and PlanError without what serves it."""
+    check_installed(NAME)
     folder, model = WEIGHTS if weights is None else Path(weights).expanduser(), context.model or NAME
     if not (folder / "config.json").is_file():
         raise LaunchError(f"{NAME}: {folder} has no config.json", hint="`weights` names a folder as the hub has it.")

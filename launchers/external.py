@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from launchers import _meanings, _starting
+from launchers import _meanings
+from launchers._fleet import loading
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext, PerfMetricsFolders, ServerInfo
 
@@ -65,7 +66,7 @@ async def _answering(url: str, timeout_s: float) -> None:
                         raise
                     last = error
                 else:
-                    if not _starting.says_so(reply):
+                    if not loading.says_so(reply):
                         return
                     last = "it says that it is starting"
                 await asyncio.sleep(POLL_S)

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _meanings, _other_engine
-from launchers._trtllm_command import Server, with_defaults, words
+from launchers import _meanings
+from launchers._fleet import other_engine
+from launchers._trtllm.command_line import Server, with_defaults, words
 from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, LaunchContext
 
@@ -58,7 +59,7 @@ async def launch(
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
     build = partial(_server, context)
-    async with _other_engine.launched(build, context, options, launcher=NAME, model=_name(context, model)) as endpoint:
+    async with other_engine.launched(build, context, options, launcher=NAME, model=_name(context, model)) as endpoint:
         yield endpoint
 
 
@@ -67,9 +68,9 @@ def _server(context: LaunchContext, options: Mapping[str, Any], ports: Sequence[
     for name, least in (("parallel", 1), ("context_tokens", 1), ("threads", 1), ("gpu_layers", 0)):
         if options[name] is not None and options[name] < least:
             raise PlanError(f"launcher.{name}: {options[name]} is less than {least}")
-    where = _other_engine.place(options, ports)
+    where = other_engine.place(options, ports)
     command = words(COMMANDS[kind] if options["command"] is None else options["command"])
-    file = _other_engine.loaded(context, options["model"], "a GGUF file")
+    file = other_engine.loaded(context, options["model"], "a GGUF file")
     shared: dict[str, object] = {"--model": str(Path(file).expanduser()), "--host": where.host, "--port": where.port}
     if kind == "python":
         flags: dict[str, object] = {
@@ -83,7 +84,7 @@ def _server(context: LaunchContext, options: Mapping[str, Any], ports: Sequence[
             "--interrupt_requests": "false",
             "--logits_all": "true" if options["prompt_logprobs"] else None,
         }
-        return _other_engine.server(NAME, command, flags, options, where, health="/v1/models")
+        return other_engine.server(NAME, command, flags, options, where, health="/v1/models")
     if options["prompt_logprobs"]:
         raise PlanError(
             "launcher.prompt_logprobs: llama-server gives none of prompts", hint="Set launcher.server=python."
@@ -97,7 +98,7 @@ def _server(context: LaunchContext, options: Mapping[str, Any], ports: Sequence[
         "--threads": options["threads"],
         "--n-gpu-layers": options["gpu_layers"],
     }
-    return _other_engine.server(NAME, command, flags, options, where)
+    return other_engine.server(NAME, command, flags, options, where)
 
 
 def _name(context: LaunchContext, model: str | None) -> str:

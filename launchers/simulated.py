@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from launchers import _meanings
-from launchers._faults import Fault, out_of_range
-from launchers._own_server import own_server
-from launchers._prompt_logprobs import Form, Telling
+from launchers._process.own_server import check_installed, own_server
+from launchers._simulated.faults import Fault, out_of_range
+from launchers._simulated.prompt_logprobs import Form, Telling
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 from serve_eval.schema.prompt_hash import uniform
@@ -21,13 +21,14 @@ MEANINGS = _meanings.SIMULATED
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
     """The one command line that `launch` would start with these options. Raises PlanError for one that is out of
-    range or contradicts another."""
+    range or contradicts another, and without what serves it."""
+    check_installed("simulated")
     problems = [f"launcher.simulated.{name} {message}" for name, message in out_of_range(options)]
     if problems:
         raise PlanError(problems)
     defaults = {name: parameter.default for name, parameter in inspect.signature(launch).parameters.items()}
     probability(*({**defaults, **options}[name] for name in ("accuracy", "flip_rate", "seed")))
-    command = [sys.executable, "-m", "launchers._simulator", "--model", context.model or "simulated"]
+    command = [sys.executable, "-m", "launchers._simulated", "--model", context.model or "simulated"]
     command += ["--answers", str(_answers(context)), "--ready-file", str(_ready(context))]
     for name, value in options.items():
         if name in ("accuracy", "flip_rate") or value == inspect.signature(launch).parameters[name].default:
@@ -75,7 +76,7 @@ async def launch(
     `accuracy` is the probability of a right answer, for all tasks or by task name; `flip_rate` the share of the prompts
     that are judged differently in two runs that differ in `run` alone (None: every prompt is right with the probability
     `accuracy`). `damage` is the share of the right answers that are lost. The faults are told in
-    `launchers._simulator.SimulatorConfig`. Raises PlanError when an option is out of range or two contradict
+    `launchers._simulated.config.SimulatorConfig`. Raises PlanError when an option is out of range or two contradict
     each other, LaunchError when the server does not start.
     """
     # First of all, while the parameters are the only locals: these are the options.

@@ -18,26 +18,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import (
-    _deployment,
-    _kv_transfer,
-    _locks,
-    _meanings,
-    _slurm,
-    _slurm_container,
-    _slurm_placement,
-    _slurm_ranks,
-    _slurm_steps,
-    _trtllm_command,
-)
-from launchers._deployment import Aggregated, Deployment, Disaggregated
-from launchers._environment import for_helpers
-from launchers._kv_transfer import Ways
-from launchers._session import session
-from launchers._slurm import Steps
-from launchers._slurm_allocation import Allocation, around_us, running
-from launchers._slurm_container import Container
-from launchers._trtllm_command import Server
+from launchers import _meanings
+from launchers._fleet.session import session
+from launchers._machine import lock_files
+from launchers._process.environment import for_helpers
+from launchers._slurm import node_placement, rank_tasks, running_steps, srun, step_container
+from launchers._slurm.allocation import Allocation, around_us, running
+from launchers._slurm.srun import Steps
+from launchers._slurm.step_container import Container
+from launchers._trtllm import command_line, deployments, kv_transfer
+from launchers._trtllm.command_line import Server
+from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated
+from launchers._trtllm.kv_transfer import Ways
+from launchers._trtllm.parts import list_parts, summarise_transfer
+from launchers._trtllm.servers import build_servers
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.schema import Endpoint, LaunchContext
 
@@ -54,7 +48,7 @@ MEANINGS = _meanings.SLURM
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
     """The srun lines that `launch` would start with these options; inside an allocation with its nodes."""
-    given = _trtllm_command.with_defaults(launch, options)
+    given = command_line.with_defaults(launch, options)
     return [
         server.line() for server in _planned(context, given, around_us(given["nodes"], given["gpus_per_node"])).servers
     ]
@@ -62,7 +56,7 @@ def commands(context: LaunchContext, **options: object) -> list[list[str]]:
 
 def files(context: LaunchContext, **options: object) -> Mapping[Path, str]:
     """The config files that `launch` would write, by path, and a job script with the placement."""
-    given = _trtllm_command.with_defaults(launch, options)
+    given = command_line.with_defaults(launch, options)
     plan = _planned(context, given, around_us(given["nodes"], given["gpus_per_node"]))
     written = {path: text for server in plan.servers for path, text in server.files.items()}
     return {**written, context.log_dir / SCRIPT: plan.script}
@@ -115,18 +109,18 @@ async def launch(
     context.told(f"job {allocation.job}, steps named *-{tag}")
     for line in plan.placement:
         context.told(line)
-    with _locks.locked(f"node-{node} of job {allocation.job}" for node in plan.nodes):
+    with lock_files.locked(f"node-{node} of job {allocation.job}" for node in plan.nodes):
         try:
             async with session(
                 plan.servers,
                 context,
                 launcher="slurm",
-                model=context.model or _deployment.served(plan.deployment, context),
+                model=context.model or deployments.served(plan.deployment, context),
                 ready_timeout_s=ready_timeout_s,
                 answer_timeout_s=answer_timeout_s,
                 stop_timeout_s=stop_timeout_s + MARGIN_S,
                 cluster=isinstance(plan.deployment, Disaggregated) and bool(plan.deployment.discovery),
-                transfer=_deployment.transfer(plan.deployment, context, plan.ways),
+                transfer=summarise_transfer(plan.deployment, context, plan.ways),
             ) as endpoint:
                 yield endpoint
         finally:
@@ -157,27 +151,27 @@ def _planned(
     tag: str | None = None,
 ) -> Planned:
     """Pure. Where the nodes are not known, others stand for them."""
-    deployment, steps = _deployment.chosen(options), _deployment.picked(Steps, options)
+    deployment, steps = deployments.chosen(options), deployments.picked(Steps, options)
     if isinstance(deployment, Disaggregated) and deployment.discovery and steps.bind == "all":
         raise PlanError(
             "launcher.bind: with discovery a server registers the address that it binds, and nobody reaches 0.0.0.0",
             hint="Leave bind out.",
         )
     if steps.container is not None:  # which knows full paths only
-        _slurm_container.check(steps.container, deployment, _deployment.served(deployment, context))
+        step_container.check(steps.container, deployment, deployments.served(deployment, context))
         context = replace(context, log_dir=context.log_dir.absolute())
-    parts = _deployment.parts(deployment, context)
-    spots = _slurm_placement.spots(parts, allocation.gpus_per_node)
-    count = _slurm_placement.node_count(spots)
-    nodes = allocation.nodes or tuple(options["nodes"] or _slurm_placement.node_names(count))
-    placed = _slurm_placement.placed(
+    parts = list_parts(deployment, context)
+    spots = node_placement.spots(parts, allocation.gpus_per_node)
+    count = node_placement.node_count(spots)
+    nodes = allocation.nodes or tuple(options["nodes"] or node_placement.node_names(count))
+    placed = node_placement.placed(
         parts,
         spots,
         nodes,
-        first_port=first_port or options["port"] or _slurm_placement.FIRST_PORT,
+        first_port=first_port or options["port"] or node_placement.FIRST_PORT,
         bind=steps.bind,
     )
-    servers = _deployment.servers(
+    servers = build_servers(
         deployment,
         context,
         placed,
@@ -185,17 +179,17 @@ def _planned(
         ways=_ways(deployment) if count == 1 else None,
         tag=tag,
     )
-    placement = _slurm_placement.placement(servers, spots, nodes)
+    placement = node_placement.placement(servers, spots, nodes)
     wrapped = [
-        part.width > 0 and bool(_slurm_ranks.wrapper_of(steps.wrapper, len(spot.nodes)))
+        part.width > 0 and bool(rank_tasks.wrapper_of(steps.wrapper, len(spot.nodes)))
         for part, spot in zip(parts, spots, strict=True)
     ]
-    held = _slurm_ranks.held([spot.nodes[0] for spot in spots], wrapped)
+    held = rank_tasks.held([spot.nodes[0] for spot in spots], wrapped)
     return Planned(
         deployment=deployment,
         servers=[
-            _slurm.step(
-                _slurm_container.within(server, steps.container, tag),
+            srun.step(
+                step_container.within(server, steps.container, tag),
                 [nodes[i] for i in spot.nodes],
                 part.width,
                 steps,
@@ -211,13 +205,13 @@ def _planned(
         nodes=nodes[:count],
         ways=_ways(deployment) if count == 1 else None,
         placement=placement,
-        script=_slurm.script(count, allocation.gpus_per_node, options["sbatch_args"], placement),
+        script=srun.script(count, allocation.gpus_per_node, options["sbatch_args"], placement),
     )
 
 
 def _ways(deployment: Deployment) -> Ways:
     """Links are not looked for: where this runs may be another machine than that of the GPUs."""
-    return Ways(own=_kv_transfer.inherited(deployment.pass_env))
+    return Ways(own=kv_transfer.inherited(deployment.pass_env))
 
 
 async def _check_steps(job: str, tag: str, told: Callable[[str], None]) -> None:
@@ -226,14 +220,14 @@ async def _check_steps(job: str, tag: str, told: Callable[[str], None]) -> None:
     try:
         while left := {
             name: number
-            for name, number in (await asyncio.to_thread(_slurm_steps.steps, job, for_helpers())).items()
+            for name, number in (await asyncio.to_thread(running_steps.steps, job, for_helpers())).items()
             if name.endswith(f"-{tag}")
         }:
             if time.monotonic() > deadline:
                 told(f"warning: steps are left: {', '.join(left)}; scancel {' '.join(left.values())} ends them")
                 return
             for number in left.values() if not cancelled else ():
-                await asyncio.to_thread(partial(_slurm_steps.cancel, number, env=for_helpers()))
+                await asyncio.to_thread(partial(running_steps.cancel, number, env=for_helpers()))
             cancelled = True
             await asyncio.sleep(0.5)
     except (OSError, subprocess.SubprocessError) as error:

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _meanings, _other_engine
-from launchers._trtllm_command import Server, with_defaults, words
+from launchers import _meanings
+from launchers._fleet import other_engine
+from launchers._trtllm.command_line import Server, with_defaults, words
 from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, LaunchContext
 
@@ -54,12 +55,12 @@ async def launch(
     # First of all, while the parameters are the only locals: these are the options.
     options = {name: value for name, value in locals().items() if name != "context"}
     build = partial(_server, context)
-    async with _other_engine.launched(build, context, options, launcher=NAME, model=_model(context, model)) as endpoint:
+    async with other_engine.launched(build, context, options, launcher=NAME, model=_model(context, model)) as endpoint:
         yield endpoint
 
 
 def _server(context: LaunchContext, options: Mapping[str, Any], ports: Sequence[int] | None = None) -> Server:
-    where, threads = _other_engine.place(options, ports), options["threads"]
+    where, threads = other_engine.place(options, ports), options["threads"]
     if threads is not None and threads < 1:
         raise PlanError(f"launcher.threads: {threads} is less than 1")
     command = [*words(options["command"]), "serve", _model(context, options["model"])]
@@ -71,11 +72,11 @@ def _server(context: LaunchContext, options: Mapping[str, Any], ports: Sequence[
         "--continuous-batching": options["continuous_batching"],
     }
     env = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-    return _other_engine.server(NAME, command, flags, options, where, env=env)
+    return other_engine.server(NAME, command, flags, options, where, env=env)
 
 
 def _model(context: LaunchContext, model: str | None) -> str:
     """A folder by its whole path, else the name as it is."""
-    found = _other_engine.loaded(context, model, "a folder, or a model of the hub")
+    found = other_engine.loaded(context, model, "a folder, or a model of the hub")
     folder = Path(found).expanduser()
     return str(folder.absolute()) if folder.is_dir() else found

@@ -8,12 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _deployment, _free_gpus, _machine, _meanings, _trtllm_command
-from launchers._deployment import Aggregated
-from launchers._flavour import shown
-from launchers._fleet import free_ports
-from launchers._session import session
-from launchers._trtllm_command import Server
+from launchers import _meanings
+from launchers._fleet import free_gpus, places
+from launchers._fleet.fleet import free_ports
+from launchers._fleet.session import session
+from launchers._trtllm import command_line, deployments
+from launchers._trtllm.command_line import Server
+from launchers._trtllm.deployments import Aggregated
+from launchers._trtllm.flavour import shown
+from launchers._trtllm.parts import list_parts
+from launchers._trtllm.servers import build_servers
 from serve_eval.schema import Endpoint, LaunchContext
 
 MEANINGS = _meanings.TRTLLM
@@ -21,12 +25,12 @@ MEANINGS = _meanings.TRTLLM
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
     """The command line that `launch` would start with these options, with the environment that it sets."""
-    return [one.line() for one in shown(_servers(context, _trtllm_command.with_defaults(launch, options)))]
+    return [one.line() for one in shown(_servers(context, command_line.with_defaults(launch, options)))]
 
 
 def files(context: LaunchContext, **options: object) -> Mapping[Path, str]:
     """The config files that `launch` would write, by path."""
-    [server] = _servers(context, _trtllm_command.with_defaults(launch, options))
+    [server] = _servers(context, command_line.with_defaults(launch, options))
     return server.files
 
 
@@ -66,7 +70,7 @@ async def launch(
     options = {name: value for name, value in locals().items() if name != "context"}
     shown = _servers(context, options)  # what is wrong is told before anything is looked for
     async with (
-        _free_gpus.reserved(gpus, shown, context.told) as reserved,
+        free_gpus.reserved(gpus, shown, context.told) as reserved,
         session(
             _servers(context, {**options, "gpus": reserved.gpus}, free_ports(host, port)),
             context,
@@ -82,15 +86,15 @@ async def launch(
 
 
 def _servers(context: LaunchContext, options: Mapping[str, Any], ports: list[int] | None = None) -> list[Server]:
-    deployment: Aggregated = _deployment.picked(Aggregated, options)
-    placed = _machine.placed(
-        _deployment.parts(deployment, context),
+    deployment: Aggregated = deployments.picked(Aggregated, options)
+    placed = places.placed(
+        list_parts(deployment, context),
         gpus=options["gpus"],
         host=options["host"],
         port=options["port"],
         ports=ports,
     )
-    [server] = _deployment.servers(deployment, context, placed, ready_timeout_s=options["ready_timeout_s"])
+    [server] = build_servers(deployment, context, placed, ready_timeout_s=options["ready_timeout_s"])
     # A port that nobody chose, the server may as well find itself, so that no one can take it in between.
     report = context.log_dir / f"{server.name}.address" if options["port"] is None else None
     return [replace(server, report=report)]

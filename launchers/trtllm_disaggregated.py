@@ -13,14 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers import _deployment, _free_gpus, _kv_transfer, _machine, _meanings, _trtllm_command
-from launchers._deployment import Disaggregated, Side
-from launchers._flavour import shown
-from launchers._fleet import free_ports
-from launchers._kv_transfer import BACKEND, Ways
-from launchers._machine import LOOPBACK
-from launchers._session import session
-from launchers._trtllm_command import Server
+from launchers import _meanings
+from launchers._fleet import free_gpus, places
+from launchers._fleet.fleet import free_ports
+from launchers._fleet.places import LOOPBACK
+from launchers._fleet.session import session
+from launchers._trtllm import command_line, deployments, kv_transfer
+from launchers._trtllm.command_line import Server
+from launchers._trtllm.deployments import Disaggregated, Side
+from launchers._trtllm.flavour import shown
+from launchers._trtllm.kv_transfer import BACKEND, Ways
+from launchers._trtllm.parts import list_parts, summarise_transfer
+from launchers._trtllm.servers import build_servers
 from serve_eval.schema import Endpoint, LaunchContext
 
 MEANINGS = _meanings.DISAGGREGATED
@@ -28,12 +32,12 @@ MEANINGS = _meanings.DISAGGREGATED
 
 def commands(context: LaunchContext, **options: object) -> list[list[str]]:
     """The command lines that `launch` would start with these options, each with the environment that it sets."""
-    return [one.line() for one in shown(_servers(context, _trtllm_command.with_defaults(launch, options)))]
+    return [one.line() for one in shown(_servers(context, command_line.with_defaults(launch, options)))]
 
 
 def files(context: LaunchContext, **options: object) -> Mapping[Path, str]:
     """The config files that `launch` would write, by path."""
-    servers = shown(_servers(context, _trtllm_command.with_defaults(launch, options)))
+    servers = shown(_servers(context, command_line.with_defaults(launch, options)))
     return {path: text for server in servers for path, text in server.files.items()}
 
 
@@ -79,10 +83,10 @@ async def launch(
     options = {name: value for name, value in locals().items() if name != "context"}
     planned = _servers(context, options)  # what is wrong is told before anything is looked for
     count = context_servers.num_instances + generation_servers.num_instances
-    ways = replace(_ways(options), nvlink=await asyncio.to_thread(_kv_transfer.nvlink))
+    ways = replace(_ways(options), nvlink=await asyncio.to_thread(kv_transfer.nvlink))
     ports, tag = free_ports(host, port, count), uuid.uuid4().hex[:12]
     async with (
-        _free_gpus.reserved(gpus, planned, context.told) as reserved,
+        free_gpus.reserved(gpus, planned, context.told) as reserved,
         session(
             _servers(context, {**options, "gpus": reserved.gpus}, ports, ways=ways, tag=tag),
             context,
@@ -92,7 +96,7 @@ async def launch(
             answer_timeout_s=answer_timeout_s,
             stop_timeout_s=stop_timeout_s,
             cluster=bool(discovery),
-            transfer=_deployment.transfer(_deployment.picked(Disaggregated, options), context, ways),
+            transfer=summarise_transfer(deployments.picked(Disaggregated, options), context, ways),
             held=reserved.locks,
         ) as endpoint,
     ):
@@ -100,7 +104,7 @@ async def launch(
 
 
 def _ways(options: Mapping[str, Any]) -> Ways:
-    return Ways(own=_kv_transfer.inherited(options["pass_env"]))
+    return Ways(own=kv_transfer.inherited(options["pass_env"]))
 
 
 def _servers(
@@ -111,13 +115,13 @@ def _servers(
     tag: str | None = None,
 ) -> list[Server]:
     """Context servers, generation servers, orchestrator."""
-    deployment: Disaggregated = _deployment.picked(Disaggregated, options)
-    placed = _machine.placed(
-        _deployment.parts(deployment, context),
+    deployment: Disaggregated = deployments.picked(Disaggregated, options)
+    placed = places.placed(
+        list_parts(deployment, context),
         gpus=options["gpus"],
         host=options["host"],
         port=options["port"],
         ports=ports,
     )
     limit = options["ready_timeout_s"]
-    return _deployment.servers(deployment, context, placed, ready_timeout_s=limit, ways=ways or _ways(options), tag=tag)
+    return build_servers(deployment, context, placed, ready_timeout_s=limit, ways=ways or _ways(options), tag=tag)

@@ -1,3 +1,83 @@
-"""Evaluate running LLM endpoints and say whether they still answer as well as they should."""
+"""Evaluate running LLM endpoints and say whether they still answer as well as they should.
+
+The names below are the public API; docs/python-api.md shows them at work. They are imported when they are first used,
+so that `import serve_eval` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serve_eval.api import compare as compare
+    from serve_eval.api import evaluate as evaluate
+    from serve_eval.api import smoke as smoke
+    from serve_eval.errors import ServeEvalError as ServeEvalError
+    from serve_eval.schema import AccuracySpec as AccuracySpec
+    from serve_eval.schema import Comparison as Comparison
+    from serve_eval.schema import Connection as Connection
+    from serve_eval.schema import Failure as Failure
+    from serve_eval.schema import Limits as Limits
+    from serve_eval.schema import Plan as Plan
+    from serve_eval.schema import Progress as Progress
+    from serve_eval.schema import Reference as Reference
+    from serve_eval.schema import Report as Report
+    from serve_eval.schema import Request as Request
+    from serve_eval.schema import Response as Response
+    from serve_eval.schema import Sample as Sample
+    from serve_eval.schema import Score as Score
+    from serve_eval.schema import Scorer as Scorer
+    from serve_eval.schema import Spec as Spec
+    from serve_eval.schema import Task as Task
+    from serve_eval.schema import Verdict as Verdict
+    from serve_eval.schema import VerdictOutcome as VerdictOutcome
+    from serve_eval.workflows.smoke.smoke import Smoke as Smoke
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AccuracySpec",
+    "Comparison",
+    "Connection",
+    "Failure",
+    "Limits",
+    "Plan",
+    "Progress",
+    "Reference",
+    "Report",
+    "Request",
+    "Response",
+    "Sample",
+    "Score",
+    "Scorer",
+    "ServeEvalError",
+    "Smoke",
+    "Spec",
+    "Task",
+    "Verdict",
+    "VerdictOutcome",
+    "__version__",
+    "compare",
+    "evaluate",
+    "smoke",
+]
+
+_PLACES = {
+    "serve_eval.api": ("compare", "evaluate", "smoke"),
+    "serve_eval.errors": ("ServeEvalError",),
+    "serve_eval.workflows.smoke.smoke": ("Smoke",),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'serve_eval' has no attribute {name!r}")
+    from importlib import import_module
+
+    place = next((place for place, names in _PLACES.items() if name in names), "serve_eval.schema")
+    return globals().setdefault(name, getattr(import_module(place), name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

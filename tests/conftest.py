@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from launchers import _mpi
+from launchers._trtllm import mpi
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
 from serve_eval.plugins.scope import scope
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
@@ -30,7 +30,7 @@ settings.load_profile("patient")
 @pytest.fixture(autouse=True)
 def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Command lines are those that this user gets, also where root runs the tests."""
-    monkeypatch.setattr(_mpi, "we_are_root", lambda: False)
+    monkeypatch.setattr(mpi, "we_are_root", lambda: False)
 
 
 @pytest.fixture(autouse=True)
@@ -55,14 +55,16 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @asynccontextmanager
 async def _server_here(command: Sequence[str], *, ready_file: Path, log_file: Path) -> AsyncIterator[tuple[str, Any]]:
     """`own_server` without a process: the simulator of a command line, in the event loop of who asks it."""
-    from launchers import _own_server, _simulator
+    from launchers._process import own_server
+    from launchers._simulated.__main__ import parse
+    from launchers._simulated.simulator import serve
 
     if "--crash-after" in command:  # which ends the process
-        async with _own_server.own_server(command, ready_file=ready_file, log_file=log_file) as found:
+        async with own_server.own_server(command, ready_file=ready_file, log_file=log_file) as found:
             yield found
         return
-    config, _, _ = _simulator._parse(command[3:])
-    async with _simulator.serve(config) as url:
+    config, _, _ = parse(command[3:])
+    async with serve(config) as url:
         log_file.touch(mode=0o600)
         log_file.write_text(f"simulated endpoint at {url}\n")
         yield url, SimpleNamespace(pid=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,18 @@ def test_alternatives_share_only_what_begins_with_an_underscore(folder: str) -> 
     assert public
     for file in files:
         assert not _imported(file) & public, file
+
+
+def test_the_page_names_every_package_and_nothing_that_is_not_there() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    packages = [path.parent for path in ROOT.glob("serve_eval/**/__init__.py")]
+    for package in packages:
+        assert f"{package.name}/" in page, package
+    for name in re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]*(?:\.py)?)`", page.partition("## What comes")[0]):
+        places = [
+            ROOT / name,
+            ROOT / "serve_eval" / name,
+            ROOT / "serve_eval/evaluation" / name,
+            *ROOT.glob(f"serve_eval/*/{name}"),
+        ]
+        assert any(place.exists() for place in places), name

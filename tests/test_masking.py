@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serve_eval.client.wire import Said, describe
+from serve_eval.client.wire_format.wire import Said, describe
 from serve_eval.masking import LEAST_CUT, Masking
 from serve_eval.schema import PromptLogprobs, ToolCall
 from tests.secrets.writings import KEY, ODD, WHOLE, WRITINGS, left

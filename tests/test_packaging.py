@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -47,17 +49,43 @@ def test_the_wheel_holds_both_packages_the_references_and_the_licences(dist: Pat
     assert not [name for name in names if name.startswith(("tests/", "bench/", "training/"))]
 
 
-def test_the_sdist_holds_what_the_readme_commands_need(dist: Path) -> None:
+def _in_the_sdist(dist: Path) -> set[str]:
     with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
+        return {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+
+
+def test_the_sdist_holds_what_building_testing_and_linting_need(dist: Path) -> None:
     assert {
+        ".ci/run",
+        "CHANGELOG.md",
         "Makefile",
-        "constraints.txt",
         "README.md",
+        "bench/goals.py",
+        "constraints.txt",
+        "docs/testing.md",
+        "pyproject.toml",
         "references/gsm8k.yaml",
-        "training/train.py",
+        "tests/conftest.py",
         "tests/test_packaging.py",
-    } <= names
+        "training/train.py",
+    } <= _in_the_sdist(dist)
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a checkout knows which files are tracked")
+def test_the_sdist_holds_every_file_of_the_checkout_and_no_other(dist: Path) -> None:
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split("\0")
+    files = {name for name in listed if name and (ROOT / name).is_file()}
+    assert _in_the_sdist(dist) ^ files == {"PKG-INFO"}
+
+
+def test_python_versions_are_named_once_each() -> None:
+    """Those of the classifiers, which `make test-pythons` tries, begin with the oldest that may install it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [one.rpartition(" ")[2] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)]
+    assert project["requires-python"] == f">={named[0]}"
+    assert len(named) >= 3
+    assert named == sorted(set(named), key=lambda version: int(version.partition(".")[2]))
 
 
 def test_the_installed_wheel_finds_its_references_far_from_the_checkout(dist: Path, tmp_path: Path) -> None:

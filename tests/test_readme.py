@@ -20,7 +20,8 @@ PAGES = README + "".join((ROOT / "docs" / page).read_text() for page in ("method
 
 
 def _help(*command: str) -> str:
-    return serve_eval(*command, "--help").stdout
+    short = serve_eval(*command, "--help").stdout
+    return serve_eval(*command, "--help-all").stdout if "--help-all" in short else short
 
 
 def test_the_two_commands_stand_at_the_top_and_in_the_makefile() -> None:
@@ -41,6 +42,7 @@ def test_every_flag_that_is_named_exists() -> None:
             ["smoke"],
             ["watch"],
             ["compare"],
+            ["invariants"],
             ["attribute"],
             ["power"],
             ["rescore"],

@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from workload import EXTRA, MAX_TOKENS, MODEL, STOP, is_answer_to, is_stream_to, prompt
 
 from serve_eval.client.client import Client
+from serve_eval.client.http1.transport import Http1Transport
+from serve_eval.client.transport import TransportFactory
 from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParams
 
 
-@asynccontextmanager
-async def opened(base_url: str, concurrency: int, stream: bool) -> AsyncIterator[Callable[[int], Awaitable[bool]]]:
+class Asker:
+    """Sends request `i` and says whether the whole and right answer came. Notes the times to the first token."""
+
+    def __init__(self, client: Client, stream: bool) -> None:
+        self._client, self._is_right = client, is_stream_to if stream else is_answer_to
+        self._sampling = SamplingParams(max_tokens=MAX_TOKENS, stop=STOP)
+        self.first_token_s: list[float] = []
+
+    async def __call__(self, i: int) -> bool:
+        request = Request(sample_id=str(i), prompt=prompt(i), sampling=self._sampling, extra=EXTRA)
+        result = await self._client.send(request)
+        if not isinstance(result, Response):
+            return False
+        if result.ttft_s is not None:
+            self.first_token_s.append(result.ttft_s)
+        return self._is_right(i, result.text)
+
+
+def opened(base_url: str, concurrency: int, stream: bool) -> AbstractAsyncContextManager[Asker]:
     """A Client with the limits of a run."""
-    sampling = SamplingParams(max_tokens=MAX_TOKENS, stop=STOP)
+    return _opened(base_url, concurrency, stream, Http1Transport)
+
+
+def opened_aiohttp(base_url: str, concurrency: int, stream: bool) -> AbstractAsyncContextManager[Asker]:
+    """The same Client over connections of aiohttp."""
+    from serve_eval.client.aiohttp_transport.transport import AiohttpTransport
+
+    return _opened(base_url, concurrency, stream, AiohttpTransport)
+
+
+@asynccontextmanager
+async def _opened(base_url: str, concurrency: int, stream: bool, transport: TransportFactory) -> AsyncIterator[Asker]:
     limits = Limits(concurrency=concurrency, **({"stream": True} if stream else {}))
-    is_right = is_stream_to if stream else is_answer_to
-    async with Client(Endpoint(base_url=base_url, model=MODEL), limits) as client, client.keeping(_Unheard()):
-
-        async def ask(i: int) -> bool:
-            request = Request(sample_id=str(i), prompt=prompt(i), sampling=sampling, extra=EXTRA)
-            result = await client.send(request)
-            return isinstance(result, Response) and is_right(i, result.text)
-
-        yield ask
+    endpoint = Endpoint(base_url=base_url, model=MODEL)
+    async with Client(endpoint, limits, transport=transport) as client, client.keeping(_Unheard()):
+        yield Asker(client, stream)
 
 
 class _Unheard:

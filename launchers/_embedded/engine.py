@@ -13,7 +13,7 @@ from launchers._embedded.model import Model
 from launchers._embedded.sampling import drawn, logprobs_of, told
 from launchers._embedded.tokenizer import Tokenizer
 from launchers._embedded.weights import Array
-from launchers._openai_answers import Told
+from launchers._http.answers import Told
 
 ROWS = 32
 """Sequences that are generated at once; others wait."""

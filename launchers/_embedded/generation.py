@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from launchers._openai_answers import Told
+from launchers._http.answers import Told
 
 _decoder = codecs.getincrementaldecoder("utf-8")
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchers._embedded.weights import Array
-from launchers._openai_answers import Told
+from launchers._http.answers import Told
 
 
 def drawn(logits: Array, temperature: float, top_p: float, chance: np.random.Generator | None) -> int:

@@ -28,8 +28,9 @@ from launchers._embedded.fields import refuse_unserved
 from launchers._embedded.generation import Generation, Wanted
 from launchers._embedded.model import Model
 from launchers._embedded.tokenizer import Tokenizer
-from launchers._openai_answers import Events, Generated, Usage, answer_body
-from launchers._openai_requests import (
+from launchers._http.answers import Events, Generated, Usage, answer_body
+from launchers._http.errors import Refused, bad_request, encode
+from launchers._http.requests import (
     DEFAULT_MAX_TOKENS,
     Ask,
     refuse_too_few,
@@ -37,8 +38,8 @@ from launchers._openai_requests import (
     refuse_unknown_fields,
     understand,
 )
-from launchers._openai_server import Refused, bad_request, encode, json_response, send_stream, serve_app
-from launchers._own_server import serve_until_ended
+from launchers._http.server import json_response, send_stream, serve_app
+from launchers._process.own_server import serve_until_ended
 from serve_eval.protocol.special_tokens import CONFIG_FILE, json_of
 from serve_eval.schema import Prompt
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from serve_eval.checks.row import Found, Outcome, Sent
-from serve_eval.client import retry
-from serve_eval.client.sse import EventLines
-from serve_eval.client.wire import EVENT_STREAM, UNREADABLE, Mask, describe
+from serve_eval.client.attempts import retry
+from serve_eval.client.wire_format.sse import EventLines
+from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE, Mask, describe
 
 _REFUSALS = frozenset({400, 404, 405, 413, 415, 422, 501})
 _REFUSED_AS_500 = re.compile(

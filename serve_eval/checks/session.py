@@ -14,8 +14,8 @@ from serve_eval.checks.answer import Answer, NotAnswered, Stream, count, read_st
 from serve_eval.checks.row import Sent
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import key_advice
-from serve_eval.client.reply import TooLarge
-from serve_eval.client.wire import CHAT_COMPLETIONS, COMPLETIONS
+from serve_eval.client.wire_format.reply import TooLarge
+from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError
 from serve_eval.schema import Failure
 

@@ -14,10 +14,11 @@ from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.resolve import to_file
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.judgements import judges_of
-from serve_eval.evaluation.storage.run_folder import pretty_json
+from serve_eval.evaluation.storage.private_files import pretty_json
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.report.text import clean
 from serve_eval.schema import HOLDOUT, Plan, Prompt
@@ -55,7 +56,7 @@ def show(plan: Plan, *, as_json: bool) -> int:
     Returns the exit code: 3 when the run would be refused for want of a reference that applies.
     """
     prepared = prepare(replace(plan, allow_missing_reference=True))
-    commands, files = preview(plan, Path("logs"))
+    commands, files = preview(plan, Path(LOGS))
     tasks = [facts(p, plan.times(p.task.name)) | _early_stop(plan, p) for p in prepared]
     if as_json:
         content = {"plan": to_file(plan), "commands": commands, "files": files, "tasks": tasks}

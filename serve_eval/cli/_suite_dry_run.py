@@ -13,12 +13,12 @@ from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, say
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage.run_folder import pretty_json
+from serve_eval.evaluation.storage.file_names import LOGS, SERVERS
+from serve_eval.evaluation.storage.private_files import pretty_json
 from serve_eval.report.text import clean
 from serve_eval.schema import Suite, SuiteRun
 from serve_eval.verdicts.exit_code import UNDECIDED, worst
 from serve_eval.verdicts.references import spec_text
-from serve_eval.workflows.suite.folder import SERVERS
 from serve_eval.workflows.suite.shared_server import groups
 
 _SHOWN = ("requests", "judge_requests", "reference", "threshold", "theta", "no_reference", "notes")
@@ -51,7 +51,7 @@ def _server(number: int, runs: Sequence[SuiteRun]) -> dict[str, Any]:
     commands: list[list[str]] = []
     files: dict[str, str] = {}
     try:
-        commands, files = preview(plan, Path(SERVERS) / str(number) / "logs")
+        commands, files = preview(plan, Path(SERVERS) / str(number) / LOGS)
     except PlanError as error:
         refused = error
     return {

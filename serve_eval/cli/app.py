@@ -18,7 +18,8 @@ from serve_eval.errors import ServeEvalError
 
 COMMANDS = {
     "run": ("run.run", "Evaluate an endpoint: PASS, FAIL, INCONCLUSIVE."),
-    "compare": ("compare.compare", "Two endpoints beside each other: is B worse than A?"),
+    "compare": ("compare.compare", "Compare two endpoints: is B worse than A?"),
+    "invariants": ("invariants.invariants", "Ask one endpoint the same in other ways."),
     "attribute": ("attribute.attribute", "Which server behind a door answers wrong?"),
     "smoke": ("smoke.smoke", "Check an endpoint in seconds: what it does."),
     "watch": ("watch.watch", "Watch an endpoint in production, and alarm."),
@@ -41,9 +42,27 @@ COMMANDS = {
 importing all of them takes longer than the rest of `--help`."""
 
 
-class _Commands(TyperGroup):
-    """Makes the command that is called, and lists them without rich, whose import would take half of the time of
-    `--help`."""
+class _Group(TyperGroup):
+    """Lists its commands without rich, whose import would take half of the time of `--help`."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # click's types are private to typer
+        self.rich_markup_mode = None
+        super().format_help(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands with a sentence each, which is wrapped and not cut off."""
+        rows = [(name, one.short_help or _sentence(one.help or "")) for name, one in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _sentence(text: str) -> str:
+    """Return the first sentence of a docstring, without its full stop."""
+    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+
+
+class _Commands(_Group):
+    """Makes the command that is called."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args:  # typer takes for granted that its own help, by rich, was printed by now
@@ -55,22 +74,28 @@ class _Commands(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else _made(name), rest
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        self.rich_markup_mode = None
-        super().format_help(ctx, formatter)
-
 
 def _made(name: str) -> Any:
     """A command with its options."""
+    from serve_eval.cli._help import HelpedCommand
+    from serve_eval.cli._options import Command
+
     place, short_help = COMMANDS[name]
     module, _, attribute = place.partition(".")
-    function = getattr(importlib.import_module(f"serve_eval.cli.{module}"), attribute)
+    found = getattr(importlib.import_module(f"serve_eval.cli.{module}"), attribute)
     alone = typer.Typer(add_completion=False)
-    if isinstance(function, typer.Typer):
-        alone.add_typer(function, name=name, short_help=short_help)
-    else:
-        alone.command(name, short_help=short_help)(function)
-    return _reserving(typer.main.get_group(alone).commands[name])
+    if isinstance(found, typer.Typer):
+        for info in found.registered_commands:
+            info.cls = HelpedCommand
+        alone.add_typer(found, name=name, short_help=short_help, cls=_Group)
+        return _reserving(typer.main.get_group(alone).commands[name])
+    function = found.function if isinstance(found, Command) else found
+    alone.command(name, short_help=short_help, cls=HelpedCommand)(function)
+    made = typer.main.get_group(alone).commands[name]
+    assert isinstance(made, HelpedCommand)
+    if isinstance(found, Command):
+        made.usual, made.examples = found.usual, found.examples
+    return _reserving(made)
 
 
 def _reserving(command: Any) -> Any:

@@ -48,8 +48,10 @@ def attribute(
 
     if samples < 1 or concurrency < 1:
         raise PlanError("--samples and --concurrency must be 1 or more")
-    from serve_eval.workflows.attribute.attribute import RESULT_FILE, prepared
+    from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
+    from serve_eval.evaluation.storage.private_files import written_text
     from serve_eval.workflows.attribute.attribute import attribute as ask_each_worker
+    from serve_eval.workflows.attribute.attribute import prepared
     from serve_eval.workflows.attribute.attribute import worker as named_worker
 
     settings = {"include_path": folders_of(include_path)}
@@ -61,12 +63,12 @@ def attribute(
             emit("".join(f"{one.role} {one.url}\n" for one in asking.workers) + f"{asking.cost()}\nnothing was sent\n")
             return
         say(f"serve-eval attribute: {run}", asking.cost())
-        done = run_async(ask_each_worker(run, asking, at_a_time=concurrency, told=say))
+        done = run_async(ask_each_worker(run, asking, at_a_time=concurrency, notify=say))
     except Interrupted:
         say("Interrupted; nothing is kept")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        emit((run / RESULT_FILE).read_text(encoding="utf-8"))
+        emit(written_text(run / ATTRIBUTION_FILE))
     else:
         from serve_eval.workflows.attribute.text import render
 

@@ -32,13 +32,14 @@ def capsule(
     import shlex
 
     from serve_eval.cli._streams import emit
+    from serve_eval.evaluation.storage.file_names import CAPSULES
     from serve_eval.report.text import clean
     from serve_eval.workflows.capsule.capsule import capsules
 
     folders = capsules(
         run,
         sample,
-        output_dir or run / "capsules",
+        output_dir or run / CAPSULES,
         task=task,
         include_path=folders_of(include_path),
         allow_holdout=allow_holdout,

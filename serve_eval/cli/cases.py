@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from serve_eval.cases.questions import Questions
+    from serve_eval.cases.question import Questions
 
 app = typer.Typer(help="Your own cases in YAML: write, list, encrypt, import.", no_args_is_help=True)
 
@@ -29,7 +29,7 @@ def expand(
 ) -> None:
     """List the cases that would be asked, and those that are skipped. Nothing is sent."""
     from serve_eval.cli._streams import emit
-    from serve_eval.evaluation.storage.run_folder import pretty_json
+    from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import clean
     from serve_eval.tasks.cases import skipped_lines
 
@@ -76,7 +76,7 @@ def schema() -> None:
     """Print the JSON schema of case files, for editors."""
     from serve_eval.cases.form import json_schema
     from serve_eval.cli._streams import emit
-    from serve_eval.evaluation.storage.run_folder import pretty_json
+    from serve_eval.evaluation.storage.private_files import pretty_json
 
     emit(pretty_json(json_schema()).decode())
 
@@ -143,7 +143,8 @@ def _tasks(files: list[Path], settings: list[str] | None) -> Any:
 def _questions(files: list[Path], settings: list[str] | None) -> list[tuple[str, Questions]]:
     """What every task of the files asks, those of which nothing is asked included."""
     from serve_eval.cases import file
-    from serve_eval.cases.questions import questions, spec_of
+    from serve_eval.cases.case_scorers import spec_of
+    from serve_eval.cases.questions import questions
 
     paths = [str(path) for path in files]
     options: dict[str, dict[str, Any]] = {}

@@ -19,7 +19,7 @@ def demo(
     from serve_eval.cli._streams import emit
     from serve_eval.cli.run import execute
     from serve_eval.errors import RunFolderError
-    from serve_eval.evaluation.storage.run_folder import PAGE_FILE
+    from serve_eval.evaluation.storage.file_names import PAGE_FILE
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.demo import acts
 

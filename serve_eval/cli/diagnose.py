@@ -20,7 +20,7 @@ def diagnose(
     Exit codes: 0 whatever is found, since a diagnosis is no verdict; 2 for a folder that cannot be read.
     """
     from serve_eval.cli._streams import emit
-    from serve_eval.evaluation.storage.run_folder import pretty_json
+    from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import clean
     from serve_eval.workflows.diagnose.story import diagnose as diagnosed
     from serve_eval.workflows.diagnose.told import lines

@@ -44,7 +44,7 @@ def drift(
     """
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError, RunFolderError
-    from serve_eval.evaluation.storage.run_folder import pretty_json
+    from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.plots import check_plot, draw
     from serve_eval.report.text import clean
     from serve_eval.workflows.drift.chart import chart

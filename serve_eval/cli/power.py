@@ -71,23 +71,33 @@ def power(
     if detect is not None:
         lines += _detect(detect, probability, flip_rate, sigma, alpha, per_second)
     if plot is not None:
-        if n is None and detect is not None:
-            from serve_eval.stats.planning import num_pairs_for
-
-            n = num_pairs_for(detect / 100, flip_rate, alpha, 1.0 - probability)
-        elif n is None and theta is not None:
-            from serve_eval.stats.classic import num_samples_for
-
-            n = num_samples_for(theta, sigma, alpha, beta)
-        if n is None:
-            raise PlanError(
-                "--plot draws one number of samples, and this run has several tasks", hint="Give --total N."
-            )
         from serve_eval.report.plots import draw
 
+        n = n or _needed(detect, theta, probability, flip_rate, sigma, alpha, beta)
         draw(plot, [_curves(n, detect, probability, flip_rate, sigma, alpha)])
         say(f"power against drop with {n} samples: {plot}")
     emit("".join(f"{line}\n" for line in lines))
+
+
+def _needed(
+    detect: float | None,
+    theta: float | None,
+    probability: float,
+    flip_rate: float,
+    sigma: float,
+    alpha: float,
+    beta: float,
+) -> int:
+    """Return the number of samples that the wanted effect takes. Raise PlanError where none is wanted."""
+    from serve_eval.errors import PlanError
+    from serve_eval.stats.classic import num_samples_for
+    from serve_eval.stats.planning import num_pairs_for
+
+    if detect is not None:
+        return num_pairs_for(detect / 100, flip_rate, alpha, 1.0 - probability)
+    if theta is not None:
+        return num_samples_for(theta, sigma, alpha, beta)
+    raise PlanError("--plot draws one number of samples, and this run has several tasks", hint="Give --total N.")
 
 
 def _spread(one: Measured) -> str:

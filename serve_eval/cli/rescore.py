@@ -38,7 +38,7 @@ def rescore(
     """
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.rescore import rescore as again
-    from serve_eval.evaluation.storage.run_folder import pretty_json
+    from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import clean
     from serve_eval.verdicts.exit_code import NOTHING_SCORED, PASS
 

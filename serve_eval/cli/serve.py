@@ -5,38 +5,67 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli.run import _lines
+from serve_eval.cli._options import command, lines_of
+from serve_eval.evaluation.plan.flag_values import absolute_all
+from serve_eval.evaluation.plan.shared_options import IncludePath
+from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
     from serve_eval.workflows.servers.held_servers import Held
 
+EXAMPLES = (
+    ("Show the command lines, and start nothing:", "serve-eval serve PLAN.yaml --dry-run"),
+    ("Hold a small real model for other clients:", "serve-eval serve embedded --detach"),
+    ("Start trtllm-serve on two GPUs:", "serve-eval serve trtllm --model NAME --set launcher.tp=2"),
+    ("See what is held, and end it:", "serve-eval serve --stop all"),
+)
 
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Choose how the servers are started."""
+
+    title: ClassVar[str] = "How servers are started"
+    model: Annotated[
+        str | None,
+        Setting("Model name, where the plan has none.", flags=("--model", "-m"), metavar="NAME", variable="always"),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        Setting("Set an option: launcher.tp=2. Repeatable.", flags=("--set",), metavar="launcher.OPTION=VALUE"),
+    ] = None
+    include_path: IncludePath = None
+    output_dir: Annotated[
+        Path | None,
+        Setting("Folder of the logs (default: see --list).", flags=("--output-dir", "-o"), metavar="DIR"),
+    ] = None
+    detach: Annotated[bool, Setting("Return when they are ready; a process of its own holds them.")] = False
+    dry_run: Annotated[bool, Setting("Show commands and files; start nothing.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOptions:
+    """See and end what is held."""
+
+    title: ClassVar[str] = "What is held already"
+    listed: Annotated[bool, Setting("Show what is held on this machine.", flags=("--list",))] = False
+    stop: Annotated[str | None, Setting("End what is held.", metavar="ID|all")] = None
+
+
+@command(examples=EXAMPLES)
 def serve(
+    asked: ServerOptions,
+    held: HeldOptions,
     what: Annotated[
         str | None, typer.Argument(metavar="NAME|PLAN.yaml", help="A launcher, or a plan file that has one.")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", envvar="SERVE_EVAL_MODEL", show_envvar=False, help="Model name."),
-    ] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="An option, launcher.tp=2. Repeatable.")] = None,
-    include_path: IncludePath = None,
-    output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="Folder of the logs (default: see --list).")
-    ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Return when they are ready; a process of its own holds them.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show commands and files; start nothing.")] = False,
-    listed: Annotated[bool, typer.Option("--list", help="Show what is held on this machine.")] = False,
-    stop: Annotated[str | None, typer.Option("--stop", metavar="ID|all", help="End what is held.")] = None,
 ) -> None:
     """Start the servers of a launcher and hold them until Ctrl-C or SIGTERM.
 
@@ -46,22 +75,23 @@ def serve(
     from serve_eval.errors import PlanError
     from serve_eval.report.text import clean
 
-    if (what is not None) + listed + (stop is not None) != 1:
+    if (what is not None) + held.listed + (held.stop is not None) != 1:
         raise PlanError("give a launcher, a plan file, --list or --stop", hint="serve-eval list launchers shows them.")
-    if listed:
+    if held.listed:
         emit(clean(_table()))
         return
-    if stop is not None:
-        raise typer.Exit(_stop(stop))
+    if held.stop is not None:
+        raise typer.Exit(_stop(held.stop))
     assert what is not None
-    plan = _resolve(what, model, settings, folders_of(include_path))
-    if dry_run:
+    plan = _resolve(what, asked.model, asked.settings, absolute_all(asked.include_path or ()))
+    if asked.dry_run:
         from serve_eval.cli._launch_preview import lines, preview
+        from serve_eval.evaluation.storage.file_names import LOGS
 
-        shown = [*lines(*preview(plan, Path("logs"))), "nothing was started"]
+        shown = [*lines(*preview(plan, Path(LOGS))), "nothing was started"]
         emit(clean("".join(f"{line}\n" for line in shown)))
         return
-    raise typer.Exit(_hold(plan, what, output_dir, detach=detach))
+    raise typer.Exit(_hold(plan, what, asked.output_dir, detach=asked.detach))
 
 
 def _resolve(what: str, model: str | None, settings: list[str] | None, include_path: Sequence[str] = ()) -> Plan:
@@ -70,7 +100,7 @@ def _resolve(what: str, model: str | None, settings: list[str] | None, include_p
     from serve_eval.yaml_source import read
 
     # Of a variable that is meant for runs as well, what concerns a launcher.
-    given = settings or [line for line in _lines(None, "SERVE_EVAL_SET") or () if line.startswith("launcher.")]
+    given = settings or [line for line in lines_of("SERVE_EVAL_SET") if line.startswith("launcher.")]
     chosen: dict[str, Any] = {"set": given, **({} if model is None else {"model": model})}
     if include_path:
         chosen["include_path"] = list(include_path)

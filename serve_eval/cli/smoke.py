@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli.run import _headers, _lines, names_of
+from serve_eval.cli._address import ADDRESS_HELP, address_of
+from serve_eval.cli._options import command
+from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.evaluation.plan.flag_values import names_of
+from serve_eval.evaluation.plan.options import ConnectionOptions
+from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.checks.check import Check
@@ -16,48 +22,51 @@ if TYPE_CHECKING:
     from serve_eval.schema import Plan
     from serve_eval.workflows.smoke.smoke import Smoke
 
+EXAMPLES = (
+    ("Right after a deployment:", "serve-eval smoke host:8000"),
+    ("Fail where a feature that you need is missing:", "serve-eval smoke host:8000 --require chat,json_schema"),
+    ("For a CI job, as a JUnit file:", "serve-eval smoke host:8000 --level full --junit smoke.xml"),
+)
 SHOWN = 2000
 """Characters of a curl line that the table shows; --json and --junit have all of it."""
 
 
-def smoke(
-    url: Annotated[
-        str | None,
-        typer.Argument(metavar="URL", help="host:port, .../v1 or a full path (default OPENAI_BASE_URL, or localhost)."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Model name."),
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Choose the checks."""
+
+    title: ClassVar[str] = "What is checked"
+    model: shared.Model = None
     level: Annotated[
-        str, typer.Option(help="quick, or full: with what has ended early versions of servers.")
-    ] = "quick",
+        str, Setting("quick, or full: with what has ended early versions of servers.", metavar="LEVEL")
+    ] = "quick"
     require: Annotated[
-        list[str] | None, typer.Option(help="Checks for which UNSUPPORTED is FAIL: chat,json_schema,... Repeatable.")
-    ] = None,
-    passkey: Annotated[
-        int | None, typer.Option(metavar="TOKENS", help="Also hide a key in a prompt of so many tokens.")
-    ] = None,
-    context_tokens: Annotated[
-        int | None, typer.Option(help="Length of the context, where the endpoint does not tell it.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a request may take.")] = 60.0,
-    api_key_env: Annotated[
-        str | None, typer.Option("--api-key-env", help="Variable that holds the key (default OPENAI_API_KEY).")
-    ] = None,
-    header: Annotated[
         list[str] | None,
-        typer.Option("--header", help="Extra header 'Name: value', ${VARIABLE} filled in. Repeatable."),
-    ] = None,
-    proxy: Annotated[str | None, typer.Option("--proxy", help="HTTP proxy URL.")] = None,
-    ca_bundle: Annotated[str | None, typer.Option("--ca-bundle", help="File with certificates to trust.")] = None,
-    max_tokens_field: Annotated[
-        str | None, typer.Option("--max-tokens-field", help="max_tokens (default) or max_completion_tokens, for chat.")
-    ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as a JUnit file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the checks and their cost; send nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as one JSON object.")] = False,
-    api_key: Annotated[str | None, typer.Option("--api-key", hidden=True)] = None,
+        Setting("Checks for which UNSUPPORTED is FAIL: chat,json_schema,... Repeatable.", metavar="NAMES"),
+    ] = None
+    passkey: Annotated[int | None, Setting("Also hide a key in a prompt of so many tokens.", metavar="TOKENS")] = None
+    context_tokens: Annotated[
+        int | None, Setting("Length of the context, where the endpoint does not tell it.", metavar="N")
+    ] = None
+    timeout: Annotated[float, Setting("Time that a request may take (default 60).", metavar="SECONDS")] = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """Choose the output."""
+
+    title: ClassVar[str] = "What is written"
+    junit: Annotated[Path | None, Setting("Write the table as a JUnit file.", metavar="FILE")] = None
+    dry_run: Annotated[bool, Setting("Show the checks and their cost; send nothing.")] = False
+    as_json: Annotated[bool, Setting("Print the table as one JSON object.", flags=("--json",))] = False
+
+
+@command(examples=EXAMPLES)
+def smoke(
+    asked: CheckOptions,
+    connection: ConnectionOptions,
+    result: ResultOptions,
+    url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
     """Check an endpoint after its deployment: a table of PASS, FAIL and UNSUPPORTED. No data set is needed.
 
@@ -68,39 +77,42 @@ def smoke(
     from serve_eval.evaluation.plan.resolve import resolve_address
     from serve_eval.workflows.smoke import smoke as smoke_test
 
-    if api_key is not None:
-        raise PlanError(
-            "a key on the command line is seen by every user of this machine",
-            hint="Export OPENAI_API_KEY, or name another variable with --api-key-env.",
+    _check(asked)
+    plan = resolve_address(address_of(url, asked.model, connection), os.environ)
+    checks = chosen(
+        "full" if asked.level == "full" else "quick",
+        passkey_tokens=asked.passkey,
+        context_tokens=asked.context_tokens,
+    )
+    needed = smoke_test.required(names_of(asked.require) or [], checks)
+    if result.dry_run:
+        _preview(checks, as_json=result.as_json)
+        return
+    if result.junit is not None and not result.junit.absolute().parent.is_dir():
+        raise PlanError(f"--junit: {result.junit.parent} is not a folder")
+    raise typer.Exit(
+        _run(
+            plan,
+            checks,
+            needed,
+            timeout_s=asked.timeout,
+            context_tokens=asked.context_tokens,
+            junit=result.junit,
+            as_json=result.as_json,
         )
-    if level not in ("quick", "full"):
-        raise PlanError(f"--level: quick or full, not {level!r}")
-    for name, number in (("passkey", passkey), ("context-tokens", context_tokens), ("timeout", timeout)):
+    )
+
+
+def _check(asked: CheckOptions) -> None:
+    """Raise PlanError for a level that there is not, and for numbers that are not above 0."""
+    from serve_eval.errors import PlanError
+
+    if asked.level not in ("quick", "full"):
+        raise PlanError(f"--level: quick or full, not {asked.level!r}")
+    numbers = (("passkey", asked.passkey), ("context-tokens", asked.context_tokens), ("timeout", asked.timeout))
+    for name, number in numbers:
         if number is not None and number <= 0:
             raise PlanError(f"--{name} must be above 0")
-    given = {
-        "base_url": url,
-        "model": model,
-        "api_key_env": api_key_env,
-        "proxy": proxy,
-        "ca_bundle": ca_bundle,
-        "max_tokens_field": max_tokens_field,
-    }
-    settings: dict[str, Any] = {
-        name: os.environ.get(f"SERVE_EVAL_{name.upper()}") if text is None else text for name, text in given.items()
-    }
-    settings["headers"] = _headers(_lines(header, "SERVE_EVAL_HEADER"))
-    plan = resolve_address({name: value for name, value in settings.items() if value is not None}, os.environ)
-    checks = chosen("full" if level == "full" else "quick", passkey_tokens=passkey, context_tokens=context_tokens)
-    needed = smoke_test.required(names_of(require) or [], checks)
-    if dry_run:
-        _preview(checks, as_json=as_json)
-        return
-    if junit is not None and not junit.absolute().parent.is_dir():
-        raise PlanError(f"--junit: {junit.parent} is not a folder")
-    raise typer.Exit(
-        _run(plan, checks, needed, timeout_s=timeout, context_tokens=context_tokens, junit=junit, as_json=as_json)
-    )
 
 
 def _preview(checks: list[Check], *, as_json: bool) -> None:

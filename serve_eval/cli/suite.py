@@ -4,45 +4,65 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from serve_eval.cli._include import IncludePath, TrustPlan, folders_of, permissions
-from serve_eval.cli.run import rerun_of
+from serve_eval.cli._common_options import ReportAsJson, RerunWhat, Reuse, RunAll, Strict, TrustPlan, rerun_of
+from serve_eval.cli._include import permissions
+from serve_eval.cli._options import command
+from serve_eval.evaluation.plan.flag_values import absolute_all
+from serve_eval.evaluation.plan.shared_options import AllowCodeExecution, IncludePath
+from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.rerun import Rerun
     from serve_eval.schema import Suite, SuiteRun
 
+EXAMPLES = (
+    ("See the runs of a suite, and what each would ask:", "serve-eval suite SUITE.yaml --dry-run"),
+    ("Run them in a folder; the same command goes on:", "serve-eval suite SUITE.yaml -o OUT"),
+    ("Ask again what failed, without the file:", "serve-eval suite --resume OUT --rerun failed"),
+)
 
-def suite(
-    file: Annotated[Path | None, typer.Argument(metavar="SUITE.yaml", help="A suite file.")] = None,
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOptions:
+    """Choose what of a suite is run, and how."""
+
+    title: ClassVar[str] = "What is run"
+    resume: Annotated[
+        Path | None, Setting("Go on with the suite in this folder, with its own plans.", metavar="DIR")
+    ] = None
+    rerun: RerunWhat = "failed"
+    run_all: RunAll = False
+    reuse: Reuse = False
+    allow_code_execution: AllowCodeExecution = None
+    include_path: IncludePath = None
+    trust_plan: TrustPlan = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """Choose the folder and the output."""
+
+    title: ClassVar[str] = "What is written"
     output_dir: Annotated[
         Path | None,
-        typer.Option("--output-dir", "-o", help="Folder of the suite (default outputs/<time>_<name>)."),
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", help="Go on with the suite in this folder, with its own plans.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show runs, servers, requests and references; send nothing.")
-    ] = False,
-    allow_code_execution: Annotated[
-        bool, typer.Option("--allow-code-execution", help="Run code that models write, shut off, in every run.")
-    ] = False,
-    include_path: IncludePath = None,
-    trust_plan: TrustPlan = False,
-    reuse: Annotated[
-        bool, typer.Option("--reuse", help="Use servers that are held already, where they are the same.")
-    ] = False,
-    rerun: Annotated[
-        str, typer.Option("--rerun", help="What to ask again: never, failed (default), changed, version, all.")
-    ] = "failed",
-    run_all: Annotated[bool, typer.Option("--run-all", help="The same as --rerun all.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 instead of 3.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
+        Setting("Folder of the suite (default outputs/<time>_<name>).", flags=("--output-dir", "-o"), metavar="DIR"),
+    ] = None
+    dry_run: Annotated[bool, Setting("Show runs, servers, requests and references; send nothing.")] = False
+    strict: Strict = False
+    as_json: ReportAsJson = False
+
+
+@command(examples=EXAMPLES)
+def suite(
+    asked: SuiteOptions,
+    result: ResultOptions,
+    file: Annotated[Path | None, typer.Argument(metavar="SUITE.yaml", help="A suite file.")] = None,
 ) -> None:
     """Run a list or a matrix of plans in one folder and say one verdict; each server starts once.
 
@@ -54,25 +74,26 @@ def suite(
     """
     from serve_eval.errors import PlanError
 
-    if (file is None) == (resume is None):
+    if (file is None) == (asked.resume is None):
         raise PlanError("give a suite file, or --resume with the folder of a suite")
-    if resume is not None and output_dir is not None:
+    if asked.resume is not None and result.output_dir is not None:
         raise PlanError("--resume takes the folder of the suite: give no -o with it")
     known = _suite(
         file,
-        resume,
-        allow_code_execution=allow_code_execution,
-        include_path=folders_of(include_path),
-        follow=not dry_run,
-        trust_plan=trust_plan,
+        asked.resume,
+        allow_code_execution=bool(asked.allow_code_execution),
+        include_path=absolute_all(asked.include_path or ()),
+        follow=not result.dry_run,
+        trust_plan=asked.trust_plan,
     )
-    if dry_run:
+    if result.dry_run:
         from serve_eval.cli._suite_dry_run import show
 
-        raise typer.Exit(show(known, as_json=as_json))
-    out_dir = resume or output_dir or _new_folder(known.name)
-    what = rerun_of(rerun, run_all=run_all)
-    raise typer.Exit(execute(known, out_dir, as_json=as_json, strict=strict, reuse=reuse, rerun=what))
+        raise typer.Exit(show(known, as_json=result.as_json))
+    out_dir = asked.resume or result.output_dir or _new_folder(known.name)
+    what = rerun_of(asked.rerun, run_all=asked.run_all)
+    code = execute(known, out_dir, as_json=result.as_json, strict=result.strict, reuse=asked.reuse, rerun=what)
+    raise typer.Exit(code)
 
 
 def _suite(
@@ -88,10 +109,10 @@ def _suite(
     that it names, have to be said anew, and where it is to be followed, that what it runs and reaches is trusted."""
     from dataclasses import replace
 
+    from serve_eval.evaluation.storage.suite_files import suite_and_owner
     from serve_eval.evaluation.trust import check, trusted
     from serve_eval.plugins import extensions
     from serve_eval.workflows.suite.file import read
-    from serve_eval.workflows.suite.folder import suite_and_owner
 
     extensions.include(include_path)
     if resume is not None:
@@ -131,11 +152,13 @@ def execute(
     from serve_eval.cli._kept import kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.evaluation.storage.file_names import SUITE_REPORT_FILE
+    from serve_eval.evaluation.storage.private_files import written_text
+    from serve_eval.evaluation.storage.suite_files import holds_suite, suite_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.servers.reuse import attached
     from serve_eval.workflows.suite.execution import evaluate_suite
-    from serve_eval.workflows.suite.folder import SUITE_FILE, SUITE_REPORT_FILE, suite_and_owner
     from serve_eval.workflows.suite.table import render
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
@@ -149,15 +172,15 @@ def execute(
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         report = run_async(
-            evaluate_suite(known, out_dir, progress=shown, told=say, strict=strict, launching=launching, rerun=rerun)
+            evaluate_suite(known, out_dir, progress=shown, notify=say, strict=strict, launching=launching, rerun=rerun)
         )
     except Interrupted:
-        say(kept(out_dir, again()) if (out_dir / SUITE_FILE).exists() else "Interrupted; nothing is kept")
+        say(kept(out_dir, again()) if holds_suite(out_dir) else "Interrupted; nothing is kept")
         return INTERRUPTED
     if any(run.error is not None for run in report.runs):
         say(f"Runs that ended early can be tried again: {again()}")
     if as_json:
-        emit((out_dir / SUITE_REPORT_FILE).read_text(encoding="utf-8"))
+        emit(written_text(out_dir / SUITE_REPORT_FILE))
     else:
         draw(lambda console: render(report, out_dir, console))
     return report.exit_code

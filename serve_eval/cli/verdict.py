@@ -33,8 +33,9 @@ def verdict(
 
     from serve_eval.cli._streams import draw, emit
     from serve_eval.evaluation.evaluate import judge_again
-    from serve_eval.evaluation.plan.resolve import resolve, to_file
-    from serve_eval.evaluation.storage.run_folder import pretty_json
+    from serve_eval.evaluation.plan.resolve import resolve
+    from serve_eval.evaluation.plan.serialise import to_file
+    from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.evaluation.trust import to_read
     from serve_eval.report.terminal import render
 

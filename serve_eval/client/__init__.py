@@ -1,1 +1,1 @@
-"""The HTTP client: OpenAI JSON to nouns and back (`wire`), what to try again (`retry`), one session (`client`)."""
+"""Send requests: one session (`client`) over a seam (`transport`), with every request answered or accounted for."""

@@ -3,72 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
-import re
 import time
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-import serve_eval
-from serve_eval.client import logprobs, retry, server_timing, starting, wire
-from serve_eval.client.answer import microseconds, response
-from serve_eval.client.door import Door
-from serve_eval.client.echoes import Echoes
-from serve_eval.client.line import Line
-from serve_eval.client.patience import SAMPLE, STALL, Patience, Wait
-from serve_eval.client.pool import CannotConnect, Pool
-from serve_eval.client.rate import StartRate
-from serve_eval.client.reply import BadHttp, Disconnected, Reply
-from serve_eval.client.scheme import other_scheme
-from serve_eval.client.steps import Listener, Steps
-from serve_eval.client.tunnel import ProxyRefused
-from serve_eval.client.wire import Said
-from serve_eval.errors import EndpointError, PlanError
+from serve_eval.client.attempts import retry, starting
+from serve_eval.client.attempts.attempt import AttemptSender
+from serve_eval.client.attempts.liveness import LivenessGuard
+from serve_eval.client.attempts.outcome import Missed, OutcomeReader
+from serve_eval.client.attempts.patience import SAMPLE, Patience, Wait
+from serve_eval.client.attempts.scheme import other_scheme
+from serve_eval.client.attempts.tries import Tries
+from serve_eval.client.http1.transport import Http1Transport
+from serve_eval.client.questions.endpoint_questions import EndpointQuestions
+from serve_eval.client.questions.raw_exchange import GET_S, RawExchange
+from serve_eval.client.request_headers import holds_key, request_headers
+from serve_eval.client.request_ids import RequestIds
+from serve_eval.client.step_ledger import StepListener
+from serve_eval.client.transport import RequestHead, TransportFactory, TransportSettings
+from serve_eval.client.wire_format import logprobs, server_timing, wire
+from serve_eval.client.wire_format.reply import Reply
+from serve_eval.errors import EndpointError
 from serve_eval.masking import Masking
-from serve_eval.schema import (
-    Attempt,
-    Endpoint,
-    Failure,
-    FailureKind,
-    Limits,
-    LogprobsForm,
-    Request,
-    Response,
-    ServerTiming,
-)
-
-REQUEST_ID = "X-Request-ID"
-GET_S = 30.0
-"""How long what an endpoint says of itself may take."""
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+from serve_eval.schema import Attempt, Endpoint, Failure, Limits, LogprobsForm, Request, Response
 
 UNREACHABLE_HINT = "Is the server up, on that host and port? A server that still loads its model refuses connections."
-
-
-class _Missed(Exception):
-    """One attempt that gave no answer."""
-
-    def __init__(
-        self,
-        kind: FailureKind,
-        message: str,
-        *,
-        status: int | None = None,
-        retryable: bool = True,
-        retry_after: str | None = None,
-        lost_stream: bool = False,
-        refused: bool = False,
-        stale: bool = False,
-        starting: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.kind, self.status, self.retryable, self.retry_after = kind, status, retryable, retry_after
-        self.lost_stream, self.stale, self.refused, self.starting = lost_stream, stale, refused, starting
 
 
 class Client:
@@ -76,13 +39,12 @@ class Client:
 
     `api_key`, `headers` and `proxy` (already expanded) are held in memory only; a header Authorization comes before the
     key. `masking` takes the key, the proxy's password and the `masked` strings out of everything that is received,
-    before any of it is cut, kept or shown.
+    before any of it is cut, kept or shown. `transport` makes the connections.
 
     `retry_budget` is the number of retries that all samples together may still spend, `retries` what they spent.
-    `cancelled` counts the requests that were sent and given up by their senders. `door` is where requests wait
-    while no server listens, as long as it is watched; `patience`, there while the session is open, knows how long the
-    endpoint has been silent. `logprobs_form` is how log-probabilities of prompts are asked for. `steps` finds
-    connections that give the answers to other requests: each request has a connection of its own but within `keeping`.
+    `liveness` is where requests wait while no server listens, as long as it is watched; `patience`, there while the
+    session is open, knows how long the endpoint has been silent. `logprobs_form` names the fields that ask for the
+    log-probabilities of prompts. Each request has a connection of its own but within `keeping`.
     """
 
     def __init__(
@@ -96,39 +58,58 @@ class Client:
         ca_bundle: str | None = None,
         masked: Sequence[str] = (),
         max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
+        transport: TransportFactory = Http1Transport,
     ) -> None:
-        self.endpoint, self.limits, self.door = endpoint, limits, Door(limits.outage_timeout_s)
+        self.endpoint, self.limits, self.max_tokens_field = endpoint, limits, max_tokens_field
+        self.liveness = LivenessGuard(limits.outage_timeout_s)
+        self.start = starting.Start(limits.outage_timeout_s, self.liveness, self._still_starting)
         self.retries, self.retry_budget = 0, limits.retry_budget
-        self._in_flight = self.max_in_flight = self.cancelled = 0
-        self.max_tokens_field = max_tokens_field
         self.logprobs_form: LogprobsForm = "echo"
-        self._rate = StartRate(limits.rate_limit) if limits.rate_limit else None
-        self._pool = Pool(
-            endpoint.base_url, proxy=proxy, ca_bundle=ca_bundle, connect_timeout_s=limits.connect_timeout_s
+        self._headers, self._path = request_headers(api_key, headers or {}), urlsplit(endpoint.base_url).path
+        self._ids, self._rng = RequestIds(), random.Random()
+        self.transport = transport(
+            TransportSettings(
+                base_url=endpoint.base_url,
+                models_path=self._path + "/models",
+                headers=self._headers,
+                ids=self._ids,
+                proxy=proxy,
+                ca_bundle=ca_bundle,
+                connect_timeout_s=limits.connect_timeout_s,
+                max_response_bytes=limits.max_response_bytes,
+            )
         )
-        self._path = urlsplit(endpoint.base_url).path
-        self._headers = _headers(api_key, headers or {})
-        self._wants_timing = server_timing.asked_of(endpoint)
-        asking = {server_timing.RETURN: "1"} if self._wants_timing else {}
-        self._heads = {
-            route: self._pool.head("POST", self._path + route, {**self._headers, **asking}) + f"{REQUEST_ID}: ".encode()
-            for route in (wire.COMPLETIONS, wire.CHAT_COMPLETIONS)
-        }
-        proxy_secrets = [self._pool.proxy.password, self._pool.proxy.basic] if self._pool.proxy else []
-        self.masking = Masking([api_key or "", *masked, *proxy_secrets])
-        self._masked = self.masking.body if self.masking else None
-        self._echoes = Echoes()
-        self._rng = random.Random()
-        self._epoch = time.time() - time.monotonic()
-        self._id_start, self._sent = str(uuid.uuid4())[:-12], 0
-        head = self._pool.head("GET", self._path + "/models", self._headers) + f"{REQUEST_ID}: ".encode()
-        self.steps = self._pool.steps = Steps(head, self._new_id, self._id_start, limits.max_response_bytes)
-        self.start = starting.Start(limits.outage_timeout_s, self.door, self._still_starting)
+        through = self.transport.proxy
+        self.masking = Masking([api_key or "", *masked, *([through.password, through.basic] if through else [])])
+        wants_timing = server_timing.asked_of(endpoint)
+        self._heads = self._prepare_heads({server_timing.RETURN: "1"} if wants_timing else {})
+        self._reader = OutcomeReader(self.masking, limits.connect_timeout_s)
+        self.attempts = AttemptSender(
+            self.transport,
+            limits,
+            ids=self._ids,
+            masking=self.masking,
+            reader=self._reader,
+            liveness=self.liveness,
+            wants_timing=wants_timing,
+        )
+        mask = self.masking.body if self.masking else None
+        self._raw = RawExchange(
+            self.transport, self._headers, self._reader, mask=mask, max_bytes=limits.max_response_bytes
+        )
+        self._questions = EndpointQuestions(self._raw, self._path, self.start, self._reader)
+
+    def _prepare_heads(self, asking: Mapping[str, str]) -> dict[str, RequestHead]:
+        routes = wire.COMPLETIONS, wire.CHAT_COMPLETIONS
+        heads = {route: RequestHead("POST", self._path + route, {**self._headers, **asking}) for route in routes}
+        for head in heads.values():
+            self.transport.prepare(head)
+        return heads
 
     async def __aenter__(self) -> Self:
         limits = self.limits
         self.patience = Patience(sample_s=limits.sample_timeout_s, stall_s=limits.stall_timeout_s)
-        self._loop = asyncio.get_running_loop()
+        self.attempts.open(self.patience)
         return self
 
     async def __aexit__(
@@ -136,381 +117,138 @@ class Client:
     ) -> None:
         self.patience.close()
         await self.start.close()
-        await self._pool.close()
+        await self.transport.close()
 
     async def send(self, request: Request, *, once: bool = False) -> Response | Failure:
-        """The answer to a request, after at most `max_attempts` attempts (`once`: one), or why there is none.
+        """Return the answer to a request, after at most `max_attempts` attempts (`once`: one), or why there is none.
 
         Attempts, pauses included, are bounded by `sample_timeout_s`. What would fail the same way is not tried again.
         An answer that a stream lost is asked for again without streaming, and a request that met the end of a
-        connection that was used before, or one out of step, on a new one: none of them counts as an attempt that may
-        be made no more. While no server listens requests wait at the door. An attempt that was refused since nobody did
-        counts neither, and so do `max_attempts` that were lost when the server ended; their time is given back to the
-        sample. While the endpoint says that it is starting, requests wait, and none of that is an attempt.
+        connection that was used before, or one out of step, on a new one: neither counts as an attempt. While no server
+        listens, requests wait. Attempts that were refused for that do not count, nor do up to `max_attempts` that were
+        lost when the server ended; their time is given back to the sample. While the endpoint says that it is
+        starting, requests wait, and none of that is an attempt.
         """
-        attempts: list[Attempt] = []
-        uncounted, lost, fresh = 0, 0, False
-        given_up = f"the sample's {self.limits.sample_timeout_s:g} s"
-        missed: _Missed | None = None
         stream = self.limits.stream and not request.prompt_logprobs
+        tries = Tries(most=self.limits.max_attempts, once=once, stream=stream)
         wait = self.patience.begin(time.monotonic())
         try:
             while True:
                 try:
-                    if self.door.closed and not once:
-                        await self._wait_at_the_door(wait)
-                    return await self._attempt(request, attempts, wait, stream=stream, fresh=fresh)
-                except _Missed as error:
-                    missed = error
-                if missed.starting and not once:
-                    attempts.pop()  # nothing was attempted
-                    if await self._wait_for_the_start(wait):
-                        continue
-                    missed = self._with_note(missed, self.start.in_vain)
-                    break
-                fresh = missed.stale
-                if missed.lost_stream and stream:
-                    stream = False
-                    continue
-                if fresh:
-                    uncounted += 1
-                    continue
-                excused = missed.refused or lost < self.limits.max_attempts
-                may_be_outage = missed.kind is FailureKind.DISCONNECTED and missed.retryable and excused and not once
-                if may_be_outage and await self._wait_at_the_door(wait, attempts[-1]):
-                    uncounted += 1
-                    lost += not missed.refused
-                    continue
-                if once or not missed.retryable or len(attempts) - uncounted >= self.limits.max_attempts:
-                    break
-                if not self._may_retry():
-                    missed = self._with_note(missed, "not tried again: the retry budget is spent")
-                    break
-                await asyncio.sleep(retry.pause_s(len(attempts) - uncounted, missed.retry_after, self._rng))
+                    if self.liveness.closed and not once:
+                        await self._wait_for_a_server(wait)
+                    return await self._attempt(request, tries, wait)
+                except Missed as error:
+                    missed = tries.missed = error
+                if not await self._again(missed, tries, wait):
+                    return tries.failure()
         except asyncio.CancelledError:
             if not wait.cut_off(SAMPLE):
                 raise
-            if missed is None:
-                missed = _Missed(
-                    FailureKind.TIMEOUT,
-                    f"no answer within {given_up}",
-                    status=attempts[-1].status if attempts else None,
-                )
-            else:
-                missed = self._with_note(missed, f"gave up after {given_up}")
+            tries.out_of_time(f"the sample's {self.limits.sample_timeout_s:g} s")
+            return tries.failure()
         finally:
             self.patience.end(wait)
-        return Failure(
-            kind=missed.kind,
-            message=str(missed),
-            status=missed.status,
-            retryable=missed.retryable,
-            attempts=tuple(attempts),
+
+    async def _attempt(self, request: Request, tries: Tries, wait: Wait) -> Response:
+        over = logprobs.FIELDS[self.logprobs_form] if request.prompt_logprobs else None
+        model, field = self.endpoint.model or "", self.max_tokens_field
+        body = wire.encode(request, model, stream=tries.stream, max_tokens_field=field, over=over)
+        head = self._heads[wire.route(request.prompt)]
+        return await self.attempts.attempt(
+            request, head, body, wait, tries.attempts, stream=tries.stream, fresh=tries.fresh
         )
 
-    @property
-    def session(self) -> str:
-        """The beginning of the ids of all its requests."""
-        return self._id_start
+    async def _again(self, missed: Missed, tries: Tries, wait: Wait) -> bool:
+        """Return whether to make another attempt, after the pause before it. `tries.missed` gets a note why not."""
+        if missed.starting and not tries.once:
+            tries.attempts.pop()  # nothing was attempted
+            if await self._wait_for_the_start(wait):
+                return True
+            tries.missed = missed.noting(self.start.in_vain)
+            return False
+        if tries.again_at_once(missed):
+            return True
+        if tries.may_be_outage(missed) and await self._wait_for_a_server(wait, tries.attempts[-1]):
+            tries.excuse(missed)
+            return True
+        if tries.over(missed):
+            return False
+        if self.retry_budget is not None and self.retries >= self.retry_budget:
+            tries.missed = missed.noting("not tried again: the retry budget is spent")
+            return False
+        self.retries += 1
+        await asyncio.sleep(retry.pause_s(tries.counted, missed.retry_after, self._rng))
+        return True
 
-    @asynccontextmanager
-    async def keeping(self, listener: Listener) -> AsyncIterator[None]:
-        """Connections are used for many requests within the block, whose `listener` takes answers back that a
-        connection out of step gave. `settle` comes before its end where what came is to count."""
-        self.steps.listen(listener)
-        watch = asyncio.create_task(self._pool.watch())
-        try:
-            yield
-        finally:
-            watch.cancel()
-            self.steps.listen(None)
-
-    async def settle(self) -> None:
-        """Checks all connections that nobody uses, in a few seconds at most."""
-        await self._pool.settle()
-
-    def kept(self) -> frozenset[int]:
-        """The numbers of the open connections, which may still be checked."""
-        return frozenset(line.number for line in self._pool.lines if line.usable)
-
-    def _new_id(self) -> str:
-        self._sent += 1
-        return f"{self._id_start}{self._sent:012x}"
-
-    async def _turn(self, wait: Wait) -> None:
-        """Waits for the rate limit; the sample's time stands still meanwhile."""
-        began, left = time.monotonic(), wait.until
-        wait.until = math.inf
-        assert self._rate is not None
-        await self._rate.wait()
-        wait.until = left + time.monotonic() - began
-
-    async def _wait_at_the_door(self, wait: Wait, lost: Attempt | None = None) -> bool:
+    async def _wait_for_a_server(self, wait: Wait, lost: Attempt | None = None) -> bool:
         """Return whether no server listened, once one does. The sample's time stands still meanwhile, and is given what
         the attempt took that was `lost` by that."""
-        began, left = time.monotonic(), wait.until
-        wait.until = math.inf
-        first = self._pool.first
-        outage = await self.door.outage(first.host, first.port)
-        in_vain_s = lost.end_s - lost.start_s if outage and lost is not None else 0.0
-        wait.until = left + time.monotonic() - began + in_vain_s
+        with wait.paused():
+            outage = await self.liveness.outage(self.transport.address.host, self.transport.address.port)
+        if outage and lost is not None:
+            wait.until += lost.end_s - lost.start_s
         return outage
 
     async def _wait_for_the_start(self, wait: Wait) -> bool:
         """Return whether the endpoint has started, once it says so no more or took too long, which ends a run. The
         sample's time stands still meanwhile."""
-        began, left = time.monotonic(), wait.until
-        wait.until = math.inf
-        started = await self.start.over()
-        wait.until = left + time.monotonic() - began
-        if not started and self.door.watched:
+        with wait.paused():
+            started = await self.start.over()
+        if not started and self.liveness.watched:
             raise EndpointError(f"{self.endpoint.base_url}: {self.start.in_vain}", hint=starting.HINT)
         return started
 
     async def _still_starting(self) -> bool:
-        """Ask for the models, as any route will do. What is no answer ends the wait: the next request tells why."""
-        reply = await self.exchange("GET", self._path + "/models", timeout_s=starting.LOOK_S)
-        return isinstance(reply, Reply) and reply.starting
-
-    def _may_retry(self) -> bool:
-        """Takes a retry out of the run's budget, if there is one left."""
-        if self.retry_budget is not None and self.retries >= self.retry_budget:
-            return False
-        self.retries += 1
-        return True
-
-    @staticmethod
-    def _with_note(missed: _Missed, note: str) -> _Missed:
-        return _Missed(missed.kind, f"{missed} ({note})", status=missed.status, retryable=missed.retryable)
-
-    async def _attempt(
-        self, request: Request, attempts: list[Attempt], wait: Wait, *, stream: bool, fresh: bool
-    ) -> Response:
-        if self._rate is not None:
-            await self._turn(wait)
-        self._sent += 1
-        request_id = f"{self._id_start}{self._sent:012x}"  # llama-cpp-python refuses one that is no UUID
-        over = logprobs.FIELDS[self.logprobs_form] if request.prompt_logprobs else None
-        model, field = self.endpoint.model or "", self.max_tokens_field
-        body = wire.encode(request, model, stream=stream, max_tokens_field=field, over=over)
-        self._in_flight += 1
-        self.max_in_flight = max(self.max_in_flight, self._in_flight)
-        start, line = time.monotonic(), None
-        failure: FailureKind | None = FailureKind.TIMEOUT  # what it is when the sample's time limit cuts us off
-        reply: Reply | None = None
-        status: int | None = None
-        connection, turn, unwanted = 0, 0, False
-        used = None if fresh else self._pool.idle()
-        try:
-            line = used or await self._open()
-            reply = self._reply()
-            self.patience.expect(wait, reply)
-            head = self._heads[wire.route(request.prompt)]
-            line.send(b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (head, request_id.encode(), len(body), body), reply)
-            await reply.ended
-            if line.out and used is not None:
-                raise _Missed(FailureKind.INVALID_RESPONSE, "an answer too many came on its connection", stale=True)
-            said = self._said(reply, request)
-            named = None if reply.request_id is None else self.steps.named(reply.request_id)
-            if named is None and said.id is not None and self._id_start in said.id:
-                named = self.steps.named(said.id)
-            if named is not None and named != request_id:
-                self.steps.stray(line, "an answer named another request of ours")
-                why = f"the answer to another request: it names {named}"
-                raise _Missed(FailureKind.INVALID_RESPONSE, why, stale=used is not None)
-            if self._echoes.seen(line, said):
-                raise _Missed(
-                    FailureKind.INVALID_RESPONSE,
-                    "the connection gave the answer to an earlier request once more",
-                )
-            status, failure, self.door.spent_s = reply.status, None, 0.0
-            if named is not None:
-                self.steps.prove_next(line)
-            elif used is not None:
-                connection, turn = line.number, line.turns + 1
-        except asyncio.CancelledError:
-            status = _status(reply)
-            if not wait.cut_off(STALL):
-                unwanted = reply is not None and wait.over is None
-                self.cancelled += unwanted
-                raise
-            message = f"no data for {self.limits.stall_timeout_s:g} s"
-            raise _Missed(FailureKind.TIMEOUT, message, status=status) from None
-        except _Missed as missed:
-            failure = missed.kind
-            status = missed.status = missed.status or _status(reply)
-            if used is not None and failure is FailureKind.DISCONNECTED and reply is not None and not reply.received:
-                missed.stale = True
-                self._pool.was_stale(used, time.monotonic())
-            raise
-        finally:
-            end = time.monotonic()
-            self.patience.expect_no_more(wait, end)
-            self._in_flight -= 1
-            # After an error a connection may still get the answer that the error came before.
-            if failure is not None and reply is not None:
-                reply.settle()
-            if line is not None:
-                if failure is None and reply is not None and reply.whole:
-                    self._pool.keep(line, end, used=used is not None)
-                elif reply is not None and (reply.whole or unwanted):
-                    self._pool.retire(line, None if reply.whole else reply)
-                else:
-                    line.abort()
-            attempts.append(
-                Attempt(
-                    start_s=microseconds(self._epoch + start),
-                    end_s=microseconds(self._epoch + end),
-                    failure=failure,
-                    status=status,
-                    request_id=request_id,
-                    streamed=stream,
-                    connection=connection,
-                    turn=turn,
-                    timing=None if reply is None else self._timing(reply),
-                )
-            )
-        streamed = reply.stream
-        return response(
-            request,
-            said,
-            start=start,
-            end=end,
-            first_at=None if streamed is None else streamed.first_at,
-            last_at=None if streamed is None else streamed.last_at,
-            attempts=tuple(attempts),
-        )
-
-    def _reply(self) -> Reply:
-        limit = self.limits.max_response_bytes
-        now, wants = time.monotonic(), self._wants_timing
-        return Reply(self._loop.create_future(), limit=limit, now=now, mask=self._masked, metrics=wants)
-
-    def _timing(self, reply: Reply) -> ServerTiming | None:
-        return self.masking.value(reply.timing) if self.masking else reply.timing
-
-    async def _open(self) -> Line:
-        """A new connection. Raises _Missed."""
-        try:
-            return await self._pool.open()
-        except TimeoutError as error:
-            raise _Missed(FailureKind.TIMEOUT, f"no connection within {self.limits.connect_timeout_s:g} s") from error
-        except CannotConnect as error:
-            kind, message = FailureKind.DISCONNECTED, self._brief(str(error))
-            raise _Missed(kind, message, retryable=error.may_pass, refused=error.refused) from error
-        except ProxyRefused as error:
-            raise _Missed(
-                FailureKind.HTTP_ERROR,
-                str(error),
-                status=error.status,
-                retryable=retry.worth_retrying(error.status, ""),
-            ) from error
-        except (BadHttp, Disconnected) as error:
-            raise _missed(error, self._brief(str(error))) from error
-
-    def _said(self, reply: Reply, request: Request) -> Said:
-        """What a reply says. Raises _Missed when that is no answer."""
-        status = reply.status
-        if reply.error is not None:
-            raise self._error(reply.error)
-        if 300 <= status < 400:
-            raise _Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", retryable=False)
-        if status >= 400:
-            message = wire.describe(reply.content, self.masking.message)
-            raise _Missed(
-                FailureKind.HTTP_ERROR,
-                f"HTTP {status}: {starting.SAID}" if reply.starting else f"HTTP {status}: {message}",
-                retryable=retry.worth_retrying(status, message),
-                retry_after=reply.retry_after,
-                starting=reply.starting,
-            )
-        try:
-            if request.prompt_logprobs:
-                said = logprobs.decode(reply.content, reply.content_type, str(request.prompt))
-            elif reply.stream is None:
-                return wire.decode(reply.content, reply.content_type)
-            else:
-                said = reply.stream.said()
-        except wire.InvalidResponse as error:
-            raise self._error(error) from error
-        # The pieces of a stream, or the tokens of a prompt, may spell a secret together.
-        return self.masking.value(said) if self.masking else said
-
-    def _error(self, error: Exception) -> _Missed:
-        """What an attempt that ended so amounts to."""
-        told = error.told(self.masking.message) if isinstance(error, wire.InvalidResponse) else str(error)
-        return _missed(error, self._brief(told))
-
-    def _brief(self, text: str) -> str:
-        """A message without what must not be shown, and not longer than one may be."""
-        return self.masking.message(text)[: wire.MAX_MESSAGE]
-
-    def now(self) -> float:
-        """The time on the clock of the attempts: seconds since 1970 in UTC that never jump."""
-        return self._epoch + time.monotonic()
-
-    async def models(self) -> list[str] | Failure:
-        """The ids that /v1/models lists; empty for a 200 that lists none. A Failure has any other status, 404 where
-        there is no such route (a disaggregated orchestrator)."""
-        path = self._path + "/models"
-        reply = await self.exchange("GET", path)
-        if isinstance(reply, Reply) and reply.starting and await self.start.over():
-            reply = await self.exchange("GET", path)
-        if isinstance(reply, Failure):
-            return reply
-        if reply.error is not None:
-            missed = self._error(reply.error)
-            return Failure(kind=missed.kind, message=str(missed), status=reply.status)
-        if reply.status != 200:
-            told = self.start.in_vain if reply.starting else wire.describe(reply.content, self.masking.message)
-            return Failure(kind=FailureKind.HTTP_ERROR, message=f"HTTP {reply.status}: {told}", status=reply.status)
-        return wire.model_ids(reply.content)
+        return await self._questions.still_starting(starting.LOOK_S)
 
     @property
-    def sends_key(self) -> bool:
-        """Return whether something that looks like a key goes with every request."""
-        return any(name.lower() == "authorization" or "key" in name.lower() for name in self._headers)
+    def session(self) -> str:
+        """Return the beginning of the ids of all its requests."""
+        return self._ids.own
 
-    async def other_scheme(self) -> str:
-        """Return a hint where the server speaks https instead of http, or the reverse; else an empty text."""
-        return "" if self._pool.proxy is not None else await other_scheme(self.endpoint.base_url)
+    @property
+    def max_in_flight(self) -> int:
+        """Return the most requests that were in flight at once."""
+        return self.attempts.max_in_flight
 
-    async def context_tokens(self) -> int | None:
-        """How many tokens a prompt and its answer may have together, where /v1/models says so (vLLM and others do)."""
+    @property
+    def cancelled(self) -> int:
+        """Return the number of requests that were sent and given up by their senders."""
+        return self.attempts.cancelled
+
+    def now(self) -> float:
+        """Return the time on the clock of the attempts: seconds since 1970 in UTC that never jump."""
+        return self.attempts.now()
+
+    @asynccontextmanager
+    async def keeping(self, listener: StepListener) -> AsyncIterator[None]:
+        """Use connections for many requests within the block, whose `listener` takes answers back that a connection out
+        of step gave. `settle` comes before its end where what came is to count."""
+        self.transport.ledger.listen(listener)
+        watch = asyncio.create_task(self.transport.watch())
         try:
-            return wire.context_tokens(await self._get(self._path + "/models"), self.endpoint.model)
-        except _Missed:
-            return None
+            yield
+        finally:
+            watch.cancel()
+            self.transport.ledger.listen(None)
 
-    async def describe(self) -> dict[str, object]:
-        """What the endpoint tells of itself, as far as it does: `models` that it lists, the `server`, `version`."""
-        told: dict[str, object] = {}
-        with suppress(_Missed):
-            listed = await self._get(self._path + "/models")
-            told["models"] = wire.model_ids(listed)
-            if (server := wire.server(listed)) is not None:
-                told["server"] = server
-        with suppress(_Missed):
-            version = wire.version(await self._get(self._path.removesuffix("/v1") + "/version"))
-            if version is not None:
-                told["version"] = version
-        return told
+    @property
+    def alone(self) -> bool:
+        """Return whether each request has a connection of its own for good."""
+        return self.transport.ledger.alone
 
-    async def special_tokens(self) -> dict[str, str]:
-        """The texts of special tokens by their names, such as eos_token, as far as the endpoint tells them: vLLM at
-        /tokenizer_info, where it is started to, and llama.cpp at /props."""
-        for route in ("/tokenizer_info", "/props"):
-            with suppress(_Missed):
-                if found := wire.special_tokens(await self._get(self._path.removesuffix("/v1") + route)):
-                    return found
-        return {}
+    def go_alone(self) -> None:
+        """From now on each request has a connection of its own."""
+        self.transport.ledger.go_alone()
 
-    async def hidden_retries(self) -> dict[str, int]:
-        """How often an orchestrator of trtllm-serve asked its servers again, by their kind, since it was started; empty
-        where nobody counts."""
-        with suppress(_Missed):
-            return wire.hidden_retries(await self._get(self._path.removesuffix("/v1") + "/prometheus/metrics/"))
-        return {}
+    async def settle(self) -> None:
+        """Check all connections that nobody uses, in a few seconds at most."""
+        await self.transport.settle()
+
+    def kept(self) -> frozenset[int]:
+        """Return the numbers of the open connections, which may still be checked."""
+        return self.transport.kept()
 
     async def exchange(
         self,
@@ -521,79 +259,42 @@ class Client:
         timeout_s: float = GET_S,
         most_bytes: int | None = None,
     ) -> Reply | Failure:
-        """One request as it stands, tried once on a connection of its own: the reply as it came, event streams too,
-        or why there is none.
+        """Send one request as it stands, once, on a connection of its own; event streams come as they are too.
 
         `path` is that of the whole URL. A reply that is not whole has an `error`: TooLarge beyond `most_bytes`, at
-        which the connection is closed, TimeoutError after `timeout_s`.
+        which the connection is closed, TimeoutError after `timeout_s`. A Failure says why there is none.
         """
         try:
-            return await self._exchange(method, path, body, timeout_s, most_bytes)
-        except _Missed as missed:
+            return await self._raw.send(method, path, body, timeout_s=timeout_s, most_bytes=most_bytes)
+        except Missed as missed:
             return Failure(kind=missed.kind, message=str(missed), status=missed.status, retryable=missed.retryable)
 
-    async def _exchange(
-        self, method: str, path: str, body: bytes | None, timeout_s: float, most_bytes: int | None
-    ) -> Reply:
-        """Raises _Missed when no answer began."""
-        line = reply = None
-        limit = self.limits.max_response_bytes if most_bytes is None else most_bytes
-        head = self._pool.head(method, path, self._headers)
-        length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
-        try:
-            async with asyncio.timeout(timeout_s):
-                line = await self._open()
-                now = time.monotonic()
-                reply = Reply(self._loop.create_future(), limit=limit, now=now, raw=True, mask=self._masked)
-                line.send(b"%b%b\r\n%b" % (head, length, body or b""), reply)
-                await reply.ended
-        except TimeoutError as error:
-            if reply is None or not reply.status:
-                raise _Missed(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s") from error
-            reply.error = TimeoutError(f"no whole answer within {timeout_s:g} s")
-        finally:
-            if line is not None:
-                line.abort()
-        if reply.error is not None and not reply.status:
-            raise self._error(reply.error)
-        return reply
+    async def models(self) -> list[str] | Failure:
+        """Return the ids that /v1/models lists; empty for a 200 that lists none. A Failure has any other status, 404
+        where there is no such route (a disaggregated orchestrator)."""
+        return await self._questions.models()
 
-    async def _get(self, path: str) -> bytes:
-        """The body of a GET; empty unless the status is 200. Raises _Missed."""
-        reply = await self._exchange("GET", path, None, GET_S, None)
-        if reply.error is not None:
-            raise self._error(reply.error)
-        return reply.content if reply.status == 200 else b""
+    @property
+    def sends_key(self) -> bool:
+        """Return whether something that looks like a key goes with every request."""
+        return holds_key(self._headers)
 
+    async def other_scheme(self) -> str:
+        """Return a hint where the server speaks https instead of http, or the reverse; else an empty text."""
+        return "" if self.transport.proxy is not None else await other_scheme(self.endpoint.base_url)
 
-def _headers(api_key: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """What every request says beside what is its own; what is given comes before what is usual. Raises PlanError for
-    what cannot be sent."""
-    headers = {
-        "User-Agent": f"serve-eval/{serve_eval.__version__}",
-        "Accept": "*/*",
-        "Accept-Encoding": "identity",
-        "Content-Type": "application/json",
-    }
-    if api_key:
-        headers["Authorization"] = f"Bearer {api_key}"
-    for name, value in given.items():
-        if not _TOKEN.fullmatch(name) or not value.isascii() or not value.isprintable():
-            raise PlanError(f"header {name!r}: its name or its value has a character that cannot be sent in a header")
-    replaced = {name.lower() for name in given}
-    own = {"content-length", "transfer-encoding", REQUEST_ID.lower()}
-    return {
-        **{name: value for name, value in headers.items() if name.lower() not in replaced},
-        **{name: value for name, value in given.items() if name.lower() not in own},
-    }
+    async def context_tokens(self) -> int | None:
+        """Return how many tokens a prompt and its answer may have together, where the endpoint tells it."""
+        return await self._questions.context_tokens(self.endpoint.model)
 
+    async def describe(self) -> dict[str, object]:
+        """Return what the endpoint tells of itself: `models` that it lists, the `server`, `version`."""
+        return await self._questions.describe()
 
-def _status(reply: Reply | None) -> int | None:
-    return reply.status or None if reply is not None else None
+    async def special_tokens(self) -> dict[str, str]:
+        """Return the texts of special tokens by their names, as far as the endpoint tells them."""
+        return await self._questions.special_tokens()
 
-
-def _missed(error: Exception, message: str | None = None) -> _Missed:
-    """What an attempt that ended with one of the transport's errors, or a wrong answer, amounts to."""
-    kinds = {Disconnected: FailureKind.DISCONNECTED, TimeoutError: FailureKind.TIMEOUT}
-    kind = kinds.get(type(error), FailureKind.INVALID_RESPONSE)
-    return _Missed(kind, str(error) if message is None else message, lost_stream=isinstance(error, wire.LostStream))
+    async def hidden_retries(self) -> dict[str, int]:
+        """Return how often an orchestrator asked its servers again, by their kind; empty where nobody counts."""
+        return await self._questions.hidden_retries()

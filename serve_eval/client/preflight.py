@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import NoReturn
 
-from serve_eval.client import starting
+from serve_eval.client.attempts import starting
 from serve_eval.client.client import UNREACHABLE_HINT, Client
-from serve_eval.client.wire import CHAT_COMPLETIONS, COMPLETIONS
+from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Failure, FailureKind, Message, Prompt, Request, SamplingParams

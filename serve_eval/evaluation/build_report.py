@@ -1,194 +1,64 @@
-"""What is said of the tasks of a run: each judged against its reference, and the report of all."""
+"""Build the report of a run, and check beforehand that the verdict rule can judge its tasks."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 
 import serve_eval
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation.attribution import latency, trace
-from serve_eval.evaluation.attribution.from_run import attributed
-from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
-from serve_eval.evaluation.attribution.trace import Served
-from serve_eval.evaluation.capabilities import reason
-from serve_eval.evaluation.engine.degradation import degradations
-from serve_eval.evaluation.engine.degradation import told as told_of
-from serve_eval.evaluation.judges import remarks as judge_remarks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import archived
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.evaluation.task_run import Work, random_order
+from serve_eval.evaluation.run_session import RunSession
+from serve_eval.evaluation.storage import run_folder, sessions
+from serve_eval.evaluation.storage.report_file import REPORT_SCHEMA
+from serve_eval.evaluation.storage.traces import read_traces
+from serve_eval.evaluation.task_report import RunFacts, report_task
+from serve_eval.evaluation.task_run import Work
 from serve_eval.plugins.extensions import KINDS, loaded
-from serve_eval.plugins.values import LAUNCHERS, VERDICTS, VerdictRule, load_verdict_rule
+from serve_eval.plugins.values import LAUNCHERS, VERDICTS, load_verdict_rule
 from serve_eval.protocol.shared import TASKS
 from serve_eval.schema import (
     MEAN,
-    Ability,
     Endpoint,
-    FailureKind,
-    Limits,
     Plan,
     Report,
     Spec,
-    TaskReport,
-    TaskResult,
     Verdict,
-    VerdictOutcome,
 )
-from serve_eval.verdicts import pairing
 from serve_eval.verdicts.exit_code import exit_code
-from serve_eval.verdicts.rules import _acceptance, _early
-from serve_eval.verdicts.validity import remarks
-
-SCHEMA_VERSION = 2
 
 
-def report_on(
-    plan: Plan,
-    work: Sequence[Work],
-    endpoint: Endpoint,
-    folder: Path,
-    seeds: OrderSeeds,
-    warnings: Sequence[str],
-    started_at: datetime,
-    wall_s: float,
-    *,
-    strict: bool,
-) -> Report:
-    rule, judge = load_verdict_rule(plan.verdict.name), verdict_rule(plan.verdict)
+def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> Report:
+    """Return the report of a session: each task judged, with what is said of the run as a whole."""
+    wall_s = session.stopwatch.wall_s
+    plan, folder, work, endpoint = session.plan, session.folder, session.tasks, session.endpoint
     more = (*_other_versions(work, endpoint), *_other_code(plan, folder), *archived(folder, [w.p.task for w in work]))
-    unsupported = run_folder.unsupported(folder)
-    loads = run_folder.loads(folder)
-    known = trace.read(folder)
-    looked_at = run_folder.looked_at(folder)
-    limits = [plan.limits, *(load.limits for load in loads)]
-    tasks = tuple(
-        _report_task(
-            w,
-            plan,
-            rule,
-            judge,
-            unsupported.get(w.p.task.name),
-            known,
-            seeds,
-            limits,
-            looked=w.p.task.name in looked_at,
-        )
-        for w in work
+    loads = sessions.loads(folder)
+    run = RunFacts(
+        plan=plan,
+        rule=load_verdict_rule(plan.verdict.name),
+        judge=verdict_rule(plan.verdict),
+        unsupported=sessions.unsupported(folder),
+        served=read_traces(folder),
+        seeds=session.seeds,
+        limits=[plan.limits, *(load.limits for load in loads)],
+        looked_at=run_folder.looked_at(folder),
     )
+    tasks = tuple(report_task(w, run) for w in work)
     return Report(
-        schema_version=SCHEMA_VERSION,
+        schema_version=REPORT_SCHEMA,
         plan=plan,
         endpoint=endpoint,
         environment=environment(),
         tasks=tasks,
         loads=loads,
         exit_code=exit_code([t.verdict for t in tasks], strict=strict),
-        started_at=started_at.isoformat(timespec="seconds"),
-        wall_s=round(wall_s, 3),
+        started_at=session.stopwatch.started_at,
+        wall_s=wall_s,
         warnings=(*warnings, *more),
-    )
-
-
-def _report_task(
-    w: Work,
-    plan: Plan,
-    rule: VerdictRule,
-    judge: Callable[..., Verdict],
-    lacks: Ability | None,
-    known: Mapping[str, Mapping[str, Sequence[Served]]] | None,
-    seeds: OrderSeeds,
-    sessions: Sequence[Limits],
-    *,
-    looked: bool,
-) -> TaskReport:
-    """`lacks` is what the endpoint cannot do; a task that was answered to its end before stays judged. `known` is who
-    answered what, by task and sample; `sessions` are the limits of those in which answers were had. `looked`: a paired
-    rule looked at the task on the way, in this session or before."""
-    p, tally = w.p, w.tally
-    early = None if w.early is None else w.early.result()
-    unasked = lacks is not None and w.unfinished
-    result = tally.result(spared=unasked or (early is not None and early.stopped))
-    if lacks is not None and unasked:
-        verdict = _unjudged(p, result, VerdictOutcome.UNSUPPORTED, reason(lacks))
-    elif plan.integration_test:
-        verdict = _unjudged(p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict")
-    elif result.value is None and result.scored:
-        verdict = _unjudged(p, result, VerdictOutcome.ERROR, f"the scores give no value: {result.hook_errors[0]}")
-    elif p.reference is None:
-        verdict = _unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
-    elif early is not None and early.stopped:
-        verdict = _early.decided(result, p.reference, p.hypothesis, early)
-    else:
-        pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.runs())
-        asked = result, p.reference, p.hypothesis, pairs
-        if rule.early_stop == "pairs" and (looked or early is not None):
-            margin = plan.verdict.options.get("margin", rule.default("margin"))
-            verdict = _early.judged_after_looks(judge, *asked, margin=margin)
-        else:
-            verdict = judge(*asked)
-        if note:
-            verdict = replace(verdict, warnings=(*verdict.warnings, note))
-        verdict = replace(verdict, early=early)
-    if w.note and w.note not in verdict.warnings:
-        verdict = replace(verdict, warnings=(*verdict.warnings, w.note))
-    traffic = tally.traffic
-    if p.task.acceptance_length is not None and p.acceptance is not None:
-        verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
-    judges = () if w.judgements is None else w.judgements.figures(p.task, tally.samples, w.journal.records())
-    one_token = p.task.sampling.max_tokens <= 2
-    planned = random_order(w, seeds, sessions)
-    expected, n = p.expected, len(tally.samples)
-    worse = () if planned is None else degradations(tally.course(planned), p.task.metric, n, expected)
-    said = remarks(result, one_token_answers=one_token, stop=p.task.sampling.stop)
-    who = None
-    if known is not None and not any(one.choices for one in p.dataset.samples):  # each choice is a request of its own
-        who = attributed(
-            tally.fates(),
-            w.journal.records(),
-            known.get(p.task.name, {}),
-            p.task.metric,
-            expected=expected,
-            prompts=len(p.dataset.samples),
-            kinds=lambda places: kinds_of(p.task, [p.dataset.samples[place] for place in places]),
-        )
-    late = [latency.told(row) for row in (() if who is None else who.times) if row.slow]
-    extra = (*p.notes, *judge_remarks(plan, judges), *map(told_of, worse), *late, *said)
-    return TaskReport(
-        spec=p.spec,
-        version=p.task.version,
-        dataset={"files": p.dataset.files, "total": p.dataset.total},
-        fingerprint=p.fingerprint,
-        result=result,
-        traffic=traffic,
-        reference=p.reference,
-        verdict=replace(verdict, protocol=p.protocol, warnings=(*verdict.warnings, *extra)),
-        isolations=() if w.executions is None else tuple(w.executions.isolations),
-        degradations=worse,
-        judges=judges,
-        attribution=who,
-    )
-
-
-def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why: str) -> Verdict:
-    if result.scored == 0 and outcome is not VerdictOutcome.UNSUPPORTED:
-        outcome = VerdictOutcome.ERROR
-        lacks = "a score" if result.failures.get(FailureKind.SCORER_ERROR) else "an answer"
-        why = f"nothing_scored: none of {result.planned} samples has {lacks}; {why}"
-    return Verdict(
-        task=result.task,
-        outcome=outcome,
-        rule="none",
-        evaluated=None if outcome is VerdictOutcome.UNSUPPORTED else result.value,
-        bounds=result.bounds,
-        num_samples=p.hypothesis.num_samples,
-        reasons=(why,),
     )
 
 
@@ -246,7 +116,8 @@ def _other_code(plan: Plan, folder: Path) -> list[str]:
     for name, now in loaded().items():
         if name not in used and not name.startswith("scorers."):
             continue
-        before = [session.get("extensions", {}).get(name, {}).get("sha256") for session in run_folder.sessions(folder)]
+        noted = sessions.read_sessions(folder)
+        before = [session.extensions[name].sha256 for session in noted if name in session.extensions]
         changed = sorted({digest[:12] for digest in before if digest is not None} - {now.sha256[:12]})
         line = f"{name} is that of {now.origin} (sha256 {now.sha256[:12]})"
         told.append(f"{line}; answers were had when it was {', '.join(changed)}" if changed else line)

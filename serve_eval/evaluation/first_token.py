@@ -25,14 +25,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hidden_in_errors
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.evaluation.capabilities import PREFIX, first_token, is_one_token, prompt_logprobs
 from serve_eval.evaluation.plan.prepared_task import PreparedTask, lacks_context
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher
 from serve_eval.protocol import special_tokens
@@ -143,9 +142,7 @@ def _folder(plan: Plan, task: Task) -> Path | None:
 
 def noted(folder: Path) -> list[Ability]:
     """Return the abilities of the endpoint that all sessions of a run folder found."""
-    return [
-        msgspec.convert(one, Ability) for session in run_folder.sessions(folder) for one in session.get("abilities", ())
-    ]
+    return [one for session in read_sessions(folder) for one in session.abilities]
 
 
 def remarks(prepared: Iterable[PreparedTask], abilities: Iterable[Ability]) -> list[str]:

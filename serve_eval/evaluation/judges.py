@@ -6,7 +6,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.client import connection
@@ -17,10 +17,11 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.circuit_breaker import Watch
 from serve_eval.evaluation.engine.concurrency import MOST
-from serve_eval.evaluation.engine.reply_proofs import Proofs, of_judgements
-from serve_eval.evaluation.engine.runner import Lane, Session
+from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.runner import ask as ask_lanes
 from serve_eval.evaluation.storage.journal import Journal
+from serve_eval.evaluation.storage.reply_proofs import Proofs, judges_proofs
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import (
     Dataset,
@@ -56,8 +57,8 @@ async def check_judges(plan: Plan, judges: Iterable[Judge], environ: Mapping[str
         if judge.base_url is None:
             continue
         with _named(judge):
-            told = {"api_key_env": judge.connection.api_key_env or None, "headers": judge.connection.headers}
-            problems = [f"{'.'.join(path)}: {problem}" for path, problem in connection.problems(told, environ)]
+            given = {"api_key_env": judge.connection.api_key_env or None, "headers": judge.connection.headers}
+            problems = [f"{'.'.join(path)}: {problem}" for path, problem in connection.problems(given, environ)]
             if problems:
                 raise PlanError(problems)
             async with _client(plan, judge, environ) as client:
@@ -68,23 +69,26 @@ async def check_judges(plan: Plan, judges: Iterable[Judge], environ: Mapping[str
                 raise EndpointError(message, hint=_hint(failure))
 
 
-async def ask_judges(
-    plan: Plan,
-    task: str,
-    pending: Mapping[str, Question],
-    file: Path,
-    environ: Mapping[str, str],
-    *,
-    itself: Client | None = None,
-    progress: Progress | None = None,
-    at_first: Callable[[], None] | None = None,
-    told: Callable[[str], None] = lambda line: None,
-) -> None:
-    """Asks these questions, by the ids of their records, judge after judge; what was said is added to `file`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeSession:
+    """Carries what all judges of a run are asked with.
 
     `itself` is the client of the endpoint that is judged, for the judge without an endpoint of its own. `at_first` is
-    called when the first record was written, `told` gets a line about what is waited for. Raises EndpointError, which
-    names the judge, when one is given up; the answers until then are kept.
+    called when the first record was written, `notify` gets a line about what is waited for.
+    """
+
+    plan: Plan
+    environ: Mapping[str, str]
+    notify: Callable[[str], None]
+    itself: Client | None = None
+    progress: Progress | None = None
+    at_first: Callable[[], None] | None = None
+
+
+async def ask_judges(session: JudgeSession, task: str, pending: Mapping[str, Question], file: Path) -> None:
+    """Ask these questions, by the ids of their records, judge after judge, and add what was said to `file`.
+
+    Raises EndpointError, which names the judge, when one is given up; the answers until then are kept.
     """
     by_judge: dict[str, tuple[Judge, dict[str, Question]]] = {}
     for name, question in pending.items():
@@ -94,35 +98,30 @@ async def ask_judges(
         for judge, questions in by_judge.values():
             asked = Tally(_as_task(f"{task}, judged by {judge.name}", judge, questions), _samples(questions))
             with _named(judge):
-                known = Proofs(of_judgements(file))
+                known = judges_proofs(file)
                 if judge.base_url is None:
-                    assert itself is not None
-                    await _ask(plan, itself, asked, journal, known, progress, at_first, told)
+                    assert session.itself is not None
+                    await _ask(session, session.itself, asked, journal, known)
                 else:
-                    async with _client(plan, judge, environ) as client:
-                        client.door.told = told
-                        await _ask(plan, client, asked, journal, known, progress, at_first, told)
+                    async with _client(session.plan, judge, session.environ) as client:
+                        client.liveness.notify = session.notify
+                        await _ask(session, client, asked, journal, known)
 
 
-async def _ask(
-    plan: Plan,
-    client: Client,
-    asked: Tally,
-    journal: Journal,
-    known: Proofs,
-    progress: Progress | None,
-    at_first: Callable[[], None] | None,
-    told: Callable[[str], None],
-) -> None:
-    if plan.limits.retry_budget is None:
+async def _ask(session: JudgeSession, client: Client, asked: Tally, journal: Journal, known: Proofs) -> None:
+    """Ask one judge, and once more what failed in a way that may have passed."""
+    limits, progress = session.plan.limits, session.progress
+    if limits.retry_budget is None:
         client.retry_budget = client.retries + max(LEAST_RETRY_BUDGET, len(asked.samples) // 4)
-    session = Session(client, order_seed=0, at_first=at_first, proofs=known, told=told)  # in their own order
+    load = LoadSession(  # in their own order
+        client, order_seed=0, at_first=session.at_first, proofs=known, notify=session.notify
+    )
     name = asked.task.name
-    watch = Watch(answered=0, planned=len(asked.samples), max_error_rate=plan.limits.max_error_rate)
+    watch = Watch(answered=0, planned=len(asked.samples), max_error_rate=limits.max_error_rate)
     lane = Lane(name, asked, journal, array("q", range(len(asked.samples))))
-    await ask_lanes(session, [lane], progress=progress, watch=watch)
+    await ask_lanes(load, [lane], progress=progress, watch=watch)
     once_more = array("q", asked.worth_another_pass())
-    await ask_lanes(session, [Lane(f"{name}, the failed once more", asked, journal, once_more)], progress=progress)
+    await ask_lanes(load, [Lane(f"{name}, the failed once more", asked, journal, once_more)], progress=progress)
 
 
 def _samples(questions: Mapping[str, Question]) -> Sequence[Sample]:
@@ -154,7 +153,11 @@ def _as_task(name: str, judge: Judge, questions: Mapping[str, Question]) -> Task
 
 
 def _client(plan: Plan, judge: Judge, environ: Mapping[str, str]) -> Client:
-    """The way to a judge: its own key, headers and pace, with the patience of the plan."""
+    """The way to a judge: its own key, headers and pace, with the patience of the plan.
+
+    The client paces its requests, evenly. asyncio-throttle was tried for this, which needs no precision: it starts the
+    requests of a second at once, and takes a limit of 0.5 per second for 1 and one of 2.5 for 3.
+    """
     limits = replace(
         plan.limits,
         concurrency=plan.limits.concurrency if judge.concurrency is None else judge.concurrency,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation.plan.resolve import DEFAULT_BASE_URL
+from serve_eval.evaluation.plan.address import DEFAULT_BASE_URL
 from serve_eval.evaluation.storage.judgements import judges_of
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS as CHOICES

@@ -6,33 +6,30 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-import serve_eval
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
-from serve_eval.evaluation.engine.accumulator import Tally, take
-from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS
-from serve_eval.evaluation.engine.reply_proofs import Proofs, standing
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.replay import take
 from serve_eval.evaluation.engine.scoring import ScoringProcesses
-from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.resolve import resolve, to_file
+from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rescored_run import check_new_run, write_rescored_run
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.executions import FOLDER, Executions, permitted
+from serve_eval.evaluation.storage.executions import Executions, permitted
+from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.evaluation.storage.journal import read
-from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.evaluation.storage.order_seed import ORDER_FILE
+from serve_eval.evaluation.storage.reply_proofs import run_proofs, standing
+from serve_eval.evaluation.storage.report_file import find_report
+from serve_eval.evaluation.storage.scores import ScoreRecord, as_on_file, read_scores
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins import registry
@@ -43,21 +40,16 @@ from serve_eval.schema import (
     DataRoots,
     Dataset,
     FailureKind,
-    Outcome,
     Plan,
     Program,
     Sample,
-    Score,
     Spec,
     Task,
-    file_stem,
     lives,
 )
 
 NOT_SCORED = "not scored"
 """In the place of an outcome, for an answer without a line in the scores on file: the run was killed before that."""
-
-
 _CASES_HINT = (
     "The cases changed: the same serve-eval run asks what is new and scores the other answers again; for this command, "
     "put them back."
@@ -71,22 +63,10 @@ class Told(msgspec.Struct, frozen=True):
     value: float
     answer: str | None = None
 
-
-class Line(msgspec.Struct):
-    """A line of scores/<task>.jsonl."""
-
-    id: str
-    outcome: str
-    value: float
-    target: str
-    answer: str | None = None
-    parts: dict[str, float] = {}
-
-    def told(self) -> Told:
-        return Told(self.outcome, self.value, self.answer)
-
-    def score(self) -> Score:
-        return Score(value=self.value, outcome=Outcome(self.outcome), answer=self.answer, parts=self.parts)
+    @classmethod
+    def of(cls, record: ScoreRecord) -> Told:
+        """Return what a record says."""
+        return cls(record.outcome, record.value, record.answer)
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -161,11 +141,12 @@ def rescore(
         allow_missing_reference=saved.allow_missing_reference or other,
         allow_code_execution=allow_code_execution,
     )
+    now = [replace(one.prepared, task=one.task) for one in work]
     if to is not None:
-        _check_new(run, to, plan, work, prints)
+        check_new_run(run, to, plan, now, prints)
     try:
-        report = _report(run)
-        values = {task["result"]["task"]: task["result"]["value"] for task in report.get("tasks", ())}
+        report = find_report(run)
+        values = {task.result.task: task.result.value for task in report.tasks} if report is not None else {}
         recipes = {
             one.task.name: recipe_of(saved, one.spec, one.prepared.wanted)
             for one in work
@@ -176,7 +157,7 @@ def rescore(
     except OSError as error:
         raise RunFolderError(f"{error.filename or run}: cannot be read: {error.strerror}") from error
     if to is not None:
-        _write(run, to, plan, work, report)
+        write_rescored_run(run, to, plan, now, report)
     return found
 
 
@@ -250,9 +231,6 @@ def _load(saved: Plan, task: Task, wanted: int) -> Dataset:
     return task.load(DataRoots(roots=tuple(map(Path, saved.dataset_roots)), allow_hub=saved.allow_hub), wanted)
 
 
-# --------------------------------------------------------------------------------------------------- before and after
-
-
 class _Comparison:
     """Takes each new score in the place of a file, and keeps where it differs from the one that was on file."""
 
@@ -261,10 +239,9 @@ class _Comparison:
         self.moves: Counter[tuple[str, str]] = Counter()
         self.changed: list[Changed] = []
 
-    def write(self, line: bytes) -> None:
-        new = _decoder.decode(line)
-        before, after = self.before.get(new.id), new.told()
-        if before == after:
+    def write(self, new: ScoreRecord) -> None:
+        before = self.before.get(new.id)
+        if before == Told.of(new) or before == (after := Told.of(new := as_on_file(new))):
             return
         self.changed.append(Changed(new.id, new.target, before, after))
         outcome = NOT_SCORED if before is None else before.outcome
@@ -272,17 +249,14 @@ class _Comparison:
             self.moves[outcome, after.outcome] += 1
 
 
-_decoder = msgspec.json.Decoder(Line)
-
-
 def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan, scoring: ScoringProcesses) -> Rescored:
     name = work.task.name
-    lines = scores_on_file(run / "scores" / f"{file_stem(name)}.jsonl")
-    before = {sample: line.told() for sample, line in lines.items()}
+    lines = read_scores(run, name, unfinished=True)
+    before = {sample: Told.of(line) for sample, line in lines.items()}
     comparison = _Comparison(before)
-    samples, journal = work.prepared.dataset.samples, run / "samples" / f"{file_stem(name)}.jsonl"
-    executions = Executions(run / FOLDER / f"{file_stem(name)}.jsonl", keep=False)
-    judgements = Judgements(run / JUDGED / f"{file_stem(name)}.jsonl")
+    samples, journal = work.prepared.dataset.samples, samples_file(run, name)
+    executions = Executions(executions_file(run, name), keep=False)
+    judgements = Judgements(judgements_file(run, name))
     tally = Tally(
         work.task,
         samples,
@@ -293,7 +267,7 @@ def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan, scoring
         apart=scoring.of(name),
     )
     if journal.exists():
-        proofs = Proofs(run / STEPS)
+        proofs = run_proofs(run)
         if programs := executions.pending(work.task, tally.samples, standing(read(journal), proofs)):
             asyncio.run(_run_programs(name, programs, executions, allowed=plan.allow_code_execution))
         take(standing(read(journal), proofs), tally)
@@ -325,87 +299,7 @@ async def _run_programs(name: str, programs: dict[str, Program], executions: Exe
     await executions.run(name, programs, *await permitted([name], allowed=allowed), None)
 
 
-def _value(task: Task, scored: Sequence[tuple[Sample, Line]]) -> float | None:
+def _value(task: Task, scored: Sequence[tuple[Sample, ScoreRecord]]) -> float | None:
     """The value in points that scores on file give."""
     pairs = ((sample, line.score()) for sample, line in scored)
     return task.metric.scale * task.aggregation.of(pairs) if scored else None
-
-
-def scores_on_file(path: Path) -> dict[str, Line]:
-    """Sample -> its score; empty without a file. Raises RunFolderError for a damaged one."""
-    if not path.exists():
-        return {}
-    try:
-        return {line.id: line for line in map(_decoder.decode, _whole_lines(path))}
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RunFolderError(
-            f"{path} cannot be read: {error}", hint="Delete it: every answer is then scored without a comparison."
-        ) from error
-
-
-def _whole_lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from (line for line in file if line.endswith(b"\n"))
-
-
-def _report(run: Path) -> dict[str, Any]:
-    """The report as it stands in the folder, empty for an unfinished run. Raises RunFolderError for a damaged one."""
-    file = run / run_folder.REPORT_FILE
-    try:
-        report: dict[str, Any] = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
-    except msgspec.MsgspecError as error:
-        raise RunFolderError(f"{file} cannot be read: {error}", hint=f"serve-eval run --resume {run}") from error
-    return report
-
-
-# ------------------------------------------------------------------------------------------------------- a new folder
-
-
-def _check_new(run: Path, to: Path, plan: Plan, work: Sequence[_Work], prints: Mapping[str, Mapping[str, str]]) -> None:
-    """Raises RunFolderError or PlanError before anything is written."""
-    for one in work:
-        stored, now = prints[one.task.name], one.prepared.fingerprint
-        other = [name for name in stored.keys() & now.keys() if name != "version" and stored[name] != now[name]]
-        if other:
-            raise RunFolderError(
-                f"{one.task.name} asks otherwise than when {run} was made: {', '.join(sorted(other))}; a new folder "
-                "would claim what was not asked",
-                hint="Without -o the values are printed all the same.",
-            )
-    if to.resolve().is_relative_to(run.resolve()):
-        raise RunFolderError(f"{to} lies within {run}, which stays as it is", hint="Choose another folder with -o.")
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise RunFolderError(f"{to} exists and is not an empty folder", hint="Choose another folder with -o.")
-    if [p.fingerprint for p in prepare(plan)] != [fingerprint(one.task, one.prepared.dataset) for one in work]:
-        raise PlanError(
-            "the reference that sets the number of samples was taken under another protocol",
-            hint="Without -o the values are printed all the same.",
-        )
-
-
-def _write(run: Path, to: Path, plan: Plan, work: Sequence[_Work], report: Mapping[str, Any]) -> None:
-    """A run folder with the same answers and sessions, and a report where `run` has one."""
-    prints = {one.task.name: fingerprint(one.task, one.prepared.dataset) for one in work}
-    try:
-        with run_folder.open_folder(to, plan, prints, own=run_folder.plan_and_owner(run)[1]) as folder:
-            kept = [
-                Path(place) / f"{file_stem(name)}.jsonl" for place in ("samples", FOLDER, JUDGED) for name in prints
-            ]
-            for place in (*map(Path, (run_folder.ENVIRONMENT_FILE, ORDER_FILE, run_folder.LOOKS_FILE, STEPS)), *kept):
-                if (run / place).exists():
-                    (folder / place).parent.mkdir(mode=0o700, exist_ok=True)
-                    _copy_private(run / place, folder / place)
-    except OSError as error:
-        raise RunFolderError(f"{error.filename or to}: cannot be written: {error.strerror}") from error
-    judged = judge_again(plan, to)  # writes the scores too
-    if report:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        again = f"the answers are those of {run}, scored again at {now} by serve-eval {serve_eval.__version__}"
-        times = {"started_at": report["started_at"], "wall_s": report["wall_s"]}
-        judged = replace(judged, warnings=(*judged.warnings, again), **times)
-        run_folder.write_private(to / run_folder.REPORT_FILE, run_folder.pretty_json(judged))
-
-
-def _copy_private(source: Path, target: Path) -> None:
-    with source.open("rb") as old, os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as new:
-        shutil.copyfileobj(old, new)

@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.evaluation.attribution import trace
 from serve_eval.evaluation.reach import CONNECTION, reached
-from serve_eval.evaluation.storage import ownership, run_folder
-from serve_eval.evaluation.storage.session_info import server_info
+from serve_eval.evaluation.storage import ownership, run_folder, sessions
+from serve_eval.evaluation.storage.traces import read_traces
 from serve_eval.plugins import extensions, registry
 from serve_eval.schema import Plan
 
@@ -56,7 +55,7 @@ def to_follow(run: Path, settings: Mapping[str, Any], *, trust_plan: bool, endpo
     """
     saved, own = run_folder.plan_and_owner(run)
     plan = trusted(saved, settings.get("include_path", ()))
-    if not trust_plan and not (own and (not endpoint or run_folder.own_endpoint(run))):
+    if not trust_plan and not (own and (not endpoint or sessions.own_endpoint(run))):
         key = settings.get("api_key_env", plan.connection.api_key_env)
         chosen = tuple(task for task in plan.tasks if task.name in settings.get("tasks", (task.name,)))
         asked = replace(plan, tasks=chosen, connection=replace(plan.connection, api_key_env=key))
@@ -88,10 +87,10 @@ def _links(folder: Path) -> list[tuple[str, str]]:
 
 def _noted(run: Path) -> list[str]:
     """The addresses that the folder itself names beside its plan."""
-    endpoint = run_folder.sessions(run)[-1:]
-    found = [one["endpoint"].get("base_url", "") for one in endpoint]
-    found += [url for one in endpoint for url in (server_info(one).servers or {}).values()]
-    lines = [one for of_task in (trace.read(run) or {}).values() for ones in of_task.values() for one in ones]
+    endpoints = [session.endpoint for session in sessions.read_sessions(run)[-1:]]
+    found: list[str | None] = [one.base_url for one in endpoints]
+    found += [url for one in endpoints for url in (one.info.servers or {}).values()]
+    lines = [one for of_task in (read_traces(run) or {}).values() for ones in of_task.values() for one in ones]
     found += [url for one in lines for url in (one.context, one.generation)]
     return sorted({str(url) for url in found if url})
 

@@ -10,20 +10,18 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
-from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
+from serve_eval.protocol.choices import Choices
+from serve_eval.protocol.templating import choose_rendering, date_of, prompt_under
 from serve_eval.schema import (
     DataRoots,
     Dataset,
-    Message,
     Need,
     Override,
-    Prompt,
     Sample,
     SamplingParams,
     Spec,
@@ -34,29 +32,6 @@ from serve_eval.schema import (
 TASKS = "serve_eval.tasks"
 
 
-class Choices(TypedDict, total=False):
-    """Options that every task has beside its own, in a plan as in `--set TASK.OPTION=VALUE`. What is not given is as
-    the task has it; docs/protocols.md tells what each of them means."""
-
-    apply_chat_template: bool
-    system_prompt: str | None
-    thinking: bool | Literal["on", "off"] | None
-    max_tokens: int
-    temperature: float | None
-    top_p: float | None
-    seed: int | None
-    stop: list[str] | None
-    truncate_prompt_tokens: int | None
-    extra_body: dict[str, Any] | None
-    tokenizer: str | None
-    add_special_tokens: bool | None
-    template_date: str | None
-    suite_exact: bool
-    acceptance_length: str | None
-
-
-Render = Callable[[tuple[Message, ...]], str]
-"""Makes the text of messages."""
 OPTIONS: Mapping[str, Any] = typing.get_type_hints(Choices)
 """Their names and types."""
 ONLY_IF_SET = ("seed", "thinking", "extra_body", "chat_template", "add_special_tokens", "template_date", "suite_exact")
@@ -125,7 +100,7 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
     extra = {**task.extra, **(given.get("extra_body") or {})}
     if "truncate_prompt_tokens" in given:
         extra["truncate_prompt_tokens"] = given["truncate_prompt_tokens"]
-    render, extra, templating = _templating(given, extra, chat=chat, exact=exact)
+    render, extra, templating = choose_rendering(given, extra, chat=chat, exact=exact)
     chosen = {
         **templating,
         "seed": sampling.seed,
@@ -183,54 +158,6 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
     )
 
 
-def _templating(
-    given: Choices, extra: Mapping[str, object], *, chat: bool, exact: bool
-) -> tuple[Render | None, dict[str, object], dict[str, object]]:
-    """What renders messages on our side (None: the server does), the fields that are sent then, and what the
-    fingerprint says of it."""
-    thinking, sent = _thinking(given.get("thinking")), dict(extra)
-    variables = dict(typing.cast(Mapping[str, object], sent.pop("chat_template_kwargs", {})))
-    if (folder := given.get("tokenizer")) is None or not chat:
-        if thinking is None and exact and chat and "enable_thinking" not in variables:
-            thinking = False  # the suite's way; a template that does not know the switch ignores it
-        if thinking is not None:
-            variables["enable_thinking"] = thinking
-        return None, {**sent, **({"chat_template_kwargs": variables} if variables else {})}, {"thinking": thinking}
-    template = chat_template.read(Path(folder).expanduser())
-    if thinking is None and exact and "enable_thinking" in template.text and "enable_thinking" not in variables:
-        thinking = False  # as the suite does for templates that know the switch
-    if thinking is not None:
-        variables["enable_thinking"] = thinking
-    day = given.get("template_date")
-    render = chat_template.Rendering(template, variables=variables, today=_date(day) if day else None)
-    special = given.get("add_special_tokens", exact)
-    told: dict[str, object] = {
-        "thinking": thinking,
-        "chat_template": f"client sha256:{template.sha256}",
-        "template_date": day,
-        "add_special_tokens": special,
-    }
-    return render, {**sent, "add_special_tokens": special}, told
-
-
-def prompt_under(prompt: Prompt, *, chat: bool, system_prompt: str, render: Render | None) -> Prompt:
-    """A prompt as it is sent: a text made one turn of a chat or the other way round, a system prompt before it, and
-    rendered where `render` does that on our side. Raises PlanError for several turns that are to be one text."""
-    if not chat:
-        if not isinstance(prompt, str):
-            if len(prompt) > 1 or prompt[0].images:
-                raise PlanError(
-                    "several turns or images are no plain text",
-                    hint="Leave apply_chat_template: false out for this task.",
-                )
-            prompt = prompt[0].text
-        return system_prompt + prompt
-    turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-    if system_prompt:
-        turns = (Message(role="system", content=system_prompt), *turns)
-    return turns if render is None else render(turns)
-
-
 def _override(given: Choices, *, drops_stops: bool) -> Callable[[Override], Override]:
     """What is left of what a sample asks otherwise than its task: what was chosen for the whole task comes first."""
     chosen = given.get("extra_body") or {}
@@ -262,22 +189,10 @@ def _check(task: Task, given: Choices, where: str, *, chat: bool) -> None:
     taken = sorted(_OWN_FIELDS & (given.get("extra_body") or {}).keys())
     if taken:
         problems.append(f"extra_body: {', '.join(taken)} cannot be set so: there are options for what may be chosen")
-    if (day := given.get("template_date")) is not None and _date(day) is None:
+    if (day := given.get("template_date")) is not None and date_of(day) is None:
         problems.append(f"template_date: {day!r} is no date such as 2026-11-20")
     if problems:
         raise PlanError([f"{where}.{problem}" for problem in problems])
-
-
-def _date(text: str) -> date | None:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        return None
-
-
-def _thinking(given: bool | str | None) -> bool | None:
-    """YAML reads on and off as booleans; flags and quoted words do not."""
-    return given == "on" if isinstance(given, str) else given
 
 
 def _sampling(base: SamplingParams, given: Choices, *, drops_stops: bool) -> SamplingParams:

@@ -28,6 +28,17 @@ def sentences(told: Attribution) -> Iterator[str]:
             f"the router's choice of a server depends on the prompt ({', '.join(told.dealt_by)}): answers are compared "
             "among alike prompts alone; serve-eval attribute asks all servers the same"
         )
+    yield from _accusations(told)
+    if (transfer := _transfers(told.figures)) is not None:
+        yield transfer
+    cached = [one for one in told.figures if one.cached_tokens is not None and one.role == "context"]
+    if any(one.cached_tokens for one in cached):
+        shown = ", ".join(f"{one.worker} {one.cached_tokens} of {one.prompt_tokens}" for one in cached)
+        yield f"prompt tokens out of the prefix cache: {shown}"
+
+
+def _accusations(told: Attribution) -> Iterator[str]:
+    """Tell who is accused and on what condition, or that nobody is."""
     workers = {row.worker for row in told.rows if row.role != "pair"}
     for row in told.rows:
         if row.accused:
@@ -39,12 +50,6 @@ def sentences(told: Attribution) -> Iterator[str]:
         yield f"no server is worse than the others beyond chance (level {told.alpha:g} over all rows)"
     if not told.rows and told.how == "asked" and told.joined:
         yield "no answer is wrong or empty, and no request failed"
-    if (transfer := _transfers(told.figures)) is not None:
-        yield transfer
-    cached = [one for one in told.figures if one.cached_tokens is not None and one.role == "context"]
-    if any(one.cached_tokens for one in cached):
-        shown = ", ".join(f"{one.worker} {one.cached_tokens} of {one.prompt_tokens}" for one in cached)
-        yield f"prompt tokens out of the prefix cache: {shown}"
 
 
 def table(told: Attribution) -> Table | None:

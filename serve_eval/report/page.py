@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 
-from serve_eval.evaluation.storage.run_folder import PAGE_FILE, write_private
+from serve_eval.evaluation.storage.file_names import PAGE_FILE
+from serve_eval.evaluation.storage.private_files import write_private
 from serve_eval.report.course import picture
 from serve_eval.report.terminal import render
 from serve_eval.schema import Report

@@ -51,6 +51,10 @@ class Reader:
             return self._of_bytes(tag, self._take(number), depth)
         if tag in b"([{<>rl":
             return self._of_items(tag, number, depth)
+        return self._of_number(tag, number, depth)
+
+    def _of_number(self, tag: bytes, number: int, depth: int) -> Any:
+        """Something that a side has already, or that stays with the writer."""
         if tag == b"@":
             return self.containers[number]
         if tag == b"R":

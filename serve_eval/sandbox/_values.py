@@ -57,7 +57,23 @@ class Writer:
 
     def write(self, value: Any, depth: int = 0) -> None:
         """Adds a value. Raises Refused for one that does not cross."""
-        kind, out = type(value), self.out
+        kind = type(value)
+        if self._simple(value, kind):
+            return
+        if depth > DEEPEST:
+            raise RecursionError("a value is nested too deeply")
+        if kind in _MUTABLE:
+            self._container(value, depth)
+        elif kind is tuple or kind is frozenset:
+            self._items(b"(" if kind is tuple else b">", list(value), depth)
+        elif kind is range or kind is slice:
+            self._items(b"r" if kind is range else b"l", [value.start, value.stop, value.step], depth)
+        else:
+            self._other(value, kind, depth)
+
+    def _simple(self, value: Any, kind: Any) -> bool:
+        """Add a value that holds no other. Return whether it is one."""
+        out = self.out
         if value is None:
             out += b"N"
         elif kind is bool:
@@ -72,18 +88,9 @@ class Writer:
             out += b"c" + struct.pack("<dd", value.real, value.imag)
         elif kind is bytes:
             self._bytes(b"b", value)
-        elif depth > DEEPEST:
-            raise RecursionError("a value is nested too deeply")
-        elif kind in _MUTABLE:
-            self._container(value, depth)
-        elif kind is tuple or kind is frozenset:
-            self._items(b"(" if kind is tuple else b">", list(value), depth)
-        elif kind is range:
-            self._items(b"r", [value.start, value.stop, value.step], depth)
-        elif kind is slice:
-            self._items(b"l", [value.start, value.stop, value.step], depth)
         else:
-            self._other(value, kind, depth)
+            return False
+        return True
 
     def contents(self, value: Any, depth: int = 0) -> None:
         """Adds what is in a container."""

@@ -25,13 +25,8 @@ def fitting(schema: object, root: object = None, within: frozenset[str] = frozen
     def inner(one: object) -> Any:
         return fitting(one, root, within)
 
-    if "const" in schema:
-        return schema["const"]
-    if "default" in schema and schema["default"] in schema.get("enum", [schema["default"]]):
-        return schema["default"]
-    for key in ("examples", "enum"):
-        if isinstance(schema.get(key), list) and schema[key]:
-            return schema[key][0]
+    if (given := _given(schema)) is not None:
+        return given[0]
     if isinstance(reference := schema.get("$ref"), str):
         if reference in within:
             raise RecursionError("the schema refers to itself")
@@ -42,13 +37,29 @@ def fitting(schema: object, root: object = None, within: frozenset[str] = frozen
             ways = [{**rest, **one} if isinstance(one, Mapping) else rest for one in schema[key]]
             return _first(ways, inner)
     if isinstance(schema.get("allOf"), list):
-        together: dict[str, Any] = {name: value for name, value in schema.items() if name != "allOf"}
-        for one in schema["allOf"]:
-            for name, value in one.items() if isinstance(one, Mapping) else ():
-                both = name in together and isinstance(value, dict) and isinstance(together[name], dict)
-                together[name] = {**together[name], **value} if both else value
-        return inner(together)
+        return inner(_together(schema))
     return _of_type(schema, inner)
+
+
+def _given(schema: Mapping[str, Any]) -> Sequence[Any] | None:
+    """Return a list that begins with a value which the schema gives itself; None where it gives none."""
+    if "const" in schema:
+        return [schema["const"]]
+    if "default" in schema and schema["default"] in schema.get("enum", [schema["default"]]):
+        return [schema["default"]]
+    return next(
+        (schema[key] for key in ("examples", "enum") if isinstance(schema.get(key), list) and schema[key]), None
+    )
+
+
+def _together(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema with the parts of its allOf in it; where two have the same mapping, both count."""
+    together: dict[str, Any] = {name: value for name, value in schema.items() if name != "allOf"}
+    for one in schema["allOf"]:
+        for name, value in one.items() if isinstance(one, Mapping) else ():
+            both = name in together and isinstance(value, dict) and isinstance(together[name], dict)
+            together[name] = {**together[name], **value} if both else value
+    return together
 
 
 def _first(schemas: Sequence[object], inner: Callable[[object], Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _CATEGORIES = {"DIGIT": r"\d", "WORD": r"\w", "SPACE": r"\s", "NOT_DIGIT": r"\D", "NOT_WORD": r"\W", "NOT_SPACE": r"\S"}
@@ -48,10 +48,16 @@ def _node(kind: str, value: Any, groups: dict[int, str]) -> str:
         case "ANY":
             return _CHARACTERS[0]
         case "IN":
-            negated = str(value[0][0]) == "NEGATE"
-            items = value[1:] if negated else value
-            named = "".join(chr(v if str(k) == "LITERAL" else v[0]) for k, v in items if str(k) != "CATEGORY")
-            return next(c for c in named + _CHARACTERS if any(_is(c, *item) for item in items) != negated)
+            return _in_set(value)
+        case "GROUPREF":
+            return groups[value]
+        case _:
+            return _nested(kind, value, groups)
+
+
+def _nested(kind: str, value: Any, groups: dict[int, str]) -> str:
+    """Return a text that matches a node with nodes inside; nothing for one that takes no character."""
+    match kind:
         case "BRANCH":
             return _of(value[1][0], groups)
         case "SUBPATTERN":
@@ -64,12 +70,18 @@ def _node(kind: str, value: Any, groups: dict[int, str]) -> str:
             if least * len(once) > LONGEST:
                 raise OverflowError("the text is too long")
             return once * least
-        case "GROUPREF":
-            return groups[value]
         case "ASSERT":
             return _of(value[1], groups)
         case _:
             return ""
+
+
+def _in_set(value: Sequence[tuple[Any, Any]]) -> str:
+    """Return a character of a set, which may be negated."""
+    negated = str(value[0][0]) == "NEGATE"
+    items = value[1:] if negated else value
+    named = "".join(chr(v if str(k) == "LITERAL" else v[0]) for k, v in items if str(k) != "CATEGORY")
+    return next(c for c in named + _CHARACTERS if any(_is(c, *item) for item in items) != negated)
 
 
 def _is(character: str, kind: Any, value: Any) -> bool:

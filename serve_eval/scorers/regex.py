@@ -29,18 +29,11 @@ def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
         raise PlanError("regex: `time_limit_s` must be above 0 and at most 60 seconds")
 
     def score(expected: object, response: Response) -> Score:
-        found, ended = [], False
-        for part in items_of(expected, PARTS):
-            for pattern in _either(part):
-                try:
-                    match = _compiled(pattern, ignore_case).search(response.text, timeout=time_limit_s)
-                except TimeoutError:
-                    ended = True
-                    continue
-                if match:
-                    found.append(match.group())
-                    break
-        value = len(found) / len(items_of(expected, PARTS))
+        parts = items_of(expected, PARTS)
+        searches = [_search(part, response.text, ignore_case, time_limit_s) for part in parts]
+        found = [text for text, _ in searches if text is not None]
+        ended = any(late for _, late in searches)
+        value = len(found) / len(parts)
         mode = TIMED_OUT if ended else "parts missing" if found else "all parts missing"
         return graded(value, "; ".join(found), {FULL: float(value == 1.0), TIMED_OUT: float(ended)}, mode=mode)
 
@@ -62,6 +55,20 @@ def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
         return right, scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")))
 
     return Scorer(version=1, score=score, answers=answers, problems=problems)
+
+
+def _search(part: object, text: str, ignore_case: bool, time_limit_s: float) -> tuple[str | None, bool]:
+    """Return what the first alternative that matches finds, and True where a search before it took too long."""
+    late = False
+    for pattern in _either(part):
+        try:
+            match = _compiled(pattern, ignore_case).search(text, timeout=time_limit_s)
+        except TimeoutError:
+            late = True
+            continue
+        if match:
+            return match.group(), late
+    return None, late
 
 
 def _either(part: object) -> Sequence[str]:

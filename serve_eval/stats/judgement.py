@@ -11,8 +11,8 @@ from serve_eval.stats.bounds import Bounds, BoundsMethod, MarginTest, bounds, eq
 from serve_eval.stats.drop import DropTest, Method, drop_test, inflated
 from serve_eval.stats.finding import Finding, Range, finding
 from serve_eval.stats.inputs import check_level, check_margin
-from serve_eval.stats.pairs import Pairs
-from serve_eval.stats.run_effects import RunEffect, run_effect
+from serve_eval.stats.pairs import Pairs, RunEffect
+from serve_eval.stats.run_effects import run_effect
 
 MIN_UNITS = 10
 """Independent pairs, or clusters of them, below which nothing is concluded: a handful is no test of a deployment."""

@@ -20,10 +20,20 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from serve_eval.stats.inputs import FloatArray, IntArray
-    from serve_eval.stats.run_effects import RunEffect
 
 ROUNDING = 1e-12
 """Differences below this share of the largest score come from averaging equal scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEffect:
+    """Cochran's Q of the runs of one side, with its degrees of freedom and p. `inflation` is the factor on every
+    standard error: sqrt(Q / df) where p is at most .05, else 1."""
+
+    q: float
+    df: int
+    p: float
+    inflation: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,32 +9,20 @@ exceeds what its prompts explain. One run a side shows nothing of it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serve_eval.stats.instability import instability
+from serve_eval.stats.pairs import Pairs, RunEffect
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from serve_eval.stats.inputs import FloatArray, IntArray
-    from serve_eval.stats.pairs import Pairs
 
 ALPHA = 0.05
 """Chance of finding a run effect where there is none."""
 MIN_VARIED = 10
 """Prompts whose score varied from which on the distribution of Q is near enough to chi-squared."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunEffect:
-    """Cochran's Q of the runs of one side, with its degrees of freedom and p. `inflation` is the factor on every
-    standard error: sqrt(Q / df) where p <= ALPHA, else 1."""
-
-    q: float
-    df: int
-    p: float
-    inflation: float
 
 
 def run_effect(pairs: Pairs) -> RunEffect | None:

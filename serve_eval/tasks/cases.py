@@ -15,8 +15,10 @@ import msgspec
 
 from serve_eval.cases import file
 from serve_eval.cases.biochatter import AS_BIOCHATTER
+from serve_eval.cases.case_scorers import scorer_of, spec_of
 from serve_eval.cases.failure_modes import failure_mode
-from serve_eval.cases.questions import MAX_EXPANDED, Question, Questions, questions, scorer_of, spec_of
+from serve_eval.cases.question import Question, Questions
+from serve_eval.cases.questions import MAX_EXPANDED, questions
 from serve_eval.errors import DatasetError
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import (

@@ -7,6 +7,7 @@ problems. One sample: `def incr(x):` with the docstring "Return x plus one." The
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from serve_eval.datasets import local
@@ -63,48 +64,7 @@ def task(
     if apply_chat_template and not runs:
         raise PlanError("humaneval: rouge compares completions; apply_chat_template needs the metric pass@1")
     stops = tuple(stop) if stop is not None else STOP if runs and not apply_chat_template else ()
-
-    def load(roots: DataRoots, wanted: int) -> Dataset:
-        if not runs:
-            package()  # takes a second to import, and may be missing: not when the first answer comes
-        file, rows = _rows(roots)
-        if len(rows) < wanted:
-            raise DatasetError(
-                f"HumanEval is incomplete: {file.path} has {len(rows)} problems; {wanted} are needed",
-                hint=local.advice(SOURCE),
-            )
-        return Dataset(
-            samples=[_sample(row, _prompt(row, metric, apply_chat_template)) for row in rows[:wanted]],
-            files=(file.source,),
-            total=len(rows),
-            deviation=None if len(rows) == ROWS else f"{len(rows)} problems, where HumanEval has {ROWS}",
-        )
-
-    def extraction(sample: Sample, response: Response) -> str | None:
-        if apply_chat_template:
-            return defining_block(response.text, sample.metadata["entry_point"])
-        return continuation(response.text, stops)
-
-    def to_run(sample: Sample, response: Response) -> Program | None:
-        found = extraction(sample, response)
-        if found is None:
-            return None
-        prompt = sample.metadata["prompt"]
-        code = behind(prompt, found) if apply_chat_template else prompt + found
-        return program(code, sample.target, sample.metadata["entry_point"], timeout_s)
-
-    def score(sample: Sample, response: Response) -> Score:
-        if not runs:
-            return rouge1(response.text, sample.metadata["solution"])
-        return passed(extraction(sample, response), response.ran)
-
-    def answers(sample: Sample) -> tuple[str, str]:
-        bodies = sample.metadata["solution"], WRONG
-        if not apply_chat_template:
-            return bodies
-        right, wrong = (f"```python\n{sample.metadata['prompt']}{body}\n```" for body in bodies)
-        return right, wrong
-
+    manner = _Manner(metric=metric, chat=apply_chat_template, stops=stops, timeout_s=timeout_s)
     return Task(
         name="humaneval",
         version=1,
@@ -115,12 +75,68 @@ def task(
         extra={"truncate_prompt_tokens": 924},
         chat=apply_chat_template,
         protocol={"metric": metric, "timeout_s": timeout_s if runs else None},
-        load=load,
-        score=score,
-        answers=answers,
-        program=to_run if runs else None,
+        load=manner.load,
+        score=manner.score if runs else _rouge,
+        answers=manner.answers,
+        program=manner.program if runs else None,
         scoring="inline",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Manner:
+    """Ask for a body or, by chat, for the whole function; `timeout_s` bounds the run of an answer."""
+
+    metric: str
+    chat: bool
+    stops: tuple[str, ...]
+    timeout_s: float
+
+    def load(self, roots: DataRoots, wanted: int) -> Dataset:
+        if self.metric == ROUGE:
+            package()  # takes a second to import, and may be missing: not when the first answer comes
+        file, rows = _rows(roots)
+        if len(rows) < wanted:
+            raise DatasetError(
+                f"HumanEval is incomplete: {file.path} has {len(rows)} problems; {wanted} are needed",
+                hint=local.advice(SOURCE),
+            )
+        return Dataset(
+            samples=[_sample(row, _prompt(row, self.metric, self.chat)) for row in rows[:wanted]],
+            files=(file.source,),
+            total=len(rows),
+            deviation=None if len(rows) == ROWS else f"{len(rows)} problems, where HumanEval has {ROWS}",
+        )
+
+    def program(self, sample: Sample, response: Response) -> Program | None:
+        """Return what is run to judge an answer; None for one without code."""
+        found = self._extracted(sample, response)
+        if found is None:
+            return None
+        prompt = sample.metadata["prompt"]
+        code = behind(prompt, found) if self.chat else prompt + found
+        return program(code, sample.target, sample.metadata["entry_point"], self.timeout_s)
+
+    def score(self, sample: Sample, response: Response) -> Score:
+        """Return full marks for an answer whose run passed the tests."""
+        return passed(self._extracted(sample, response), response.ran)
+
+    def answers(self, sample: Sample) -> tuple[str, str]:
+        bodies = sample.metadata["solution"], WRONG
+        if not self.chat:
+            return bodies
+        right, wrong = (f"```python\n{sample.metadata['prompt']}{body}\n```" for body in bodies)
+        return right, wrong
+
+    def _extracted(self, sample: Sample, response: Response) -> str | None:
+        if self.chat:
+            return defining_block(response.text, sample.metadata["entry_point"])
+        return continuation(response.text, self.stops)
+
+
+def _rouge(sample: Sample, response: Response) -> Score:
+    """Compare the words of an answer with the published solution."""
+    return rouge1(response.text, sample.metadata["solution"])
 
 
 def _suite_hypothesis(num_samples: int) -> Hypothesis:

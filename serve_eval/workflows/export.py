@@ -17,18 +17,20 @@ from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.engine.scoring import Recipe, rebuilt
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rescore import scores_on_file
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.file_names import LM_EVAL as LM_EVAL_FOLDER
+from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.journal import read
+from serve_eval.evaluation.storage.private_files import write_private
+from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.scores import read_scores
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
 from serve_eval.harness.layout import NO_FILTER, Logged, file_name, mean_stderr, results, row, stamp
 from serve_eval.plugins.scope import scoped
 from serve_eval.processes.bounded_call import Apart, Unfinished
-from serve_eval.schema import HOLDOUT, MEAN, Message, Plan, Response, Sample, Score, Task, file_stem
+from serve_eval.schema import HOLDOUT, MEAN, Message, Plan, Report, Response, Sample, Score, Task, TaskResult
 
-FOLDER = "lm-eval"
-"""Where in a run folder the files go, unless said otherwise."""
 LM_EVAL = "lm_eval:"
 _HIDDEN = "(of a hold-out set)"
 
@@ -50,8 +52,8 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
     Raises RunFolderError for a run without a report, DatasetError when the samples are not those of the run.
     """
     saved, prints = to_read(run, include_path), run_folder.saved_fingerprints(run)
-    report = _report(run)
-    told = {task["result"]["task"]: task["result"] for task in report["tasks"]}
+    report = read_report(run)
+    told = {task.result.task: task.result for task in report.tasks}
     prepared = prepare(replace(saved, no_reference=True))
     logged: list[Logged] = []
     notes: list[str] = []
@@ -68,35 +70,35 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
         logged.append(one)
         if one.answered < one.planned:
             notes.append(f"{one.task}: {one.answered} of {one.planned} samples have a score; the others are left out")
-    started = datetime.fromisoformat(report["started_at"])
-    model = str(report["endpoint"]["model"] or saved.model)
+    started = datetime.fromisoformat(report.started_at)
+    model = str(report.endpoint.model or saved.model)
     content = results(
         logged,
         model=model,
-        model_args={"model": model, "base_url": report["endpoint"]["base_url"]},
+        model_args={"model": model, "base_url": report.endpoint.base_url},
         about=_about(report, started),
     )
-    folder, when = (to or run / FOLDER) / file_name(model), stamp(started)
+    folder, when = (to or run / LM_EVAL_FOLDER) / file_name(model), stamp(started)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot write: {error.strerror}", hint="Choose another with -o.") from error
     files = [folder / f"results_{when}.json"]
-    run_folder.write_private(files[0], _json(content, indent=2).encode())
+    write_private(files[0], _json(content, indent=2).encode())
     for one in logged:
         files.append(folder / f"samples_{file_name(one.task)}_{when}.jsonl")
-        run_folder.write_private(files[-1], "".join(_json(line) + "\n" for line in one.rows).encode())
+        write_private(files[-1], "".join(_json(line) + "\n" for line in one.rows).encode())
     return Exported(files=tuple(files), notes=tuple(notes))
 
 
-def _about(report: Mapping[str, Any], started: datetime) -> dict[str, Any]:
+def _about(report: Report, started: datetime) -> dict[str, Any]:
     """What lm-eval writes of the machine and the time, as far as a run tells."""
-    environment = report["environment"]
+    environment: Mapping[str, Any] = report.environment
     return {
         "date": started.timestamp(),
-        "total_evaluation_time_seconds": str(report["wall_s"]),
+        "total_evaluation_time_seconds": str(report.wall_s),
         "start_time": started.timestamp(),
-        "end_time": started.timestamp() + report["wall_s"],
+        "end_time": started.timestamp() + report.wall_s,
         "pretty_env_info": f"serve-eval {environment['serve_eval']}, Python {environment['python']}, "
         f"{environment['platform']}",
         "transformers_version": "N/A",
@@ -105,11 +107,10 @@ def _about(report: Mapping[str, Any], started: datetime) -> dict[str, Any]:
 
 
 def _logged(
-    saved: Plan, run: Path, p: PreparedTask, result: Mapping[str, Any], repeats: int
+    saved: Plan, run: Path, p: PreparedTask, result: TaskResult, repeats: int
 ) -> tuple[Logged, tuple[str, ...]]:
     """Return the log of a task, and remarks for its reader."""
-    stem = file_stem(p.task.name)
-    journal = run / "samples" / f"{stem}.jsonl"
+    journal = samples_file(run, p.task.name)
     responses: dict[str, Response] = {}
     for record in read(journal) if journal.exists() else ():
         if record.response is not None:
@@ -117,7 +118,7 @@ def _logged(
     if p.task.name.startswith(LM_EVAL):
         answered = {sample.id: responses[sample.id] for sample in p.dataset.samples if sample.id in responses}
         return _of_lm_eval(saved, p, answered)
-    scores = {name: line.score() for name, line in scores_on_file(run / "scores" / f"{stem}.jsonl").items()}
+    scores = {name: line.score() for name, line in read_scores(run, p.task.name, unfinished=True).items()}
     return _ours(p, result, responses, scores, repeats), ()
 
 
@@ -157,7 +158,7 @@ def _measuring(recipe: Recipe) -> Callable[[str, Sequence[Any]], Any]:
 
 def _ours(
     p: PreparedTask,
-    result: Mapping[str, Any],
+    result: TaskResult,
     responses: Mapping[str, Response],
     scores: Mapping[str, Score],
     repeats: int,
@@ -177,10 +178,10 @@ def _ours(
         asked, resps, left = _requests(task, sample, [responses[key] for key in keys], had)
         document = {"id": sample.id, "target": sample.target, **sample.metadata}
         rows.append(row(number, document, sample.target, asked, resps, left, NO_FILTER, named))
-    plain = result["aggregation"] == MEAN.name
-    figures = {metric.name: result["value"] / metric.scale} if result["value"] is not None else {}
-    figures |= {part: value / metric.scale for part, value in result["parts"].items()}
-    figures |= {name: value for name, value in result["secondary"].items() if name not in figures}
+    plain = result.aggregation == MEAN.name
+    figures = {metric.name: result.value / metric.scale} if result.value is not None else {}
+    figures |= {part: value / metric.scale for part, value in result.parts.items()}
+    figures |= {name: value for name, value in result.secondary.items() if name not in figures}
     options = {name: value for name, value in task.protocol.items() if value is not None}
     return Logged(
         task=task.file_stem,
@@ -233,13 +234,3 @@ def _mean(values: Sequence[float]) -> float:
 
 def _json(value: Any, **how: Any) -> str:
     return json.dumps(value, default=str, ensure_ascii=False, **how)
-
-
-def _report(run: Path) -> dict[str, Any]:
-    try:
-        report: dict[str, Any] = msgspec.json.decode((run / run_folder.REPORT_FILE).read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
-        raise RunFolderError(
-            f"{run} has no report", hint=f"Let the run come to its end first: serve-eval run --resume {run}."
-        ) from error
-    return report

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.schema import MEAN, file_stem
+from serve_eval.evaluation.storage import sessions
+from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.scores import read_values
+from serve_eval.schema import MEAN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,26 +26,17 @@ class Measured:
     per_second: float | None
 
 
-class _Line(msgspec.Struct):
-    value: float
-
-
 def measured(run: Path) -> list[Measured]:
     """The tasks of a run folder. Raises RunFolderError when it has no report or no score, and for a task whose value is
     no mean of scores: their spread does not tell its own."""
-    try:
-        report = msgspec.json.decode((run / run_folder.REPORT_FILE).read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        raise RunFolderError(f"{run} has no report", hint="Let the run come to its end first.") from error
-    loads = run_folder.loads(run)
+    report, loads = read_report(run), sessions.loads(run)
     rate = loads[-1].finished / loads[-1].wall_s if loads and loads[-1].wall_s else None
     found = []
-    for task in report["tasks"]:
-        name, scale = task["result"]["task"], task["result"]["metric"]["scale"]
-        if (how := task["result"].get("aggregation", MEAN.name)) != MEAN.name:
+    for task in report.tasks:
+        name, scale, how = task.result.task, task.result.metric.scale, task.result.aggregation
+        if how != MEAN.name:
             raise RunFolderError(f"{run}: the value of {name} is the {how}, whose spread is not that of its scores")
-        lines = (run / "scores" / f"{file_stem(name)}.jsonl").read_bytes()
-        values = [scale * line.value for line in msgspec.json.Decoder(_Line).decode_lines(lines)]
+        values = [scale * value for value in read_values(run, name).values()]
         if not values:
             raise RunFolderError(f"{run}: {name} has no score")
         mean = math.fsum(values) / len(values)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = {
     "startup.py": ("1",),
     "tasks.py": ("--tiny",),
+    "transports.py": ("--rounds", "1", "--tiny"),
     "rate_limits.py": ("--tiny",),
     "alarm.py": ("60", "1", "4"),
     "million.py": ("60", "4"),

@@ -24,6 +24,7 @@ from serve_eval.cases.failure_modes import (
     text_mode,
 )
 from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.storage.scores import ScoreRecord, encoded
 from serve_eval.schema import Ended, Outcome, Ran, Response, Sample, Score, Task, ToolCall
 from tests.evaluation.test_capabilities import prepared
 from tests.scorers.test_offered import made
@@ -173,8 +174,8 @@ def test_every_failing_iteration_has_its_mode_and_the_report_counts_them() -> No
     lines: list[bytes] = []
 
     class Kept:
-        def write(self, line: bytes, /) -> None:
-            lines.append(line)
+        def write(self, record: ScoreRecord, /) -> None:
+            lines.append(encoded(record))
 
     tally = Tally(_task(), [Sample(id="1", prompt="?", target="Paris")], Kept(), repeats=4)
     for i, answer in enumerate((_response("Paris"), _response("It is Paris"), _response(), _response("in Paris"))):
@@ -187,8 +188,8 @@ def test_a_task_that_does_not_tell_has_no_modes() -> None:
     lines: list[bytes] = []
 
     class Kept:
-        def write(self, line: bytes, /) -> None:
-            lines.append(line)
+        def write(self, record: ScoreRecord, /) -> None:
+            lines.append(encoded(record))
 
     tally = Tally(replace(_task(), failure_mode=None), [Sample(id="1", prompt="?", target="Paris")], Kept())
     tally.add(0, _response("London"))

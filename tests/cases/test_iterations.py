@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation.agreement.answer_pairs import read_report, read_task
+from serve_eval.evaluation.agreement.answer_pairs import read_task
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan import resolve
 from serve_eval.evaluation.rescore import rescore
+from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.evaluation.storage.run_folder import saved_plan
 from serve_eval.schema import Report, Spec
 from serve_eval.workflows.compare.compare import Rules, Side, compare

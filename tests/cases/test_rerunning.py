@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import serve_eval
-from serve_eval.cli.run import rerun_of
+from serve_eval.cli._common_options import rerun_of
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan import resolve

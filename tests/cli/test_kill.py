@@ -33,7 +33,7 @@ def endpoint(tmp_path: Path, data_root: Path) -> Iterator[str]:
             entry = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong}
             file.write(msgspec.json.encode({**entry, "probability": float(uniform(sample.id) < 0.75)}) + b"\n")
     ready = tmp_path / "ready"
-    command = [sys.executable, "-m", "launchers._simulator", "--answers", str(tmp_path / "answers.jsonl")]
+    command = [sys.executable, "-m", "launchers._simulated", "--answers", str(tmp_path / "answers.jsonl")]
     command += ["--ready-file", str(ready), "--latency-s", "0.12", "--latency-jitter-s", "0.2"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:

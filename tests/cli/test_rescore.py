@@ -174,7 +174,7 @@ def test_other_data_and_damaged_files_are_told(run: Path, tmp_path: Path) -> Non
     (run / "plan.json").write_text(json.dumps(plan))
     (run / "scores/gsm8k.jsonl").write_text("{}\n")
     done = serve_eval("rescore", run)
-    assert (done.returncode, "Delete it" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "serve-eval verdict" in done.stderr) == (2, True), done.stderr
     (run / "scores/gsm8k.jsonl").unlink()
     (run / "samples/gsm8k.jsonl").write_text("{\n")
     done = serve_eval("rescore", run)

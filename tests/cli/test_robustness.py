@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from launchers._simulator import SimulatorConfig, create_app
+from launchers._simulated.simulator import SimulatorConfig, create_app
 from tests.cli.command import environment, in_a_process, serve_eval
-from tests.workflows.smoke.trying import beside
+from tests.scripted_server import serve_in_thread
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -32,7 +32,7 @@ def _simulated(data_root: Path, out: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def asked(data_root: Path) -> Iterator[list[str]]:
     """A run that asks 30 questions of an endpoint of this process: for commands that are processes themselves."""
-    with beside(create_app(SimulatorConfig(any_model=True))) as url:
+    with serve_in_thread(create_app(SimulatorConfig(any_model=True))) as url:
         flags = ["run", "--base-url", url, "--tasks", "gsm8k", "--set", "gsm8k.num_samples=30"]
         yield [*flags, "--dataset-root", str(data_root)]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from launchers import simulated
-from launchers._own_server import own_server
+from launchers._process.own_server import own_server
 from serve_eval.cli import _dry_run
 from serve_eval.schema import Plan, Spec
 from tests.cli.command import environment, in_a_process, serve_eval
@@ -226,7 +226,7 @@ def test_a_dry_run_shows_everything_and_sends_nothing(flags: list[str], tmp_path
     assert done.returncode == 0, done.stderr
     for part in (
         "launcher:",
-        "_simulator",
+        "_simulated",
         "task gsm8k: 300 requests",
         "reference: 90.0",
         "threshold: ",

@@ -34,7 +34,7 @@ def _simulator(folder: Path, data_root: Path, *flags: str) -> Iterator[str]:
             lines.append(msgspec.json.encode(entry))
     (folder / "answers.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     ready = folder / "ready"
-    command = [sys.executable, "-m", "launchers._simulator", "--answers", str(folder / "answers.jsonl")]
+    command = [sys.executable, "-m", "launchers._simulated", "--answers", str(folder / "answers.jsonl")]
     with subprocess.Popen([*command, "--ready-file", str(ready), *flags], stdin=subprocess.PIPE) as process:
         try:
             deadline = time.monotonic() + 30

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 
 from tests.cli.command import serve_eval
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, models
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -20,45 +18,20 @@ RENAMED = "Unsupported parameter: 'max_tokens' is not supported with this model.
 ONLY_ONE = "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) is supported."
 
 
-class _Hosted(BaseHTTPRequestHandler):
+def _hosted(request: HttpRequest) -> Reply:
     """A chat model that takes neither `max_tokens` nor a temperature but 1."""
-
-    bodies: list[dict[str, Any]]
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.bodies.append(body)
-        refusal = RENAMED if "max_tokens" in body else ONLY_ONE if body.get("temperature", 1) != 1 else None
-        if refusal:
-            self._answer(400, {"error": {"message": refusal, "type": "invalid_request_error", "param": None}})
-        else:
-            message = {"role": "assistant", "content": "<think>hm</think>#### 7"}
-            self._answer(200, {"id": f"c-{id(body)}", "choices": [{"message": message, "finish_reason": "stop"}]})
-
-    def do_GET(self) -> None:
-        self._answer(200, {"object": "list", "data": [{"id": "o9"}]})
-
-    def _answer(self, status: int, content: object) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002
+    body = request.body
+    refusal = RENAMED if "max_tokens" in body else ONLY_ONE if body.get("temperature", 1) != 1 else None
+    if refusal:
+        return json_reply({"error": {"message": refusal, "type": "invalid_request_error", "param": None}}, 400)
+    return answer("<think>hm</think>#### 7", body={"id": f"c-{request.number}"})
 
 
 @pytest.fixture
-def hosted() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    handler = type("Hosted", (_Hosted,), {"bodies": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1", handler.bodies
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def hosted() -> Iterator[tuple[str, ScriptedServer]]:
+    server = ScriptedServer(_hosted, routes={"/v1/models": models("o9")})
+    with server.serve_in_thread() as url:
+        yield url, server
 
 
 def _run(data_root: Path, out: Path, *arguments: str) -> CompletedProcess[str]:
@@ -67,9 +40,9 @@ def _run(data_root: Path, out: Path, *arguments: str) -> CompletedProcess[str]:
 
 
 def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_refusals_name(
-    data_root: Path, tmp_path: Path, hosted: tuple[str, list[dict[str, Any]]]
+    data_root: Path, tmp_path: Path, hosted: tuple[str, ScriptedServer]
 ) -> None:
-    url, bodies = hosted
+    url, server = hosted
     flags = ["--base-url", url, "--set", "gsm8k.num_samples=20", "--set", "gsm8k.apply_chat_template=true"]
     flags += ["--set", "gsm8k.truncate_prompt_tokens=null"]
     first = _run(data_root, tmp_path / "1", *flags)
@@ -79,11 +52,12 @@ def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_re
     second = _run(data_root, tmp_path / "2", *flags)
     assert second.returncode == 4
     assert "--set TASK.temperature=null --allow-mismatch temperature" in second.stderr
-    assert len(bodies) == 2  # refused once each, before anything else was sent
+    assert len(server.bodies) == 2  # refused once each, before anything else was sent
     third = _run(data_root, tmp_path / "3", *flags, "--set", "gsm8k.temperature=null")
     assert third.returncode == 3, third.stderr
-    assert "temperature" not in bodies[-1]
-    assert bodies[-1]["max_completion_tokens"] == 256
+    last = server.bodies[-1]
+    assert "temperature" not in last
+    assert last["max_completion_tokens"] == 256
     (task,) = json.loads((tmp_path / "3/report.json").read_text())["tasks"]
     assert task["fingerprint"]["temperature"] == "null"
     assert task["result"]["scored"] == 20

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from serve_eval.cli.serve import _resolve, _told, serve
-from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.cli.serve import _resolve, _told
+from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.schema import Endpoint
 from serve_eval.workflows.servers.held_servers import Held
+from tests.cli.command import serve_eval
 
 
 @pytest.fixture(autouse=True)
@@ -21,12 +20,10 @@ def _own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def test_a_dry_run_shows_commands_and_files_and_starts_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = ["launcher.config={max_num_tokens: 1}", "launcher.gpus=[3]"]
-    serve(what="trtllm", model="org/m", settings=settings, dry_run=True)
-    assert capsys.readouterr().out.splitlines() == [
+def test_a_dry_run_shows_commands_and_files_and_starts_nothing(tmp_path: Path) -> None:
+    settings = ["--set", "launcher.config={max_num_tokens: 1}", "--set", "launcher.gpus=[3]"]
+    said = serve_eval("serve", "trtllm", "--model", "org/m", *settings, "--dry-run")
+    assert said.stdout.splitlines() == [
         "files:",
         "mkdir -p logs",
         "cat > logs/trtllm.yaml <<'END'",
@@ -83,26 +80,25 @@ def test_of_the_settings_in_the_environment_those_of_the_launcher_count(monkeypa
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{}, {"what": "trtllm", "listed": True}, {"what": "trtllm", "stop": "all"}, {"listed": True, "stop": "all"}],
+    "arguments", [[], ["trtllm", "--list"], ["trtllm", "--stop", "all"], ["--list", "--stop", "all"]]
 )
-def test_one_thing_is_done_at_a_time(arguments: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match="give a launcher, a plan file, --list or --stop"):
-        serve(**arguments)
+def test_one_thing_is_done_at_a_time(arguments: list[str]) -> None:
+    said = serve_eval("serve", *arguments)
+    assert said.returncode == 2
+    assert "give a launcher, a plan file, --list or --stop" in said.stderr
 
 
-def test_nothing_is_held_at_first(capsys: pytest.CaptureFixture[str]) -> None:
-    serve(listed=True)
-    assert capsys.readouterr().out == "nothing is held\n"
-    with pytest.raises(typer.Exit) as caught:
-        serve(stop="all")
-    assert caught.value.exit_code == 0
-    assert capsys.readouterr().err == "nothing is held\n"
-    with pytest.raises(PlanError, match="no servers 0a1b2c3d are held on this machine; held: none"):
-        serve(stop="0a1b2c3d")
+def test_nothing_is_held_at_first() -> None:
+    assert serve_eval("serve", "--list").stdout == "nothing is held\n"
+    ended = serve_eval("serve", "--stop", "all")
+    assert (ended.returncode, ended.stderr) == (0, "nothing is held\n")
+    unknown = serve_eval("serve", "--stop", "0a1b2c3d")
+    assert unknown.returncode == 2
+    assert "no servers 0a1b2c3d are held on this machine; held: none" in unknown.stderr
 
 
 def test_a_folder_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RunFolderError, match="cannot write: File exists"):
-        serve(what="trtllm", model="m", output_dir=tmp_path / "file")
+    said = serve_eval("serve", "trtllm", "--model", "m", "-o", tmp_path / "file")
+    assert said.returncode == 2
+    assert "cannot write: File exists" in said.stderr

@@ -19,13 +19,12 @@ from serve_eval.masking import Masking
 from serve_eval.workflows.smoke import smoke
 from tests.cli.command import serve_eval
 from tests.workflows.smoke.server import Quirks, create
-from tests.workflows.smoke.trying import beside
 
 ROW = re.compile(r"^(PASS|FAIL|UNSUPPORTED) +(\w+) +([\d.]+) s  (.+)$", re.MULTILINE)
 
 
 def _smoke(quirks: Quirks, *arguments: str | os.PathLike[str], **environ: str) -> subprocess.CompletedProcess[str]:
-    with beside(create(quirks)) as url:
+    with create(quirks).serve_in_thread() as url:
         return serve_eval("smoke", url, *arguments, **environ)
 
 
@@ -96,7 +95,7 @@ def test_a_key_is_sent_and_never_shown(tmp_path: Path) -> None:
 
 
 def test_a_proxy_is_used_for_all_requests() -> None:
-    with beside(create(_quirks())) as url:
+    with create(_quirks()).serve_in_thread() as url:
         done = serve_eval("smoke", "http://nowhere.invalid", "--proxy", url.removesuffix("/v1"))
     assert done.returncode == 0, done.stdout
 
@@ -141,7 +140,8 @@ def test_what_cannot_be_meant_is_exit_code_2(arguments: list[str], told: str) ->
 def test_variables_are_read_as_for_a_run() -> None:
     done = _smoke(_quirks(refuses=lambda body: "messages" in body and "max_tokens" in body), "--level", "quick")
     assert "FAIL        chat" in done.stdout
-    with beside(create(_quirks("no_models", refuses=lambda b: "messages" in b and "max_tokens" in b))) as url:
+    server = create(_quirks("no_models", refuses=lambda b: "messages" in b and "max_tokens" in b))
+    with server.serve_in_thread() as url:
         done = serve_eval(
             "smoke",
             SERVE_EVAL_BASE_URL=url,

@@ -7,10 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-from aiohttp import web
-
-from launchers._openai_server import serve_app
 from tests.cli.command import environment, in_a_process
+from tests.scripted_server import ScriptedServer, answer
 
 PRELUDE = """
 import sys
@@ -71,16 +69,10 @@ def test_a_command_imports_no_other() -> None:
 
 
 def test_a_run_with_the_default_verdict_does_without_what_is_heavy(data_root: Path, tmp_path: Path) -> None:
-    async def complete(request: web.Request) -> web.Response:
-        asked = (await request.json())["max_tokens"]
-        counts = {"prompt_tokens": 9, "completion_tokens": min(asked, 9), "total_tokens": 18}
-        choice = {"index": 0, "text": "#### 42", "finish_reason": "stop"}
-        return web.json_response({"id": None, "choices": [choice], "usage": counts})
+    server = ScriptedServer(lambda request: answer("#### 42", usage=(9, min(request.max_tokens, 9))))
 
     async def go() -> tuple[int | None, set[str], str]:
-        app = web.Application()
-        app.router.add_post("/v1/completions", complete)
-        async with serve_app(app) as url:
+        async with server.serve() as url:
             given = {"base-url": url, "model": "meta-llama/Llama-3.1-8B-Instruct", "tasks": "gsm8k", "limit": "20"}
             given["allow-mismatch"] = "dataset"
             flags = [f"--{name}={value}" for name, value in given.items()]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evaluation.engine import reply_proofs
-from serve_eval.evaluation.engine.reply_proofs import Proofs, Step
 from serve_eval.evaluation.evaluate import judge_again
+from serve_eval.evaluation.storage.file_names import PROOFS_FILE
 from serve_eval.evaluation.storage.journal import read
+from serve_eval.evaluation.storage.reply_proofs import Proofs, Step
 from serve_eval.evaluation.storage.run_folder import saved_plan
 from serve_eval.schema import DataRoots
 from serve_eval.schema.prompt_hash import uniform
@@ -114,7 +114,7 @@ def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Pa
     texts, out = _texts(60), tmp_path / "out"
     with doubling(Doubling(every=10**9, most=6, announced=False), texts) as server:
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
-        file = out / reply_proofs.FILE
+        file = out / PROOFS_FILE
         asked = server.asked.total()
         Proofs(file).note(Step("a later session", 1, out="for the test"))
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import environment, serve_eval
-from tests.workflows.smoke.trying import beside
 from tests.workflows.watch.server import Endpoint
 
 SMALL = ("--every", "0", "--limit", "40", "--passes", "2", "--budget-tokens", "6000", "--no-smoke")
@@ -34,7 +33,7 @@ def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> N
 
 def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
     endpoint = Endpoint()
-    with beside(endpoint.app()) as url:
+    with endpoint.server.serve_in_thread() as url:
         command = ("watch", url, *SMALL, "-o", tmp_path / "o")
         done = serve_eval(*command, "--rounds", "5", "--metrics-port", "0")
         assert done.returncode == 0, done.stderr
@@ -56,7 +55,7 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
 
 def test_the_means_of_rounds_can_be_bet_on(tmp_path: Path) -> None:
     endpoint = Endpoint()
-    with beside(endpoint.app()) as url:
+    with endpoint.server.serve_in_thread() as url:
         command = ("watch", url, *SMALL, "--round-means", "-o", tmp_path / "o")
         done = serve_eval(*command, "--rounds", "6")
         assert done.returncode == 0, done.stderr
@@ -72,7 +71,7 @@ def test_own_cases_are_watched(tmp_path: Path) -> None:
     file = tmp_path / "cases.yaml"
     cases = [f"  - {{case: s{n}, input: {{prompt: 'What is {n} + {n}?'}}, expected: '{2 * n}'}}" for n in range(20, 45)]
     file.write_text("\n".join(["sums:", "  scorer: exact", "  cases:", *cases]) + "\n")
-    with beside(Endpoint().app()) as url:
+    with Endpoint().server.serve_in_thread() as url:
         more = ("--cases", file, "--budget-tokens", "12000", "--rounds", "8", "-o", tmp_path / "o")
         done = serve_eval("watch", url, *SMALL, *more)
     assert done.returncode == 0, done.stderr
@@ -116,7 +115,7 @@ def test_nobody_listening_at_the_start_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
-    with beside(Endpoint().app()) as url:
+    with Endpoint().server.serve_in_thread() as url:
         command = [sys.executable, "-m", "serve_eval", "watch", url, *SMALL, "--every", "1h", "-o", str(tmp_path / "o")]
         with subprocess.Popen(
             command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

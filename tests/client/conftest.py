@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.client.aiohttp_transport.transport import AiohttpTransport
+from serve_eval.client.client import Client
+from serve_eval.client.http1.transport import Http1Transport
+from tests.client.aiohttp_shortfalls import reason_of
+
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,3 +27,11 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(command, check=True, capture_output=True)
     (folder / "both.pem").write_bytes(key.read_bytes() + cert.read_bytes())
     return folder / "both.pem"
+
+
+@pytest.fixture(params=[Http1Transport, AiohttpTransport], ids=["http1", "aiohttp"])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every client of the test uses this transport. What aiohttp is listed to fail must fail."""
+    monkeypatch.setitem(Client.__init__.__kwdefaults__, "transport", request.param)
+    if request.param is AiohttpTransport and (why := reason_of(request.node.name)) is not None:
+        request.applymarker(pytest.mark.xfail(reason=why, strict=True))

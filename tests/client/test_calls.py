@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._simulator import SimulatorConfig, serve
-from serve_eval.client import wire
-from serve_eval.client.calls import ToolCalls
+from launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.client.client import Client
-from serve_eval.client.stream import StreamedAnswer
+from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format.calls import ToolCalls
+from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.evaluation.engine.accumulator import score_response
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.schema import Endpoint, Limits, Message, Outcome, Request, Response, SamplingParams, Score, ToolCall

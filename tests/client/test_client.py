@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from launchers._simulator import STATS, SimulatorConfig, Stats, create_app, serve
+from launchers._simulated.simulator import STATS, SimulatorConfig, Stats, create_app, serve
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import EndpointError, PlanError
@@ -135,7 +135,7 @@ def test_an_answer_keeps_what_the_server_calls_it(stream: bool) -> None:
 def test_every_fault_has_its_kind_and_its_attempts(
     answers: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, failure: FailureKind, status: int | None, attempts: int
 ) -> None:
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.01)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.01)
     config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind=kind)
     limits = Limits(stall_timeout_s=0.3) if kind == "hang" else QUICK
     result, stats = _simulate(config, lambda c: c.send(_request()), limits)

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from launchers._openai_server import serve_app
+from launchers._http.server import serve_app
 from serve_eval.client.client import Client
-from serve_eval.client.reply import Disconnected, Reply, TooLarge
+from serve_eval.client.transport import Disconnected
+from serve_eval.client.wire_format.reply import Reply, TooLarge
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 
 def _exchange(handler: Any, method: str = "POST", body: bytes | None = b"{}", **more: Any) -> Reply | Failure:

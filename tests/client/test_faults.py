@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import pytest
 import uvloop
 
-from serve_eval.client import retry
+from serve_eval.client.attempts import retry
 from serve_eval.client.client import Client
 from serve_eval.schema import (
     Attempt,
@@ -104,9 +104,9 @@ SOUND: dict[str, Act] = {
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
-    monkeypatch.setattr("serve_eval.client.reply.AFTER_DONE_S", 0.2)
-    monkeypatch.setattr("serve_eval.client.reply.AFTER_FINISH_S", 0.2)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_DONE_S", 0.2)
+    monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_FINISH_S", 0.2)
 
 
 def _limits(stream: bool, **limits: Any) -> Limits:
@@ -175,6 +175,7 @@ def _patience(fault: Act, seconds: float) -> dict[str, float]:
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.usefixtures("transport")
 def test_a_fault_that_stays_has_its_kind_in_every_attempt(name: str, stream: bool) -> None:
     fault, kind, status = FAULTS[name]
     (result,), received = _send([fault], _limits(stream, max_attempts=2, **_patience(fault, 0.1)))
@@ -197,6 +198,7 @@ def test_a_fault_that_passes_is_on_record_beside_the_answer(name: str, stream: b
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", REFUSALS)
+@pytest.mark.usefixtures("transport")
 def test_a_refusal_is_asked_once(name: str, stream: bool) -> None:
     refusal, status = REFUSALS[name]
     (result,), received = _send([refusal], _limits(stream))
@@ -208,6 +210,7 @@ def test_a_refusal_is_asked_once(name: str, stream: bool) -> None:
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("name", SOUND)
+@pytest.mark.usefixtures("transport")
 def test_a_sound_answer_is_read_in_whatever_it_comes(name: str, number: int, stream: bool) -> None:
     async def body(client: Client, server: FaultyServer) -> Response | Failure:
         return await client.send(_request(number))
@@ -229,6 +232,7 @@ ENDS = {
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", ENDS)
+@pytest.mark.usefixtures("transport")
 def test_a_stream_that_is_whole_counts_however_it_ends(name: str, stream: bool) -> None:
     limits = _limits(stream, stall_timeout_s=5.0, max_response_bytes=1_000_000)
     results, received = _send([ENDS[name], act.sound], limits, requests=2)
@@ -238,6 +242,7 @@ def test_a_stream_that_is_whole_counts_however_it_ends(name: str, stream: bool) 
 
 
 @pytest.mark.skipif(True not in STREAM, reason="the client does not ask for streams")
+@pytest.mark.usefixtures("transport")
 def test_an_answer_that_a_stream_lost_is_asked_for_without_one() -> None:
     (result,), received = _send([act.loses_the_stream], _limits(True))
     assert isinstance(result, Response)
@@ -261,6 +266,7 @@ def test_a_server_that_is_busy_for_a_while_is_asked_until_it_answers() -> None:
     assert len(received) == 4
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_switch_to_another_protocol_is_no_answer() -> None:
     (result,), received = _send([act.switches_protocols], _limits(False, stall_timeout_s=0.2, max_attempts=2))
     assert isinstance(result, Failure)
@@ -268,6 +274,7 @@ def test_a_switch_to_another_protocol_is_no_answer() -> None:
     assert {attempt.failure for attempt in result.attempts} <= {GONE, INVALID, TIMEOUT}
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> tuple[Response | Failure, FaultyServer]:
         server = FaultyServer([act.sound], listening=False)
@@ -290,6 +297,7 @@ def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"])
+@pytest.mark.usefixtures("transport")
 def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(greeting: bytes, loop: str) -> None:
     async def main() -> tuple[Response | Failure, FaultyServer]:
         server = FaultyServer([act.hangs_up], greeting=greeting)
@@ -304,6 +312,7 @@ def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(greet
     assert 1 <= server.connections <= len(result.attempts) == 3
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_server_that_refuses_connections_sees_nothing() -> None:
     async def main() -> tuple[Response | Failure, FaultyServer]:
         server = FaultyServer([act.sound], listening=False)
@@ -393,6 +402,7 @@ def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool) -> No
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", ["gzip bomb", "endless", "endless stream"])
+@pytest.mark.usefixtures("transport")
 def test_what_does_not_end_is_given_up_at_the_limit_and_not_held(name: str, stream: bool) -> None:
     fault = {"gzip bomb": act.gzip_bomb(64), "endless": act.endless, "endless stream": act.endless_stream}[name]
     limits = _limits(stream, max_response_bytes=1_000_000, max_attempts=2)
@@ -409,6 +419,7 @@ def test_what_does_not_end_is_given_up_at_the_limit_and_not_held(name: str, stre
     assert peak < 8_000_000
 
 
+@pytest.mark.usefixtures("transport")
 def test_what_a_failure_says_stays_short_whatever_was_sent() -> None:
     (result,), _ = _send([act.sends(b"y" * 300_000)], _limits(False, max_attempts=1))
     assert isinstance(result, Failure)
@@ -428,6 +439,7 @@ def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream: bool) -> Non
 
 
 @pytest.mark.parametrize("fault", [act.hangs_up, act.resets])
+@pytest.mark.usefixtures("transport")
 def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault: Act) -> None:
     (first, second), received = _send([act.sound, fault, act.sound], _limits(False), requests=2)
     assert isinstance(first, Response)
@@ -437,6 +449,7 @@ def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault: A
     assert received[2].connection != received[1].connection
 
 
+@pytest.mark.usefixtures("transport")
 def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_up() -> None:
     """Three attempts are made on new connections, and two end with connections that were kept."""
     seen: list[int] = []
@@ -464,6 +477,7 @@ def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_u
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.usefixtures("transport")
 def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_attempts(stream: bool) -> None:
     async def closes_behind_its_answer(turn: act.Turn) -> None:
         if first_on.setdefault(turn.request.connection, turn.request.number) == turn.request.number:
@@ -483,6 +497,7 @@ def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_a
     assert [len(result.attempts) for result in results] == [1, 2, 2, 2, *[1] * 8]
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_attempt() -> None:
     async def body(client: Client, server: FaultyServer) -> tuple[Response | Failure, list[Received]]:
         await client.send(_request(1))
@@ -503,12 +518,14 @@ def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_at
     [act.twice_at_once, act.twice_after(0.02), act.then_408, act.then_the_beginning_of_another(0.02)],
     ids=["twice at once", "twice, the second late", "408 when idle", "the beginning of something"],
 )
+@pytest.mark.usefixtures("transport")
 def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: bool) -> None:
     async def body(client: Client, server: FaultyServer) -> list[Response | Failure]:
         results = []
         for number in (1, 2, 3):
             results.append(await client.send(_request(number)))
             deadline = time.monotonic() + 5.0
+            await asyncio.sleep(0.06 * (number == 1))
             while number == 1 and client.kept() and time.monotonic() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)  # until what comes too many has come
         return results
@@ -535,6 +552,7 @@ def test_a_late_second_answer_is_nobodys_answer_where_no_connection_is_ever_idle
 
 
 @pytest.mark.parametrize("in_flight", [1, 8])
+@pytest.mark.usefixtures("transport")
 def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most(in_flight: int) -> None:
     body = json.dumps({"id": "x", "choices": [{"text": "A", "finish_reason": "stop"}]}).encode()
 
@@ -546,6 +564,7 @@ def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most
     assert len(list(_attempts(results))) <= 41
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_stream_that_goes_on_after_its_end_is_not_listened_to_for_long() -> None:
     (result,), _ = _send([act.pings_after_done], _limits(True, sample_timeout_s=5.0))
     assert isinstance(result, Response)
@@ -574,7 +593,9 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
     async def main() -> Response | Failure:
         async with await asyncio.start_server(deaf, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-            async with kept(Client(Endpoint(base_url=url), _limits(False, max_attempts=1))) as client:
+            async with kept(
+                Client(Endpoint(base_url=url), _limits(False, max_attempts=1, stall_timeout_s=2.0))
+            ) as client:
                 big = Request(sample_id="1", prompt="x" * 20_000_000, sampling=SamplingParams(max_tokens=2))
                 result = await client.send(big)
                 over.set()
@@ -586,6 +607,7 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
     assert (result.kind, result.attempts[0].end_s - result.attempts[0].start_s < 2.0) == (GONE, True)
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
     async def main() -> list[Response | Failure]:
         async with FaultyServer([act.silent]) as server:
@@ -607,16 +629,18 @@ def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_a
     assert [(attempt.streamed, attempt.failure) for attempt in result.attempts] == [(True, INVALID), (False, None)]
 
 
+@pytest.mark.usefixtures("transport")
 def test_nothing_is_kept_of_connections_that_are_gone() -> None:
     async def body(client: Client, server: FaultyServer) -> int:
         for number in range(50):
             assert isinstance(await client.send(_request(number)), Response)
         gc.collect()
-        return len(client._pool.lines)
+        return len(client.kept())
 
     assert _with([act.without_length], _limits(False), body) <= 2  # each answer ends with its connection
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -646,6 +670,7 @@ def test_waiting_for_the_rate_limit_is_not_the_samples_time() -> None:
 # ---------------------------------------------------------------------------------------------- many at a time
 
 
+@pytest.mark.usefixtures("transport")
 def test_answers_in_reverse_order_go_to_their_own_questions() -> None:
     async def body(client: Client, server: FaultyServer) -> list[Response | Failure]:
         return await asyncio.gather(*(client.send(_request(number)) for number in range(1, 33)))
@@ -655,6 +680,7 @@ def test_answers_in_reverse_order_go_to_their_own_questions() -> None:
 
 
 @pytest.mark.parametrize(("seed", "stream"), list(enumerate(STREAM)))
+@pytest.mark.usefixtures("transport")
 def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream: bool) -> None:
     samples = 200
     told: dict[str, tuple[FailureKind | None, int | None]] = {}

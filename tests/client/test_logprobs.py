@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from launchers._prompt_logprobs import Form
-from launchers._simulator import STATS, SimulatorConfig, create_app, serve
+from launchers._simulated.prompt_logprobs import Form
+from launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.client.client import Client
-from serve_eval.client.logprobs import decode
-from serve_eval.client.wire import InvalidResponse
+from serve_eval.client.wire_format.logprobs import decode
+from serve_eval.client.wire_format.wire import InvalidResponse
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.schema import (
     Endpoint,
@@ -219,8 +219,8 @@ def test_a_continuation_is_found_by_its_tokens_where_places_are_not_told(
 @pytest.mark.parametrize(("told", "kept"), [(1.75, 1.75), (2, 2.0), (None, None), ("2", None), (0, None), (-1, None)])
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_tokens_per_step_of_speculative_decoding_are_kept(told: object, kept: float | None, stream: bool) -> None:
-    from serve_eval.client import wire
-    from serve_eval.client.stream import StreamedAnswer
+    from serve_eval.client.wire_format import wire
+    from serve_eval.client.wire_format.stream import StreamedAnswer
 
     choice = {"index": 0, "text": "7", "finish_reason": "stop", "avg_decoded_tokens_per_iter": told}
     body = json.dumps({"choices": [choice]}).encode()

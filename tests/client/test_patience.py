@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from serve_eval.client.patience import Patience
-from serve_eval.client.reply import Reply
+from serve_eval.client.attempts.patience import Patience
+from serve_eval.client.wire_format.reply import Reply
 
 
 def test_silence_counts_only_while_something_is_expected() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client import retry
+from serve_eval.client.attempts import retry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WRAPPED = "Internal server error 400, message='Bad Request', url='http://localhost:18001/v1/completions'"

@@ -10,10 +10,10 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._openai_server import json_response, serve_app
+from launchers._http.server import json_response, serve_app
 from serve_eval.client.client import Client
-from serve_eval.client.server_timing import MAX_BEHIND, RETURN, STAMPS, TIMING, BehindDone, parse
-from serve_eval.client.stream import StreamedAnswer
+from serve_eval.client.wire_format.server_timing import MAX_BEHIND, RETURN, STAMPS, TIMING, BehindDone, parse
+from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.schema import Endpoint, Limits, Message, Request, Response, SamplingParams, ServerTiming
 from tests.client.kept import kept
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client.sse import EventLines
+from serve_eval.client.wire_format.sse import EventLines
 
 
 def _read(pieces: list[bytes]) -> list[bytes]:

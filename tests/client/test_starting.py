@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 from aiohttp import web
 
-from launchers._openai_server import serve_app
-from serve_eval.client import starting as module
+from launchers._http.server import serve_app
+from serve_eval.client.attempts import starting as module
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import EndpointError
@@ -30,7 +30,7 @@ ANSWER = {
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_S", 0.02)
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
 
 
 class _Server:
@@ -58,7 +58,7 @@ def _with(server: _Server, body: Callable[[Client], Awaitable[T]], *, watched: b
     async def main() -> T:
         given = Limits(**{"outage_timeout_s": LONG_S, **limits})  # type: ignore[arg-type]
         async with serve_app(server.app()) as url, Client(Endpoint(base_url=url, model="m"), given) as client:
-            watching = asyncio.create_task(client.door.watch()) if watched else None
+            watching = asyncio.create_task(client.liveness.watch()) if watched else None
             await asyncio.sleep(0)
             try:
                 return await body(client)
@@ -74,14 +74,14 @@ def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched:
     server, told = _Server(), list[str]()
 
     async def body(client: Client) -> list[Response | Failure]:
-        client.door.told, client.retry_budget = told.append, 0
+        client.liveness.notify, client.retry_budget = told.append, 0
         asked = [asyncio.create_task(client.send(ASKED)) for _ in range(16)]
         await until(lambda: client.start.met == 16 and server.looked > 2)
         await asyncio.sleep(0.4)  # longer than a sample has
         server.starting = False
         results = await asyncio.gather(*asked)
         assert client.retries == 0
-        assert client.door.spent_s == 0.0  # an answer came
+        assert client.liveness.spent_s == 0.0  # an answer came
         return results
 
     results = _with(server, body, watched=watched, max_attempts=1, sample_timeout_s=0.3)
@@ -126,12 +126,12 @@ def test_the_time_is_shared_until_an_answer_comes() -> None:
     server = _Server()
 
     async def body(client: Client) -> float:
-        client.door.spent_s = LONG_S
+        client.liveness.spent_s = LONG_S
         result = await client.send(ASKED)
         assert isinstance(result, Failure)
         server.starting = False
         assert isinstance(await client.send(ASKED), Response)
-        return client.door.spent_s
+        return client.liveness.spent_s
 
     assert _with(server, body) == 0.0
 

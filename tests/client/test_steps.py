@@ -14,14 +14,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval.client import steps
 from serve_eval.client.client import Client
-from serve_eval.client.reply import Reply
-from serve_eval.evaluation.engine.accumulator import Tally, replay
+from serve_eval.client.http1 import steps
+from serve_eval.client.http1.connection import CHECK_EVERY
+from serve_eval.client.http1.transport import Http1Transport
+from serve_eval.client.request_ids import RequestIds
+from serve_eval.client.step_ledger import StepLedger
+from serve_eval.client.wire_format.reply import Reply
+from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.circuit_breaker import Watch
-from serve_eval.evaluation.engine.reply_proofs import FILE, Proofs
-from serve_eval.evaluation.engine.runner import Lane, Session, ask
+from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.engine.load_session import LoadSession
+from serve_eval.evaluation.engine.replay import replay
+from serve_eval.evaluation.engine.runner import ask
+from serve_eval.evaluation.storage.file_names import PROOFS_FILE
 from serve_eval.evaluation.storage.journal import Journal, Record, read
+from serve_eval.evaluation.storage.reply_proofs import Proofs
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -70,6 +78,11 @@ def task() -> Task:
     )
 
 
+def _checker(client: Client) -> steps.StepChecker:
+    assert isinstance(client.transport, Http1Transport)
+    return client.transport.steps
+
+
 def samples(count: int) -> list[Sample]:
     return [Sample(id=str(i), prompt=f"question {i}", target="") for i in range(count)]
 
@@ -77,7 +90,7 @@ def samples(count: int) -> list[Sample]:
 class Run:
     """What a run against a server came to."""
 
-    def __init__(self, tally: Tally, session: Session, server: DoublingServer, path: Path, told: list[str]) -> None:
+    def __init__(self, tally: Tally, session: LoadSession, server: DoublingServer, path: Path, told: list[str]) -> None:
         self.tally, self.session, self.server, self.path, self.told = tally, session, server, path, told
 
     @property
@@ -98,7 +111,7 @@ def run(how: Doubling, folder: Path, *, count: int = MANY, in_flight: int = IN_F
             with Journal(folder / "named.jsonl") as journal:
                 tally = Tally(task(), samples(count))
                 replay(journal, tally)
-                session = Session(client, order_seed=0, proofs=Proofs(folder / FILE), told=told.append)
+                session = LoadSession(client, order_seed=0, proofs=Proofs(folder / PROOFS_FILE), notify=told.append)
                 lane = Lane("named", tally, journal, list(tally.unanswered()))
                 await asyncio.wait_for(ask(session, [lane], watch=Watch(answered=0)), 60)
                 return Run(tally, session, server, journal.path, told)
@@ -155,7 +168,7 @@ def test_no_sample_gets_the_answer_to_another(name: str, stream: bool, tmp_path:
     found = run(ATTACKS[name], tmp_path, stream=stream)
     check(found)
     assert found.server.asked.total() <= 2 * MANY + 100
-    assert found.session.client.steps.out > 0
+    assert found.session.client.transport.ledger.out > 0
 
 
 @pytest.mark.parametrize("ids", ["constant", "fresh", "request"])
@@ -171,7 +184,7 @@ def test_a_sound_server_is_checked_rarely_and_nothing_is_withdrawn(tmp_path: Pat
     found = run(Doubling(every=10**9), tmp_path, count=4000, in_flight=8)
     check(found)
     assert found.server.asked.total() == 4000
-    assert 0 < found.server.checks <= 4000 // steps.CHECK_EVERY + 3 * found.server.connections
+    assert 0 < found.server.checks <= 4000 // CHECK_EVERY + 3 * found.server.connections
     assert (found.session.withdrawn, found.told, found.session.proofs.out) == (0, [], 0)
 
 
@@ -179,7 +192,7 @@ def test_when_every_answer_is_doubled_the_run_soon_opens_a_connection_per_reques
     tmp_path: Path,
 ) -> None:
     found = run(Doubling(), tmp_path)
-    assert found.session.client.steps.alone
+    assert found.session.client.alone
     assert len([line for line in found.told if "a connection of its own" in line]) == 1
     assert len(found.told) == 2
     assert found.server.connections > 0.9 * MANY
@@ -363,13 +376,13 @@ class _Alarm(_Looking):
 def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path: Path) -> None:
     early, alarm = _Looking(), _Alarm()
 
-    async def main() -> Session:
+    async def main() -> LoadSession:
         how = ATTACKS["behind the next request, each thirtieth"]
         limits = Limits(concurrency=IN_FLIGHT)
         async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
             with Journal(tmp_path / "named.jsonl") as journal:
                 tally = Tally(task(), samples(300))
-                session = Session(client, order_seed=0)
+                session = LoadSession(client, order_seed=0)
                 lane = Lane("named", tally, journal, range(300), early, alarm=alarm)
                 await asyncio.wait_for(ask(session, [lane]), 60)
                 assert tally.result().value == 100.0
@@ -395,7 +408,7 @@ def test_a_busy_connection_is_checked_after_8_answers_and_then_now_and_again(tmp
 def test_the_limit_of_a_server_is_learned_so_that_connections_are_checked_before_it(tmp_path: Path) -> None:
     found = run(Doubling(every=10**9, most=6), tmp_path, count=60, in_flight=1)
     check(found)
-    assert found.session.client.steps.most == 6
+    assert _checker(found.session.client).most == 6
     assert found.server.checks >= 10
 
 
@@ -466,10 +479,11 @@ def test_a_row_of_rounds_ends_though_connections_end_without_a_proof(tmp_path: P
 def test_what_a_reply_to_a_request_for_the_models_tells(status: int, kind: str, body: bytes, told: bool | None) -> None:
     async def main() -> bool | None:
         reply = Reply(asyncio.get_running_loop().create_future(), limit=1000, now=0.0, raw=True)
-        reply.begin(status, kind, None, "")
+        reply.begin(status, {b"content-type": kind})
         reply.take(body)
         reply.finish()
-        return steps.Steps(b"", str, "own", 1000)._told(reply, "own 1")
+        ids = RequestIds()
+        return steps.StepChecker(StepLedger(), b"", ids, 1000)._told(reply, ids.new())
 
     assert asyncio.run(main()) is told
 
@@ -532,18 +546,18 @@ def test_a_connection_whose_last_answer_nobody_wants_is_still_checked() -> None:
 
 def test_an_idle_connection_is_checked_before_its_server_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the check of another one takes its time."""
-    monkeypatch.setattr("serve_eval.client.pool.IDLE_S", 0.02)
+    monkeypatch.setattr("serve_eval.client.http1.transport.IDLE_S", 0.02)
     heard = Heard()
 
     async def main() -> None:
         server = DoublingServer(Doubling(every=10**9))
         async with server, kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client:
             endless = asyncio.create_task(asyncio.Event().wait())
-            client.steps._checks.add(endless)  # type: ignore[arg-type]
+            _checker(client)._checks.add(endless)  # type: ignore[arg-type]
             for number in range(3):
                 assert isinstance(await client.send(_request(number)), Response)
             await until(lambda: heard.in_step == {1: 3})
-            client.steps._checks.discard(endless)  # type: ignore[arg-type]
+            _checker(client)._checks.discard(endless)  # type: ignore[arg-type]
             endless.cancel()
 
     asyncio.run(asyncio.wait_for(main(), 20))
@@ -554,7 +568,7 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
     met: Counter[int] = Counter()
     left: list[int] = []
 
-    async def main() -> tuple[Session, int]:
+    async def main() -> tuple[LoadSession, int]:
         how = Doubling(every=300, most_copies=1, slow_s=0.002)
         limits = Limits(concurrency=8)
         async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
@@ -567,7 +581,7 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
                 def told(line: str) -> None:
                     left.append(1500 - tally.scored)
 
-                session = Session(client, order_seed=0, told=told)
+                session = LoadSession(client, order_seed=0, notify=told)
                 await asyncio.wait_for(ask(session, [Lane("n", tally, journal, range(1500), meet=meet)]), 60)
                 assert (tally.scored, tally.result().value) == (1500, 100.0)
                 return session, server.asked.total()

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client.stream import StreamedAnswer
-from serve_eval.client.wire import InvalidResponse, LostStream, Said
+from serve_eval.client.wire_format.stream import StreamedAnswer
+from serve_eval.client.wire_format.wire import InvalidResponse, LostStream, Said
 from serve_eval.schema import Usage
 
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client import wire
+from serve_eval.client.questions import self_description
+from serve_eval.client.wire_format import wire
 from serve_eval.schema import Message, Request, SamplingParams, Usage
 
 JSON = "application/json"
@@ -175,7 +176,7 @@ def test_every_shape_of_error_body_gives_its_message(body: bytes, message: str) 
 
 def test_a_deeply_nested_error_is_text() -> None:
     assert wire.describe(b"[" * 100_000) == "[" * wire.MAX_MESSAGE
-    assert wire.model_ids(b'{"data": ' + b"[" * 100_000) == []
+    assert self_description.model_ids(b'{"data": ' + b"[" * 100_000) == []
 
 
 def test_a_long_error_is_cut() -> None:
@@ -183,9 +184,9 @@ def test_a_long_error_is_cut() -> None:
 
 
 def test_model_lists_are_read_leniently() -> None:
-    assert wire.model_ids(b'{"object":"list","data":[{"id":"a"},{"id":"b"}]}') == ["a", "b"]
+    assert self_description.model_ids(b'{"object":"list","data":[{"id":"a"},{"id":"b"}]}') == ["a", "b"]
     for body in (b"[]", b"", b"<html>", b'{"data": null}', b'{"data": [1]}', b'{"detail":"Not Found"}'):
-        assert wire.model_ids(body) == []
+        assert self_description.model_ids(body) == []
 
 
 @given(st.binary(max_size=300), st.sampled_from([JSON, "text/html", ""]))
@@ -222,8 +223,8 @@ encode_retry_requests_total 2.0
 # TYPE ctx_retry_requests_created gauge
 ctx_retry_requests_created 1.7e+09
 """
-    assert wire.hidden_retries(body) == {"context": 0, "generation": 3, "encode": 2}
-    assert wire.hidden_retries(b"<html>no</html>\xff") == {}
+    assert self_description.hidden_retries(body) == {"context": 0, "generation": 3, "encode": 2}
+    assert self_description.hidden_retries(b"<html>no</html>\xff") == {}
 
 
 def _decoded(*choices: dict[str, object], before: bytes = b"") -> wire.Said:

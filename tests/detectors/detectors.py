@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.attribution.latency import told as told_of_slow
 from serve_eval.evaluation.engine.degradation import told
-from serve_eval.evaluation.storage.run_folder import REPORT_FILE
+from serve_eval.evaluation.storage.file_names import REPORT_FILE
+from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.schema import Attribution, ComparedTask, Outcome, TaskReport
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.diagnose.story import diagnose

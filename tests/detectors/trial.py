@@ -13,9 +13,9 @@ from pathlib import Path
 
 from launchers.simulated import probability
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.schema import Attributed, Comparison, Degradation, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute
 from serve_eval.workflows.compare.compare import SELF, Rules, Side, compare

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from launchers._simulator import SimulatorConfig, create_app, serve
+from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities import CONTEXT, probe
@@ -42,6 +41,17 @@ from serve_eval.schema import (
     Spec,
     Task,
     VerdictOutcome,
+)
+from tests.scripted_server import (
+    EVERY_PATH,
+    HttpRequest,
+    Reply,
+    Responder,
+    ScriptedServer,
+    answer,
+    fail,
+    json_reply,
+    serve,
 )
 
 CHAT = (Message(role="user", content="Hi"),)
@@ -86,10 +96,10 @@ def prepared(name: str = "t", prompt: Prompt = "Hi", **more: Any) -> PreparedTas
 
 
 def _probe(
-    app: web.Application, *tasks: PreparedTask, model: str = "simulated"
+    server: ScriptedServer | web.Application, *tasks: PreparedTask, model: str = "simulated"
 ) -> tuple[dict[str, Ability], dict[str, Ability], Client]:
     async def main() -> tuple[dict[str, Ability], dict[str, Ability], Client]:
-        async with serve(app) as url, Client(Endpoint(base_url=url, model=model), QUICK) as client:
+        async with serve(server) as url, Client(Endpoint(base_url=url, model=model), QUICK) as client:
             found, lacking = await probe(client, tasks)
             return {one.need: one for one in found}, lacking, client
 
@@ -158,15 +168,10 @@ def test_what_it_can_do_is_seen_by_what_comes_back(config: dict[str, Any], p: Pr
 
 def test_no_answer_of_no_tokens_is_ever_asked_for() -> None:
     # trtllm-serve refuses it, and an old one ended by it
-    asked: list[Any] = []
-
-    async def server(request: web.Request) -> web.Response:
-        if request.method == "POST":
-            asked.append((await request.json())["max_tokens"])
-        return _answer()
-
-    _, lacking, _ = _probe(_app(server), prepared(prompt_logprobs=True))
+    server = _everywhere(FOUR)
+    _, lacking, _ = _probe(server, prepared(prompt_logprobs=True))
     assert set(lacking) == {"t"}
+    asked = [request.body["max_tokens"] for request in server.asked if request.method == "POST"]
     assert len(asked) > 2
     assert min(asked) >= 1
 
@@ -188,33 +193,21 @@ def test_a_context_that_is_long_enough_or_of_unknown_length_is_gone_on_with(want
 
 # ------------------------------------------------------------------------------------------ servers of other kinds
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+FOUR = answer("4", usage=(9, 1))
 
 
-def _app(handler: Handler) -> web.Application:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    return app
-
-
-def _answer(text: str = "4", prompt_tokens: int = 9, finish: str = "stop") -> web.Response:
-    choice = {"text": text, "message": {"content": text}, "finish_reason": finish}
-    return web.json_response({"choices": [choice], "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 1}})
+def _everywhere(responder: Responder) -> ScriptedServer:
+    """A server that answers so on every path, also where it is asked for its models."""
+    return ScriptedServer(responder, paths=EVERY_PATH)
 
 
 def test_a_server_that_drops_images_in_silence_is_caught_by_its_token_count() -> None:
-    async def blind(request: web.Request) -> web.Response:
-        return _answer()
-
-    _, lacking, _ = _probe(_app(blind), prepared(prompt=PICTURE))
+    _, lacking, _ = _probe(_everywhere(FOUR), prepared(prompt=PICTURE))
     assert lacking["t"].seen == "the image was ignored: 9 tokens with it, 9 without"
 
 
 def test_a_server_that_counts_no_tokens_is_asked_all_the_same() -> None:
-    async def uncounting(request: web.Request) -> web.Response:
-        return _answer(prompt_tokens=0)
-
-    found, lacking, _ = _probe(_app(uncounting), prepared(prompt=PICTURE))
+    found, lacking, _ = _probe(_everywhere(answer("4", usage=(0, 1))), prepared(prompt=PICTURE))
     assert found[Need.IMAGES].works is None
     assert not lacking
 
@@ -228,37 +221,28 @@ def test_a_server_that_counts_no_tokens_is_asked_all_the_same() -> None:
     ],
 )
 def test_log_probabilities_of_tokens_that_nothing_places_tell_of_no_choice(told: dict[str, Any], works: bool) -> None:
-    async def echo(request: web.Request) -> web.Response:
-        choice = {"text": "x", "finish_reason": "length", "logprobs": {"token_logprobs": [None, -1.0, -2.0], **told}}
-        return web.json_response({"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 0}})
-
+    echo = {"logprobs": {"token_logprobs": [None, -1.0, -2.0], **told}}
+    server = _everywhere(answer("x", finish="length", choice=echo, usage=(3, 0)))
     p = prepared(prompt_logprobs=True)
     sample = Sample(id="1", prompt="Hi", target="", choices=(" a", " b"))
     choosing = replace(p, dataset=replace(p.dataset, samples=[sample]))
-    found, lacking, _ = _probe(_app(echo), choosing)
+    found, lacking, _ = _probe(server, choosing)
     assert found[Need.PROMPT_LOGPROBS].works is True
     assert found[Need.CONTINUATION_LOGPROBS].works is works
     assert bool(lacking) is not works
 
 
 def test_a_model_without_a_chat_template_lacks_chat() -> None:
-    async def base(request: web.Request) -> web.Response:
-        if "chat" in request.path:
-            message = "default chat template is no longer allowed, so you must provide a chat template"
-            return web.json_response({"object": "error", "message": message}, status=400)
-        return _answer()
-
-    _, lacking, _ = _probe(_app(base), prepared(prompt=CHAT))
+    message = "default chat template is no longer allowed, so you must provide a chat template"
+    server = _everywhere(lambda request: fail(400, message) if request.chat else FOUR)
+    _, lacking, _ = _probe(server, prepared(prompt=CHAT))
     assert lacking["t"].need == "chat"
 
 
 def test_the_length_that_models_lists_counts() -> None:
-    async def vllm(request: web.Request) -> web.Response:
-        if request.path.endswith("/models"):
-            return web.json_response({"data": [{"id": "simulated", "max_model_len": 4096}]})
-        return _answer()
-
-    found, lacking, _ = _probe(_app(vllm), prepared(context_tokens=5000), prepared("short", context_tokens=4096))
+    vllm = json_reply({"data": [{"id": "simulated", "max_model_len": 4096}]})
+    server = ScriptedServer(FOUR, paths=EVERY_PATH, routes={"/v1/models": vllm})
+    found, lacking, _ = _probe(server, prepared(context_tokens=5000), prepared("short", context_tokens=4096))
     assert set(lacking) == {"t"}
     assert "takes 4096 tokens" in lacking["t"].seen
     assert found[CONTEXT].seen == "4096 tokens"
@@ -273,21 +257,14 @@ def test_the_length_that_models_lists_counts() -> None:
     ],
 )
 def test_the_length_that_a_refusal_names_counts(message: str) -> None:
-    async def refusing(request: web.Request) -> web.Response:
-        if request.method == "POST" and (await request.json())["max_tokens"] >= 4096:
-            return web.json_response({"message": message}, status=400)
-        return _answer() if request.method == "POST" else web.Response(status=404)
-
-    _, lacking, _ = _probe(_app(refusing), prepared(context_tokens=9000))
+    server = ScriptedServer(lambda request: fail(400, message) if request.max_tokens >= 4096 else FOUR)
+    _, lacking, _ = _probe(server, prepared(context_tokens=9000))
     assert "takes 4096 tokens" in lacking["t"].seen
 
 
 def test_an_answer_that_was_cut_says_nothing_of_guided_decoding() -> None:
-    async def thinking(request: web.Request) -> web.Response:
-        return _answer("<think>hm", finish="length")
-
     p = prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED)
-    found, lacking, _ = _probe(_app(thinking), p)
+    found, lacking, _ = _probe(_everywhere(answer("<think>hm", finish="length", usage=(9, 1))), p)
     assert found[Need.GUIDED_DECODING].works is None
     assert not lacking
 
@@ -304,11 +281,10 @@ def test_an_answer_that_was_cut_says_nothing_of_guided_decoding() -> None:
 def test_what_came_instead_of_a_call_tells_why(
     text: str, finish: str, tokens: int, works: bool | None, seen: str
 ) -> None:
-    async def server(request: web.Request) -> web.Response:
-        offered = request.method == "POST" and "tools" in await request.json()
-        return _answer(text, finish=finish, prompt_tokens=tokens if offered else 9)
+    def reply(request: HttpRequest) -> Reply:
+        return answer(text, finish=finish, usage=(tokens if "tools" in request.body else 9, 1))
 
-    found, lacking, _ = _probe(_app(server), prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})))
+    found, lacking, _ = _probe(_everywhere(reply), prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})))
     assert found[Need.TOOLS].works is works
     assert seen in found[Need.TOOLS].seen
     assert bool(lacking) is (works is False)
@@ -316,40 +292,27 @@ def test_what_came_instead_of_a_call_tells_why(
 
 
 def test_a_server_that_refuses_tools_lacks_them() -> None:
-    async def server(request: web.Request) -> web.Response:
-        if request.method == "POST" and "tools" in await request.json():
-            return web.json_response({"message": '"auto" tool choice needs --enable-auto-tool-choice'}, status=400)
-        return _answer()
-
-    _, lacking, _ = _probe(_app(server), prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})))
+    refusal = fail(400, '"auto" tool choice needs --enable-auto-tool-choice')
+    server = _everywhere(lambda request: refusal if "tools" in request.body else FOUR)
+    _, lacking, _ = _probe(server, prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})))
     assert "auto" in lacking["t"].seen
 
 
 def test_what_is_busy_for_a_moment_does_not_lack_anything() -> None:
-    asked: list[int] = []
-
-    async def busy(request: web.Request) -> web.Response:
-        if request.method == "POST" and "response_format" in await request.json():
-            asked.append(1)
-            if len(asked) == 1:
-                return web.json_response({"message": "busy"}, status=429, headers={"Retry-After": "0"})
-            return _answer('{"word": "violet"}')
-        return _answer()
+    busy = iter([fail(429, "busy", {"Retry-After": "0"}), answer('{"word": "violet"}', usage=(9, 1))])
+    server = _everywhere(lambda request: next(busy) if "response_format" in request.body else FOUR)
 
     p = prepared(requires=frozenset({Need.GUIDED_DECODING}))
     per_sample = [replace(p.dataset.samples[0], override=Override(extra=GUIDED))]
-    found, _, _ = _probe(_app(busy), replace(p, dataset=replace(p.dataset, samples=per_sample)))
+    found, _, _ = _probe(server, replace(p, dataset=replace(p.dataset, samples=per_sample)))
     assert found[Need.GUIDED_DECODING].works is True
-    assert len(asked) == 2
+    assert sum("response_format" in body for body in server.bodies) == 2
 
 
 @pytest.mark.parametrize("status", [404, 401])
 def test_where_nothing_is_answered_at_all_the_run_stops(status: int) -> None:
-    async def no(request: web.Request) -> web.Response:
-        return web.json_response({"message": "no"}, status=status)
-
     with pytest.raises(EndpointError, match=f"HTTP {status}"):
-        _probe(_app(no), prepared(), prepared("c", prompt=CHAT))
+        _probe(_everywhere(fail(status, "no")), prepared(), prepared("c", prompt=CHAT))
 
 
 # ---------------------------------------------------------------------------------------------------- a whole run

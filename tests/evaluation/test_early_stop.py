@@ -16,6 +16,7 @@ from serve_eval.evaluation.early_stop import Prefix
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.storage import order_seed, run_folder
+from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.schema import (
     Dataset,
     EarlyStop,
@@ -249,7 +250,7 @@ def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
 
     # The same command again asks nothing, and judging again finds the same.
     again = _run(early, tmp_path / "out", run=1, damage=damage)
-    assert len(run_folder.sessions(tmp_path / "out")) == 1
+    assert len(read_sessions(tmp_path / "out")) == 1
     assert again.tasks[0].verdict == task.verdict
     assert judge_again(run_folder.saved_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict == task.verdict
 

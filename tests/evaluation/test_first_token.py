@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launchers import embedded, simulated
-from launchers._simulator import SimulatorConfig, serve
+from launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.client.client import Client
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.capabilities import prompt_logprobs

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 
-from launchers._simulator import STATS, SimulatorConfig, create_app, serve
-from launchers._words import IMAGE_TOKENS
+from launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
+from launchers._simulated.words import IMAGE_TOKENS
 from serve_eval.cli._dry_run import _readable
-from serve_eval.client import wire
 from serve_eval.client.client import Client
+from serve_eval.client.wire_format import wire
 from serve_eval.evaluation.engine.order import arranged
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (

@@ -13,12 +13,13 @@ from contextlib import suppress
 import atheris
 
 with atheris.instrument_imports():
-    from serve_eval.client import wire
-    from serve_eval.client.line import Line
-    from serve_eval.client.reply import Reply
-    from serve_eval.client.sse import EventLines
-    from serve_eval.client.stream import StreamedAnswer
-    from serve_eval.client.thinking import split_thinking
+    from serve_eval.client.http1.connection import Http1Connection
+    from serve_eval.client.questions import self_description
+    from serve_eval.client.wire_format import wire
+    from serve_eval.client.wire_format.reply import Reply
+    from serve_eval.client.wire_format.sse import EventLines
+    from serve_eval.client.wire_format.stream import StreamedAnswer
+    from serve_eval.client.wire_format.thinking import split_thinking
 
 
 def _said(pieces: list[bytes]) -> wire.Said | None:
@@ -37,11 +38,11 @@ def _payloads(pieces: list[bytes]) -> list[bytes]:
 
 def _reply(pieces: list[bytes]) -> Reply:
     """What a connection makes of the bytes before it is lost."""
-    line, reply = Line(set(), {}), Reply(_loop.create_future(), limit=1000, now=0.0)
-    line._reply = reply
+    connection, reply = Http1Connection(set(), {}), Reply(_loop.create_future(), limit=1000, now=0.0)
+    connection._reply = reply
     for piece in pieces:
-        line.data_received(piece)
-    line.connection_lost(None)
+        connection.data_received(piece)
+    connection.connection_lost(None)
     assert reply.ended.done()
     if reply._timer is not None:
         reply._timer.cancel()
@@ -54,8 +55,8 @@ def one_input(data: bytes) -> None:
         said = wire.decode(data, "application/json")
         split_thinking(said.text)
     assert wire.describe(data)
-    wire.model_ids(data)
-    wire.version(data)
+    self_description.model_ids(data)
+    self_description.version(data)
     cut = data[0] % (len(data) + 1) if data else 0
     pieces = [data[:cut], data[cut:]]
     assert _payloads([data]) == _payloads(pieces)

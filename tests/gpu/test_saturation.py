@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 
 from launchers import embedded, transformers_serve
-from serve_eval.client.wire import encode
+from serve_eval.client.wire_format.wire import encode
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.sessions import loads
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec
 from tests.peers.peers import PEERS, PYTHON
 
@@ -133,7 +133,7 @@ def _measured(
         running = replace(plan, launcher=Spec(name="external", options={"base_url": endpoint.base_url}))
         with use() as used:
             report = await evaluate(running, folder / "run", environ={})
-        result, [load] = report.tasks[0].result, run_folder.loads(folder / "run")
+        result, [load] = report.tasks[0].result, loads(folder / "run")
         assert (result.scored, result.failed) == (requests, 0)
         found["serve-eval"] = requests / load.wall_s, used
         return found

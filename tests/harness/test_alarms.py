@@ -83,9 +83,9 @@ def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missin
 def _prepare_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process of its own, which has none of the earlier code."""
     from serve_eval.harness import library
-    from serve_eval.tasks import lm_eval as tasks
+    from serve_eval.tasks._lm_eval import documents
 
-    monkeypatch.setattr(tasks, "_loaded", {})
+    monkeypatch.setattr(documents, "_loaded", {})
     monkeypatch.setattr(extensions, "_digests_of_files", {})
     opened().loaded.clear()
     library.config.cache_clear()

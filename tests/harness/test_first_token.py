@@ -244,7 +244,7 @@ def _of_tokens() -> float:
 
     from launchers._embedded.server import create_app
     from launchers._embedded.tokenizer import Tokenizer
-    from launchers._openai_server import serve_app
+    from launchers._http.server import serve_app
     from launchers.embedded import WEIGHTS
 
     tokenizer = Tokenizer(WEIGHTS / "tokenizer.json")

@@ -123,7 +123,7 @@ def test_what_begins_a_text_is_told_by_the_endpoint_or_a_tokenizer(
 
 
 def test_what_the_endpoint_does_not_tell_is_no_no(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from serve_eval.client import logprobs
+    from serve_eval.client.wire_format import logprobs
 
     monkeypatch.setattr(logprobs, "_likeliest", lambda choice: [])
     with served(answers=answers, prompt_logprobs="echo") as (url, _):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launchers import _gpus, _locks
+from launchers._machine import local_gpus, lock_files
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec
 from tests.standin.options import Flavour
 from tests.standin.process import environment
@@ -33,8 +33,8 @@ def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks of the test's own, since others run beside it, and eight free GPUs, whatever this machine has."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path / "locks"))
-    monkeypatch.setattr(_gpus, "memory_used", lambda: {_gpus.Gpu(str(number)): 0 for number in range(8)})
+    monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path / "locks"))
+    monkeypatch.setattr(local_gpus, "memory_used", lambda: {local_gpus.Gpu(str(number)): 0 for number in range(8)})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

@@ -20,7 +20,8 @@ from unittest import mock
 
 import httpx
 
-from launchers import _gpus, trtllm_disaggregated
+from launchers import trtllm_disaggregated
+from launchers._machine import local_gpus
 from serve_eval.errors import LaunchError, PlanError, ServeEvalError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
@@ -82,7 +83,7 @@ def _around(flavour: Flavour, folder: Path) -> Iterator[None]:
     with (
         mock.patch.dict(os.environ, env, clear=True),
         mock.patch.object(tempfile, "tempdir", None),
-        mock.patch.object(_gpus, "memory_used", return_value=None),
+        mock.patch.object(local_gpus, "memory_used", return_value=None),
     ):
         yield
 

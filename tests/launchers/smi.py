@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launchers import _gpus
+from launchers._machine import local_gpus
 
-MEMORY_USED = _gpus.memory_used
+MEMORY_USED = local_gpus.memory_used
 """The one that asks nvidia-smi: tests of launchers replace it."""
 
 
@@ -48,6 +48,6 @@ def smi(own_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
     """A machine with that nvidia-smi; without a GPU until a test names one."""
     fake = Smi(tmp_path / "smi")
     monkeypatch.setenv("PATH", f"{fake.folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(_gpus, "memory_used", MEMORY_USED)
-    monkeypatch.setattr(_gpus, "SIGNS", ())
+    monkeypatch.setattr(local_gpus, "memory_used", MEMORY_USED)
+    monkeypatch.setattr(local_gpus, "SIGNS", ())
     return fake

@@ -16,11 +16,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchers import _container, _deployment, _machine, _version
-from launchers._container import Container
-from launchers._deployment import Aggregated, Deployment, Disaggregated, Side
-from launchers._flavour import FLAG, adapted
-from launchers._trtllm_command import Server
+from launchers._fleet import places
+from launchers._trtllm import containers, version
+from launchers._trtllm.command_line import Server
+from launchers._trtllm.containers import Container
+from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated, Side
+from launchers._trtllm.flavour import FLAG, adapted
+from launchers._trtllm.parts import list_parts
+from launchers._trtllm.servers import build_servers
 from serve_eval.errors import PlanError
 from serve_eval.schema import LaunchContext
 from tests.standin import config as definitions
@@ -109,12 +112,12 @@ def started(
     """What a launcher would start; none where the options contradict each other."""
     context = LaunchContext(model="org/model", log_dir=log_dir)
     try:
-        parts = _deployment.parts(deployment, context)
-        placed = _machine.placed(parts, gpus=range(sum(part.width for part in parts)), host=host, port=port)
-        servers = _deployment.servers(deployment, context, placed, ready_timeout_s=60.0)
+        parts = list_parts(deployment, context)
+        placed = places.placed(parts, gpus=range(sum(part.width for part in parts)), host=host, port=port)
+        servers = build_servers(deployment, context, placed, ready_timeout_s=60.0)
     except PlanError:
         return []
-    return servers if container is None else [_container.wrapped(server, container, "x") for server in servers]
+    return servers if container is None else [containers.wrapped(server, container, "x") for server in servers]
 
 
 @cache
@@ -157,7 +160,7 @@ def check(deployment: Deployment, container: Container | None, host: str, port: 
             try:
                 found = adapted(servers, flags, KEY)
             except PlanError:
-                assert refused(_version.fitted(servers, flags), flavour)
+                assert refused(version.fitted(servers, flags), flavour)
                 continue
             write(found)
             for server in found:
@@ -210,7 +213,7 @@ def test_disaggregated(deployment: Disaggregated, container: Container | None, h
     ],
 )
 def test_the_check_can_fail(deployment: Deployment, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.adapted", lambda servers, known, key: _version.fitted(servers, known))
+    monkeypatch.setattr(f"{__name__}.adapted", lambda servers, known, key: version.fitted(servers, known))
     with pytest.raises((click.ClickException, ValueError), match=message):
         check(deployment, None, "127.0.0.1", None)
 

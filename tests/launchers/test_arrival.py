@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from launchers import _arrival, _openai_server
 from launchers._embedded.server import create_app as embedded
-from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig
-from launchers._simulator import create_app as simulated
+from launchers._http import arrival, server
+from launchers._http.server import serve_app
+from launchers._simulated.simulator import SimulatorConfig
+from launchers._simulated.simulator import create_app as simulated
 from tests.launchers.embedded import tiny
+from tests.scripted_server import ScriptedServer, after, raw
 
 SHORT_S = 0.05
 NEVER_S = 3600.0
@@ -34,10 +35,10 @@ def _simulated(folder: Path) -> web.Application:
 
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_arrival, "HEAD_S", SHORT_S)
-    monkeypatch.setattr(_arrival, "BODY_S", SHORT_S)
-    monkeypatch.setattr(_openai_server, "KEEPALIVE_S", NEVER_S)
-    monkeypatch.setattr(_openai_server, "LINGERING_S", SHORT_S)
+    monkeypatch.setattr(arrival, "HEAD_S", SHORT_S)
+    monkeypatch.setattr(arrival, "BODY_S", SHORT_S)
+    monkeypatch.setattr(server, "KEEPALIVE_S", NEVER_S)
+    monkeypatch.setattr(server, "LINGERING_S", SHORT_S)
 
 
 async def _until_closed(url: str, start: bytes, *, dripping: bool = False) -> bytes:
@@ -93,14 +94,10 @@ def test_a_later_request_of_a_connection_has_the_limit_too(tmp_path: Path) -> No
 
 
 def test_a_slow_answer_is_no_slow_request() -> None:
-    async def slow(request: web.Request) -> web.Response:
-        await asyncio.sleep(SHORT_S * 4)
-        return web.Response(text="done")
+    server = ScriptedServer(routes={"/slow": after(SHORT_S * 4, raw(b"done"))})
 
     async def story() -> bytes:
-        app = web.Application()
-        app.router.add_get("/slow", slow)
-        async with asyncio.timeout(60), serve_app(app) as url:
+        async with asyncio.timeout(60), server.serve() as url:
             return await _until_closed(url, b"GET /slow HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
 
     assert asyncio.run(story()).endswith(b"done")

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from launchers import _container, container
-from launchers._container import Container
-from launchers._trtllm_command import Place, Server
+from launchers import container
+from launchers._trtllm import containers
+from launchers._trtllm.command_line import Place, Server
+from launchers._trtllm.containers import Container
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
@@ -97,7 +98,7 @@ def test_what_tells_of_the_flags_is_the_same_in_every_launch() -> None:
             place=Place(host="127.0.0.1", port=1, gpus=(gpu,)),
             files={Path(folder) / "c.yaml": ""},
         )
-        wrapped = _container.wrapped(server, Container(image="image:1"), "launch")
+        wrapped = containers.wrapped(server, Container(image="image:1"), "launch")
         assert wrapped.options == server.options
         assert wrapped.at_end == ("docker", "rm", "-f", f"serve-eval-launch-{name}")
         return wrapped.probe

@@ -9,7 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from launchers import _activity, _log_watch, trtllm
+from launchers import trtllm
+from launchers._fleet import log_watch
+from launchers._process import activity
 from serve_eval.errors import LaunchError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import LaunchContext, Plan, Report
@@ -27,7 +29,7 @@ Standin, PlanOf = Callable[..., None], Callable[..., Plan]
 
 
 def run(plan: Plan, folder: Path, said: list[str] | None = None) -> Report:
-    return asyncio.run(evaluate(plan, folder, told=(said if said is not None else []).append))
+    return asyncio.run(evaluate(plan, folder, notify=(said if said is not None else []).append))
 
 
 def refused(plan: Plan, folder: Path) -> LaunchError:
@@ -39,8 +41,8 @@ def refused(plan: Plan, folder: Path) -> LaunchError:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"SETTLE_S": 0.1, "CONFIRM_S": 0.2, "CAUGHT_S": 0.3, "STILL_S": 1.0, "UNSEEN_S": 2.0}.items():
-        monkeypatch.setattr(_log_watch, name, seconds)
-    monkeypatch.setattr(_activity, "SAMPLE_S", 0.1)
+        monkeypatch.setattr(log_watch, name, seconds)
+    monkeypatch.setattr(activity, "SAMPLE_S", 0.1)
 
 
 # ------------------------------------------------------------------------------------------------------------ dead
@@ -146,7 +148,7 @@ def test_a_healthy_server_that_prints_all_of_them_as_warnings_goes_on(
     launcher: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
 ) -> None:
     """With the times of users, and longer silence than a known cause is given."""
-    standin(faults={"says": WARNINGS, "says_s": _log_watch.CAUGHT_S + 3})
+    standin(faults={"says": WARNINGS, "says_s": log_watch.CAUGHT_S + 3})
     assert run(plan_of(launcher), tmp_path / "run").tasks[0].result.scored == 20
 
 
@@ -170,7 +172,7 @@ def test_a_server_that_works_on_after_a_traceback_goes_on(
 def test_a_server_that_writes_on_after_a_traceback_goes_on(
     standin: Standin, plan_of: PlanOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_log_watch, "STILL_S", 0.8)
+    monkeypatch.setattr(log_watch, "STILL_S", 0.8)
     standin(faults={"says": MEMORY.warning + "\n" + UNKNOWN}, STANDIN_LOAD_S="2")
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
 

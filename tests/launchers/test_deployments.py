@@ -24,7 +24,7 @@ def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
     options = {"gpus": [0, 1, 2], "context_servers": {"tp": 2}, "discovery": True}
     plan = replace(plan_of("trtllm_disaggregated", options, limit=4), tasks=(Spec(name="mmlu"),))
     lines: list[str] = []
-    report = asyncio.run(evaluate(plan, tmp_path / "out", told=lines.append))
+    report = asyncio.run(evaluate(plan, tmp_path / "out", notify=lines.append))
     known = report.endpoint.info.deployment
     assert known is not None
     assert known.front_door is not None

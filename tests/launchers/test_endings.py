@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launchers import _locks, trtllm_disaggregated
+from launchers import trtllm_disaggregated
+from launchers._machine import lock_files
 from serve_eval.errors import LaunchError
 from serve_eval.schema import LaunchContext
 from tests.standin.process import environment
@@ -73,7 +74,7 @@ def check_nothing_left(mark: str, run: Path, temporary: Path, locks: Path) -> No
                 assert probe.connect_ex(("127.0.0.1", port)), f"somebody listens at {port}"
     assert [path.name for path in temporary.iterdir()] == []
     names = [file.stem for file in locks.glob("*")] if locks.exists() else []
-    with _locks.locked(names):
+    with lock_files.locked(names):
         pass
 
 
@@ -101,7 +102,7 @@ def test_nothing_is_left(
         )
     )
     env = environment(faults=faults, STANDIN_POLL_S="0.1") | variables | {MARK: mark, "TMPDIR": str(temporary)}
-    env |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), _locks.VARIABLE: str(tmp_path / "locks")}
+    env |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), lock_files.VARIABLE: str(tmp_path / "locks")}
     env.pop("CUDA_VISIBLE_DEVICES", None)
     said = tmp_path / "said"
     with said.open("w") as stderr:
@@ -124,7 +125,7 @@ def test_nothing_is_left(
         run.send_signal(how)
     code = run.wait(timeout=LEFT_S)
     assert code == (-signal.SIGKILL if how is signal.SIGKILL else 130), said.read_text()
-    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path / "locks"))
+    monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path / "locks"))
     check_nothing_left(mark, tmp_path / "run", temporary, tmp_path / "locks")
 
 
@@ -169,7 +170,7 @@ def test_twenty_starts_and_stops_leak_nothing(
     check_nothing_left(mark, context.log_dir.parent, temporary, tmp_path / "locks")
     with (
         pytest.raises(LaunchError, match="is used by another launch"),
-        _locks.locked(["GPU-0"]),
-        _locks.locked(["GPU-0"]),
+        lock_files.locked(["GPU-0"]),
+        lock_files.locked(["GPU-0"]),
     ):
         pass

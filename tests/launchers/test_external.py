@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launchers import external
-from launchers._simulator import SimulatorConfig, serve
+from launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launchers import _readiness
+from launchers._fleet import readiness
 from serve_eval.errors import EndpointError, LaunchError, PlanError, ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Plan, Report
@@ -27,7 +27,7 @@ Standin, PlanOf = Callable[..., None], Callable[..., Plan]
 
 
 def run(plan: Plan, folder: Path, said: list[str] | None = None) -> Report:
-    return asyncio.run(evaluate(plan, folder, told=(said if said is not None else []).append))
+    return asyncio.run(evaluate(plan, folder, notify=(said if said is not None else []).append))
 
 
 def refused(
@@ -143,7 +143,7 @@ def test_a_load_that_never_ends(standin: Standin, plan_of: PlanOf, tmp_path: Pat
 def test_a_slow_load_is_told_as_it_goes_on(
     standin: Standin, plan_of: PlanOf, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_readiness, "TELL_S", 0.2)
+    monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin(STANDIN_LOAD_S="1")
     assert run(plan_of("trtllm"), tmp_path / "run", said).tasks[0].result.scored == 20
     assert [line for line in said if "its log: INFO:     Loading my-org/my-model: " in line and line.endswith("0%")]
@@ -168,7 +168,7 @@ def test_health_without_a_completion(
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_readiness, "TELL_S", 0.2)
+    monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin(faults=faults)
     error = refused(plan_of(launcher, {"answer_timeout_s": 1.0, "stop_timeout_s": 0.5}), tmp_path / "run", said=said)
     assert [line for line in said if ": no completion after " in line]

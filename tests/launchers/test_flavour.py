@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from launchers import _known_flags
-from launchers._flavour import adapted_to_machine
-from launchers._trtllm_command import Place, Server
+from launchers._trtllm import known_flags
+from launchers._trtllm.command_line import Place, Server
+from launchers._trtllm.flavour import adapted_to_machine
 from serve_eval.errors import PlanError
 
 SCRIPT = """#!/bin/sh
@@ -112,12 +112,12 @@ def test_a_damaged_record_is_as_none(content: bytes | str, tmp_path: Path, execu
 def test_how_long_it_holds(
     image: str | None, age_s: float, holds: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = _known_flags.key(("sh", "serve"), os.environ, image)
-    _known_flags.remember(key, frozenset({"--port"}))
+    key = known_flags.key(("sh", "serve"), os.environ, image)
+    known_flags.remember(key, frozenset({"--port"}))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + age_s)
-    assert _known_flags.remembered(key) == (frozenset({"--port"}) if holds else None)
-    assert _known_flags.remembered([*key, "more"]) is None
+    assert known_flags.remembered(key) == (frozenset({"--port"}) if holds else None)
+    assert known_flags.remembered([*key, "more"]) is None
 
 
 def test_without_a_folder_to_write_it_is_asked_every_time(
@@ -133,8 +133,8 @@ def test_without_a_variable_it_is_in_the_home_folder(tmp_path: Path, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path))
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
-        _known_flags.remember(["image", "i", value], frozenset({"--port"}))
-        assert _known_flags.remembered(["image", "i", value]) == frozenset({"--port"})
+        known_flags.remember(["image", "i", value], frozenset({"--port"}))
+        assert known_flags.remembered(["image", "i", value]) == frozenset({"--port"})
     assert len(list((tmp_path / ".cache/serve-eval/flags").iterdir())) == 2
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launchers import _fleet
-from launchers._trtllm_command import Place, Server
+from launchers._fleet import fleet
+from launchers._trtllm.command_line import Place, Server
 from serve_eval.errors import LaunchError
 from tests.launchers.processes import gone
 
@@ -34,7 +34,7 @@ async def _launched(folder: Path, told: list[str], *, kill_supervisor: bool) -> 
     python = (sys.executable, "-c", AWAY, str(note))
     server = Server(name="one", argv=python, probe=python, place=Place(host="127.0.0.1", port=0), here=False)
     with suppress(LaunchError):
-        async with _fleet.fleet([server], log_dir=folder / "logs", told=told.append, stop_timeout_s=2.0) as running:
+        async with fleet.fleet([server], log_dir=folder / "logs", told=told.append, stop_timeout_s=2.0) as running:
             deadline = time.monotonic() + 30
             while not note.exists():
                 assert time.monotonic() < deadline, "the server did not start"
@@ -56,29 +56,29 @@ def test_a_process_that_left_the_group_of_its_server_is_killed(tmp_path: Path, k
 
 def test_what_stays_all_the_same_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1  # a number that no process has
-    monkeypatch.setattr(_fleet, "_marked", lambda mark: [nobody])
-    monkeypatch.setattr(_fleet, "LEFT_S", 0.0)
+    monkeypatch.setattr(fleet, "_marked", lambda mark: [nobody])
+    monkeypatch.setattr(fleet, "LEFT_S", 0.0)
     told: list[str] = []
-    asyncio.run(_fleet._check_gone("a mark", told.append))
+    asyncio.run(fleet._check_gone("a mark", told.append))
     assert told == [f"warning: processes of the servers are left: {nobody}"]
 
 
 def test_processes_are_known_by_the_whole_mark() -> None:
-    assert _fleet._marked("nobody has this mark") == []
-    assert os.getpid() not in _fleet._marked("")
+    assert fleet._marked("nobody has this mark") == []
+    assert os.getpid() not in fleet._marked("")
 
 
 def test_servers_that_find_a_port_themselves_lock_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two launches may wait for their ports at the same time."""
     monkeypatch.setenv("SERVE_EVAL_LOCK_DIR", str(tmp_path / "locks"))
-    monkeypatch.setattr(_fleet._gpus, "memory_used", lambda: None)
+    monkeypatch.setattr(fleet.local_gpus, "memory_used", lambda: None)
     sleeping = ("sleep", "60")
     one = Server(name="one", argv=sleeping, probe=sleeping, place=Place(host="127.0.0.1", port=0))
 
     async def both() -> int:
         async with (
-            _fleet.fleet([one], log_dir=tmp_path / "a", told=str, stop_timeout_s=2.0) as first,
-            _fleet.fleet([one], log_dir=tmp_path / "b", told=str, stop_timeout_s=2.0) as second,
+            fleet.fleet([one], log_dir=tmp_path / "a", told=str, stop_timeout_s=2.0) as first,
+            fleet.fleet([one], log_dir=tmp_path / "b", told=str, stop_timeout_s=2.0) as second,
         ):
             return len(first) + len(second)
 

@@ -12,12 +12,16 @@ import httpx
 import pytest
 from aiohttp import web
 
-from launchers import _container, _fleet, _hosts, llama_cpp, trtllm, trtllm_disaggregated
-from launchers._trtllm_command import Place, Server
+from launchers import llama_cpp, trtllm, trtllm_disaggregated
+from launchers._fleet import fleet
+from launchers._machine.hosts import family as family_of
+from launchers._trtllm import containers
+from launchers._trtllm.command_line import Place, Server
 from serve_eval.client.client import Client
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, Failure, LaunchContext, Limits
+from tests.scripted_server import ScriptedServer, models
 
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
@@ -52,7 +56,7 @@ def _no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_host_has_a_family_and_an_address(host: str, family: socket.AddressFamily, url: str) -> None:
     server = Server(name="s", argv=("x",), probe=("x",), place=Place(host=host, port=7))
-    assert (_hosts.family(host), server.url) == (family, url)
+    assert (family_of(host), server.url) == (family, url)
 
 
 @pytest.mark.parametrize(("only", "family"), [(True, socket.AF_INET6), (False, socket.AF_INET)])
@@ -61,18 +65,18 @@ def test_a_name_is_bound_as_ipv6_only_where_it_has_no_other_address(
 ) -> None:
     found = [(socket.AF_INET6,)] if only else [(socket.AF_INET6,), (socket.AF_INET,)]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: found)
-    assert _hosts.family("node") == family
+    assert family_of("node") == family
 
 
 @needs_ipv6
 def test_free_ports_of_ipv6_are_free_there() -> None:
-    port, other = _fleet.free_ports("::1", None, 1)
+    port, other = fleet.free_ports("::1", None, 1)
     with socket.create_server(("::1", port), family=socket.AF_INET6):
         assert port != other
         server = Server(name="s", argv=("x",), probe=("x",), place=Place(host="::1", port=port))
         with pytest.raises(LaunchError, match=rf"s: \[::1\]:{port} cannot be used"):
-            _fleet._check_free(server)
-    _fleet._check_free(server)
+            fleet._check_free(server)
+    fleet._check_free(server)
 
 
 @pytest.mark.parametrize("host", ["[::1]", "http://node", "node/8000"])
@@ -100,8 +104,8 @@ def test_a_server_alone_gets_the_address_as_it_is() -> None:
 
 def test_a_container_publishes_its_port_at_an_address_in_brackets() -> None:
     server = Server(name="s", argv=("t", "--host", "::1"), probe=("t",), place=Place(host="::1", port=7))
-    container = _container.Container(image="i", network="bridge")
-    assert "[::1]:7:7" in _container.wrapped(server, container).argv
+    container = containers.Container(image="i", network="bridge")
+    assert "[::1]:7:7" in containers.wrapped(server, container).argv
 
 
 @needs_ipv6
@@ -126,16 +130,10 @@ def test_a_server_on_ipv6_is_launched_and_asked(context: LaunchContext, standin:
 
 @needs_ipv6
 def test_a_client_names_the_host_in_brackets() -> None:
-    hosts = []
-
-    async def models(request: web.Request) -> web.Response:
-        hosts.append(request.headers["Host"])
-        return web.json_response({"data": [{"id": "m"}]})
+    server = ScriptedServer(routes={"/v1/models": models("m")})
 
     async def story() -> list[str] | Failure:
-        app = web.Application()
-        app.router.add_get("/v1/models", models)
-        runner = web.AppRunner(app)
+        runner = web.AppRunner(server.app())
         await runner.setup()
         try:
             listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
@@ -143,7 +141,7 @@ def test_a_client_names_the_host_in_brackets() -> None:
             port = listener.getsockname()[1]
             async with Client(Endpoint(base_url=f"http://[::1]:{port}/v1"), Limits()) as client:
                 found = await client.models()
-            assert hosts == [f"[::1]:{port}"]
+            assert [request.headers["Host"] for request in server.requests] == [f"[::1]:{port}"]
             return found
         finally:
             await runner.cleanup()
@@ -153,7 +151,7 @@ def test_a_client_names_the_host_in_brackets() -> None:
 
 @needs_ipv6
 def test_an_address_that_refuses_is_told_in_brackets() -> None:
-    [port] = _fleet.free_ports("::1", None)
+    [port] = fleet.free_ports("::1", None)
 
     async def story() -> list[str] | Failure:
         async with Client(Endpoint(base_url=f"http://[::1]:{port}/v1"), Limits()) as client:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from launchers import _environment, _gpus, container, simulated, trtllm
-from launchers._supervisor import descendants
+from launchers import container, simulated, trtllm
+from launchers._machine import local_gpus
+from launchers._process import environment
+from launchers._process.supervisor import descendants
 from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.conftest import Engine
@@ -30,7 +32,7 @@ SECRETS = {
     "PODMAN_PASSPHRASE": "secret-9",
 }
 NEEDED = {"HF_TOKEN": "hf-1", "HF_HOME": "/models", "TRTLLM_X": "1", "NCCL_DEBUG": "INFO", "https_proxy": "http://p:1"}
-MEMORY_USED = _gpus.memory_used
+MEMORY_USED = local_gpus.memory_used
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def _environment_of(pid: int | str) -> dict[str, str]:
 def _below_us() -> dict[int, Mapping[str, str]]:
     """The processes of the launch: those below us that have its mark."""
     found = {pid: _environment_of(pid) for pid in descendants(os.getpid()) if Path(f"/proc/{pid}/exe").exists()}
-    return {pid: env for pid, env in found.items() if _environment.MARK in env}
+    return {pid: env for pid, env in found.items() if environment.MARK in env}
 
 
 def _check(env: Mapping[str, str]) -> None:
@@ -124,7 +126,7 @@ def test_a_command_that_tells_of_the_machine_gets_no_secret(
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    assert MEMORY_USED() == {_gpus.Gpu("0", "GPU-1"): 5}
+    assert MEMORY_USED() == {local_gpus.Gpu("0", "GPU-1"): 5}
     _check(env := dict(line.partition("=")[::2] for line in (tmp_path / "seen").read_text().splitlines()))
     assert env["SLURM_CONF"] == "/etc/slurm.conf"
 
@@ -146,8 +148,8 @@ def test_a_secret_in_a_plan_is_refused_with_what_to_do(context: LaunchContext) -
 
 def test_whose_names_are_given_are_passed_all_the_same() -> None:
     environ = {"UCX_TLS": "tcp", "SITE_A": "1", "SITE_B": "2", "SLURM_PROCID": "0"}
-    assert _environment.inherited(environ) == {"UCX_TLS": "tcp"}
-    assert _environment.inherited(environ, ["SITE_*"]) == {k: v for k, v in environ.items() if k != "SLURM_PROCID"}
+    assert environment.inherited(environ) == {"UCX_TLS": "tcp"}
+    assert environment.inherited(environ, ["SITE_*"]) == {k: v for k, v in environ.items() if k != "SLURM_PROCID"}
     by_variable = {**environ, "SERVE_EVAL_PASS_ENV": "SITE_A, SITE_B"}
-    assert {"SITE_A", "SITE_B"} <= _environment.inherited(by_variable).keys()
-    assert sys.platform != "linux" or "PATH" in _environment.inherited(dict(os.environ))
+    assert {"SITE_A", "SITE_B"} <= environment.inherited(by_variable).keys()
+    assert sys.platform != "linux" or "PATH" in environment.inherited(dict(os.environ))

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from launchers import _deployment, _kv_transfer, container, slurm, trtllm_disaggregated
-from launchers._kv_transfer import Ways
+from launchers import container, slurm, trtllm_disaggregated
+from launchers._trtllm import deployments, kv_transfer
+from launchers._trtllm.kv_transfer import Ways
+from launchers._trtllm.parts import summarise_transfer
 from serve_eval.schema import LaunchContext
 
 UUID = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
@@ -38,12 +40,12 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_links_are_those_that_nvidia_smi_shows(text: str, code: int, found: bool, smi: Path) -> None:
     (smi / "said").write_text(text)
     (smi / "code").write_text(str(code))
-    assert _kv_transfer.nvlink() is found
+    assert kv_transfer.nvlink() is found
 
 
 def test_nothing_is_assumed_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert _kv_transfer.nvlink() is None
+    assert kv_transfer.nvlink() is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_nothing_is_assumed_without_nvidia_smi(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str]) -> None:
-    assert _kv_transfer.variables(backend, ways) == found
+    assert kv_transfer.variables(backend, ways) == found
 
 
 @pytest.mark.parametrize(
@@ -79,11 +81,11 @@ def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str])
     ],
 )
 def test_what_is_told(options: dict[str, Any], ways: Ways | None, told: str, context: LaunchContext) -> None:
-    deployment = _deployment.picked(_deployment.Disaggregated, options)
-    summary = _deployment.transfer(deployment, context, ways)
+    deployment = deployments.picked(deployments.Disaggregated, options)
+    summary = summarise_transfer(deployment, context, ways)
     assert summary is not None
-    assert told in _kv_transfer.told(summary)
-    assert _deployment.transfer(_deployment.Aggregated(), context, ways) is None
+    assert told in kv_transfer.told(summary)
+    assert summarise_transfer(deployments.Aggregated(), context, ways) is None
 
 
 def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +96,7 @@ def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatc
     assert not [word for word in first if word.startswith("UCX_")]
     [first, *_] = trtllm_disaggregated.commands(context, pass_env=["UCX_TLS"], env={"UCX_TLS": "sm"}, **nixl)
     assert "UCX_TLS=sm" in first
-    served = _deployment.Disaggregated(pass_env=["UCX_TLS"], cache_transceiver={"backend": "NIXL"})
+    served = deployments.Disaggregated(pass_env=["UCX_TLS"], cache_transceiver={"backend": "NIXL"})
     [first, *_] = container.commands(context, image="i", trtllm_disaggregated=served)
     assert [word for word in first if word.startswith("UCX_")] == ["UCX_MM_ERROR_HANDLING=y", "UCX_TLS"]
     [first, *_] = slurm.commands(context, trtllm_disaggregated=served, nodes=["n1"], gpus_per_node=2)
@@ -114,4 +116,4 @@ def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatc
 def test_the_ways_of_a_cluster_are_kept_only_where_they_are_named(
     names: list[str], environ: dict[str, str], kept: set[str]
 ) -> None:
-    assert _kv_transfer.inherited(names, environ) == kept
+    assert kv_transfer.inherited(names, environ) == kept

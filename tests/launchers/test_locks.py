@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers import _locks
+from launchers._machine import lock_files
 from serve_eval.errors import LaunchError, NoRoomError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,12 +22,12 @@ import os, sys
 uid, shared, *names = sys.argv[1:]
 sys.path.insert(0, os.getcwd())
 from pathlib import Path
-from launchers import _locks
+from launchers._machine import lock_files
 if shared:
-    _locks.SHARED = Path(shared)
+    lock_files.SHARED = Path(shared)
 if uid:
     os.setuid(int(uid))
-with _locks.locked(names):
+with lock_files.locked(names):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -36,7 +36,7 @@ with _locks.locked(names):
 @contextmanager
 def holder(*names: str, uid: str = "", shared: str = "", **environ: str) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the locks for the block, or has ended with an error."""
-    env = {name: value for name, value in os.environ.items() if name != _locks.VARIABLE} | environ
+    env = {name: value for name, value in os.environ.items() if name != lock_files.VARIABLE} | environ
     with subprocess.Popen(
         [sys.executable, "-c", HOLDS, uid, shared, *names],
         cwd=ROOT,
@@ -76,7 +76,7 @@ def test_two_tmpdirs_share_their_locks(kind: str, tmp_path: Path) -> None:
             assert third.poll() is None
         assert [list(folder.iterdir()) for folder in folders] == [[], []]
     finally:
-        (_locks.SHARED / f"serve-eval-{os.getuid()}" / f"{name}.lock").unlink(missing_ok=True)
+        (lock_files.SHARED / f"serve-eval-{os.getuid()}" / f"{name}.lock").unlink(missing_ok=True)
 
 
 def test_a_folder_may_be_named(tmp_path: Path) -> None:
@@ -107,32 +107,32 @@ def test_what_is_in_the_way_makes_the_state_folder_the_place(
     in_the_way: Callable[[Path, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (shared := tmp_path / "shared").mkdir()
-    monkeypatch.setattr(_locks, "SHARED", shared)
+    monkeypatch.setattr(lock_files, "SHARED", shared)
     in_the_way(shared / f"serve-eval-{os.getuid()}", tmp_path)
-    found = _locks.folder({"XDG_STATE_HOME": str(tmp_path / "state")})
+    found = lock_files.folder({"XDG_STATE_HOME": str(tmp_path / "state")})
     assert found.is_relative_to(tmp_path / "state/serve-eval/locks")
     assert found.is_dir()
     blocked = tmp_path / "no folder"
     blocked.write_text("")
     with pytest.raises(LaunchError, match=r"no folder for locks: .*serve-eval-") as caught:
-        _locks.folder({"XDG_STATE_HOME": str(blocked)})
+        lock_files.folder({"XDG_STATE_HOME": str(blocked)})
     assert "SERVE_EVAL_LOCK_DIR" in caught.value.hint
 
 
 def test_a_folder_of_an_earlier_version_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_locks, "SHARED", tmp_path)
+    monkeypatch.setattr(lock_files, "SHARED", tmp_path)
     (old := tmp_path / f"serve-eval-{os.getuid()}").mkdir(mode=0o700)
-    assert _locks.folder({}) == old
+    assert lock_files.folder({}) == old
     assert old.stat().st_mode & 0o777 == 0o711
 
 
 def test_what_cleans_up_tmp_leaves_a_folder_alone_while_a_lock_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
-        with _locks.locked(["port-1"]), _locks.locked(["port-2"]), pytest.raises(BlockingIOError):
+        with lock_files.locked(["port-1"]), lock_files.locked(["port-2"]), pytest.raises(BlockingIOError):
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
@@ -144,20 +144,20 @@ def test_a_gpu_that_another_user_locked_is_seen(tmp_path: Path, monkeypatch: pyt
     shared = Path("/tmp") / f"serve-eval-test-{uuid.uuid4().hex}"  # which other users can reach
     shared.mkdir()
     shared.chmod(0o1777)
-    monkeypatch.setattr(_locks, "SHARED", shared)
-    monkeypatch.delenv(_locks.VARIABLE, raising=False)
+    monkeypatch.setattr(lock_files, "SHARED", shared)
+    monkeypatch.delenv(lock_files.VARIABLE, raising=False)
     try:
         with holder("GPU-a", "port-1", uid="12345", shared=str(shared)) as other:
             if other.poll() is not None:
                 pytest.skip("another user cannot read this checkout")
-            with _locks.locked(["GPU-b", "port-1"]):
+            with lock_files.locked(["GPU-b", "port-1"]):
                 pass
             with (
                 pytest.raises(NoRoomError, match=r"^GPU 3 is used by another launch of serve-eval, of user 12345$"),
-                _locks.locked(["GPU-a"], shown={"GPU-a": "GPU 3"}),
+                lock_files.locked(["GPU-a"], shown={"GPU-a": "GPU 3"}),
             ):
                 pass
-        with _locks.locked(["GPU-a"]), holder("GPU-a", uid="12345", shared=str(shared)) as other:
+        with lock_files.locked(["GPU-a"]), holder("GPU-a", uid="12345", shared=str(shared)) as other:
             assert "GPU a is used by another launch of serve-eval, of root" in error_of(other)
     finally:
         for path in sorted(shared.rglob("*"), reverse=True):
@@ -167,49 +167,53 @@ def test_a_gpu_that_another_user_locked_is_seen(tmp_path: Path, monkeypatch: pyt
 
 def test_what_another_user_put_there_cannot_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their lock may be a pipe that nobody writes, a link, or missing."""
-    monkeypatch.setattr(_locks, "SHARED", tmp_path)
+    monkeypatch.setattr(lock_files, "SHARED", tmp_path)
     theirs = tmp_path / f"serve-eval-{os.getuid()}"
     theirs.mkdir()
     os.mkfifo(theirs / "GPU-0.lock")
     (theirs / "GPU-1.lock").symlink_to("/dev/zero")
     for name in ("GPU-0", "GPU-1", "GPU-2"):
-        assert _locks._other_user(name, tmp_path / "serve-eval-4242") is None
+        assert lock_files._other_user(name, tmp_path / "serve-eval-4242") is None
 
 
 def test_a_lock_that_was_taken_before_is_not_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path))
-    with _locks.locked(["GPU-a"]) as held, _locks.locked(["GPU-a", "port-1"], held=held) as both:
+    monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
+    with lock_files.locked(["GPU-a"]) as held, lock_files.locked(["GPU-a", "port-1"], held=held) as both:
         assert both["GPU-a"] == held["GPU-a"]
         assert {"GPU-a", "port-1"} <= set(both)
-        with pytest.raises(NoRoomError, match="GPU a is used"), _locks.locked(["GPU-a"]):
+        with pytest.raises(NoRoomError, match="GPU a is used"), lock_files.locked(["GPU-a"]):
             pass
 
 
 def test_files_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     with holder("port-2", SERVE_EVAL_LOCK_DIR=str(tmp_path)):
-        with _locks.locked(["GPU-a", "port-1", "folder-/a/b"]) as locks:
+        with lock_files.locked(["GPU-a", "port-1", "folder-/a/b"]) as locks:
             inherited = os.dup(locks["port-1"])
         assert sorted(path.name for path in tmp_path.iterdir()) == ["GPU-a.lock", "port-1.lock", "port-2.lock"]
-        with pytest.raises(LaunchError, match="port 1 is used"), _locks.locked(["port-1"]):
+        with pytest.raises(LaunchError, match="port 1 is used"), lock_files.locked(["port-1"]):
             pass
         os.close(inherited)
-        with _locks.locked(["port-1"]):
+        with lock_files.locked(["port-1"]):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["GPU-a.lock"]
 
 
 def test_a_file_that_was_removed_meanwhile_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opened the file before it was removed does not take that for the lock."""
-    monkeypatch.setenv(_locks.VARIABLE, str(tmp_path))
-    opened = _locks._opened
+    monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
+    opened = lock_files._opened
 
     def slow(path: Path) -> int:
         file = opened(path)
-        monkeypatch.setattr(_locks, "_opened", opened)
+        monkeypatch.setattr(lock_files, "_opened", opened)
         path.unlink()
         return file
 
-    monkeypatch.setattr(_locks, "_opened", slow)
-    with _locks.locked(["port-1"]), pytest.raises(LaunchError, match="port 1 is used"), _locks.locked(["port-1"]):
+    monkeypatch.setattr(lock_files, "_opened", slow)
+    with (
+        lock_files.locked(["port-1"]),
+        pytest.raises(LaunchError, match="port 1 is used"),
+        lock_files.locked(["port-1"]),
+    ):
         pass

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launchers import _log_lines
-from launchers._log_lines import Line, LogLines, clean
+from launchers._logs import growing_log
+from launchers._logs.growing_log import Line, LogLines, clean
 
 
 @pytest.fixture
@@ -84,15 +84,15 @@ def test_memory_is_bounded_for_a_line_without_an_end(log: Path) -> None:
     for _ in range(40):
         add(log, b"x" * 50_000)
         assert lines.read() == []
-        assert len(lines._partial) <= _log_lines.LONGEST_LINE
+        assert len(lines._partial) <= growing_log.LONGEST_LINE
     add(log, b"\nafter\n")
     found = texts(lines.read())
-    assert [len(found[0]), found[1]] == [_log_lines.LONGEST_LINE, "after"]
+    assert [len(found[0]), found[1]] == [growing_log.LONGEST_LINE, "after"]
 
 
 def test_of_a_log_that_grows_too_fast_the_end_is_read(log: Path) -> None:
     add(log, b"first\n" + b"y" * 99 + b"\n")
-    add(log, (b"z" * 99 + b"\n") * (_log_lines.MOST_AT_ONCE // 100) + b"last\n")
+    add(log, (b"z" * 99 + b"\n") * (growing_log.MOST_AT_ONCE // 100) + b"last\n")
     lines = LogLines(log)
     found = texts(lines.read())
     assert found[-1] == "last"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launchers._causes import known
-from launchers._log_lines import clean
-from launchers._log_signs import Sign, Signs, Strength
+from launchers._logs.causes import known
+from launchers._logs.growing_log import clean
+from launchers._logs.signs import Sign, Signs, Strength
 from tests.launchers.dead_servers import DEAD, FRAMES, MPI_LOGS, WARNINGS, Dead
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from launchers import _activity, _log_watch
-from launchers._activity import Activity, Used, busy, used_by
-from launchers._log_lines import LogLines
-from launchers._log_signs import Strength
-from launchers._log_watch import LogWatch, ends
+from launchers._fleet import log_watch
+from launchers._fleet.log_watch import LogWatch, ends
+from launchers._logs.growing_log import LogLines
+from launchers._logs.signs import Strength
+from launchers._process import activity as process_activity
+from launchers._process.activity import Activity, Used, busy, used_by
 from serve_eval.errors import LaunchError
 from tests.launchers.dead_servers import FRAMES
 
@@ -154,8 +155,8 @@ def test_idle_processes_are_told_from_busy_ones() -> None:
 
 def test_the_processes_below_one_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     used = {7: Used(0.0, 0)}
-    monkeypatch.setattr(_activity, "descendants", lambda root: list(used) if root == 5 else [])
-    monkeypatch.setattr(_activity, "used_by", used.get)
+    monkeypatch.setattr(process_activity, "descendants", lambda root: list(used) if root == 5 else [])
+    monkeypatch.setattr(process_activity, "used_by", used.get)
     activity = Activity(5)
     assert activity.idle_s(100.0) == 0.0
     assert activity.idle_s(103.0) == 3.0
@@ -178,7 +179,7 @@ def test_several_are_idle_together_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_the_times_are_those_of_the_docs() -> None:
-    times = _log_watch
+    times = log_watch
     assert (times.SETTLE_S, times.CONFIRM_S, times.CAUGHT_S, times.STILL_S, times.UNSEEN_S) == (1.5, 2, 3, 20, 60)
 
 
@@ -198,7 +199,7 @@ def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path: Path
     hurried: dict[str, float] = {}
     pair = [server(name, tmp_path, 1, hurried, here=False) for name in ("context_0", "orchestrator")]
     clock = [1000.0]
-    look = _log_watch.Watching(pair, lambda: clock[0]).look
+    look = log_watch.Watching(pair, lambda: clock[0]).look
     (tmp_path / "orchestrator.log").write_text(UNKNOWN)
     for _ in range(100):
         with (tmp_path / "context_0.log").open("a") as log:
@@ -209,13 +210,13 @@ def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path: Path
     assert look() is None
     clock[0] += 2
     assert str(look()) == "orchestrator: IndexError: tuple index out of range"
-    assert hurried == {"orchestrator": _log_watch.DEAD_S, "context_0": _log_watch.OTHERS_S}
+    assert hurried == {"orchestrator": log_watch.DEAD_S, "context_0": log_watch.OTHERS_S}
 
 
 def test_a_server_that_is_well_waits_for_others_however_long(tmp_path: Path) -> None:
     clock = [1000.0]
     pair = [server(name, tmp_path, 1, {}, here=False) for name in ("context_0", "generation_0")]
-    watching = _log_watch.Watching(pair, lambda: clock[0])
+    watching = log_watch.Watching(pair, lambda: clock[0])
 
     def writes(text: str, seconds: float) -> LaunchError | None:
         with (tmp_path / "context_0.log").open("a") as log:
@@ -236,7 +237,7 @@ def test_a_server_that_is_well_waits_for_others_however_long(tmp_path: Path) -> 
 
 def test_what_was_written_just_before_all_are_well_is_forgotten(tmp_path: Path) -> None:
     clock = [1000.0]
-    watching = _log_watch.Watching([server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0])
+    watching = log_watch.Watching([server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0])
     (tmp_path / "trtllm.log").write_text(f"{FRAMES}RuntimeError: Executor worker returned error\n")
     watching.all_are_well()
     with (tmp_path / "trtllm.log").open("a") as log:
@@ -250,7 +251,7 @@ def test_what_was_written_just_before_all_are_well_is_forgotten(tmp_path: Path) 
 
 def test_a_server_that_is_well_and_gives_up_with_a_known_cause_is_dead(tmp_path: Path) -> None:
     clock = [1000.0]
-    watching = _log_watch.Watching([server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0])
+    watching = log_watch.Watching([server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0])
     watching.is_well("trtllm")
     (tmp_path / "trtllm.log").write_text("[TRT-LLM] [E] Executor worker returned error: CUDA out of memory\n")
     assert watching.look() is None
@@ -260,9 +261,9 @@ def test_a_server_that_is_well_and_gives_up_with_a_known_cause_is_dead(tmp_path:
 
 def test_processes_are_those_of_a_server_and_for_an_orchestrator_of_all(tmp_path: Path) -> None:
     context, front = (server(name, tmp_path, pid, {}) for pid, name in enumerate(("context_0", "orchestrator"), 7))
-    assert _log_watch.roots(context, [context, front]) == [7]
-    assert _log_watch.roots(front, [context, front]) == [7, 8]
+    assert log_watch.roots(context, [context, front]) == [7]
+    assert log_watch.roots(front, [context, front]) == [7, 8]
     for hidden in ({"here": False}, {"image": "an-image"}):
         other = server("context_0", tmp_path, 9, {}, **hidden)
-        assert _log_watch.roots(other, [other, front]) == []
-        assert _log_watch.roots(front, [other, front]) == []
+        assert log_watch.roots(other, [other, front]) == []
+        assert log_watch.roots(front, [other, front]) == []

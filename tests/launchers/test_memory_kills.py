@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launchers import _fleet, trtllm
-from launchers._memory_kills import Kills, kills
+from launchers import trtllm
+from launchers._fleet import fleet
+from launchers._machine.memory_kills import Kills, kills
 from serve_eval.errors import LaunchError
 from serve_eval.schema import LaunchContext
 from tests.launchers.processes import process_number
@@ -90,7 +91,7 @@ def test_memory_is_blamed_only_with_evidence(
     """The kernel's counters are made up: a real want of memory would hit whatever else runs here."""
     standin()
     left = iter(counts)
-    monkeypatch.setattr(_fleet, "kills", lambda: next(left, counts[-1]))
+    monkeypatch.setattr(fleet, "kills", lambda: next(left, counts[-1]))
 
     async def body() -> None:
         async with trtllm.launch(context):

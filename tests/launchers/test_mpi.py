@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
-from launchers import _environment, _mpi, container, llama_cpp, slurm, trtllm, trtllm_disaggregated
-from launchers._causes import cause
-from launchers._deployment import Disaggregated
-from launchers._slurm_container import Container
-from launchers._trtllm_command import Place, Server
+from launchers import container, llama_cpp, slurm, trtllm, trtllm_disaggregated
+from launchers._logs.causes import cause
+from launchers._process import environment
+from launchers._slurm.step_container import Container
+from launchers._trtllm import mpi
+from launchers._trtllm.command_line import Place, Server
+from launchers._trtllm.deployments import Disaggregated
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
 from tests.launchers.processes import process_number
@@ -50,7 +52,7 @@ SETTINGS = {
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mpi, "we_are_root", lambda: True)
+    monkeypatch.setattr(mpi, "we_are_root", lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -85,19 +87,17 @@ def test_of_an_unknown_failure_its_kind_is_told() -> None:
 @pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
 def test_inside_mpirun_settings_are_kept_and_marks_are_not(written: str) -> None:
     marks = dict.fromkeys(written.split(), "x")
-    assert _environment.inherited({**marks, **SETTINGS}) == SETTINGS
-    assert _environment.inherited({"OMPI_MCA_pmix": "^s1", **SETTINGS}) == {"OMPI_MCA_pmix": "^s1", **SETTINGS}
+    assert environment.inherited({**marks, **SETTINGS}) == SETTINGS
+    assert environment.inherited({"OMPI_MCA_pmix": "^s1", **SETTINGS}) == {"OMPI_MCA_pmix": "^s1", **SETTINGS}
 
 
 @pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
 def test_the_shell_of_a_step_takes_away_the_same_but_for_what_mpirun_sets(written: str) -> None:
     environ = {**dict.fromkeys(written.split(), "x"), "SLURM_PROCID": "0", "PMI_RANK": "0", "MPI_X": "1", **SETTINGS}
-    done = subprocess.run(["bash", "-c", f"{_environment.FORGET}; env"], env=environ, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-c", f"{environment.FORGET}; env"], env=environ, capture_output=True, text=True)
     left = {line.partition("=")[0] for line in done.stdout.splitlines()}
     assert left >= SETTINGS.keys()
-    assert not [
-        name for name in left - SETTINGS.keys() if name.startswith(_environment.FOREIGN) and "_MCA_" not in name
-    ]
+    assert not [name for name in left - SETTINGS.keys() if name.startswith(environment.FOREIGN) and "_MCA_" not in name]
 
 
 @pytest.mark.usefixtures("root")
@@ -148,13 +148,13 @@ def test_what_is_not_passed_on_is_told_with_the_reason() -> None:
     environ = {"UCX_TLS": "rc", "OMPI_MCA_btl": "tcp", "PATH": "/bin", "OMPI_COMM_WORLD_RANK": "0"}
     replaced = "your UCX_TLS; the launcher or the plan sets it there"
     outside = "your OMPI_MCA_btl; a container gets it where its pass_env names it"
-    assert _mpi.told([server("a")], environ) == []
+    assert mpi.told([server("a")], environ) == []
     three = [server(name, env={"UCX_TLS": value}) for name, value in (("a", "^ib"), ("b", "^ib"), ("c", "rc"))]
-    assert _mpi.told(three, environ) == [f"not passed on to a and 1 more: {replaced}"]
-    assert _mpi.told([server("a", "srun", "env", "UCX_TLS=^ib")], environ) == [f"not passed on to a: {replaced}"]
+    assert mpi.told(three, environ) == [f"not passed on to a and 1 more: {replaced}"]
+    assert mpi.told([server("a", "srun", "env", "UCX_TLS=^ib")], environ) == [f"not passed on to a: {replaced}"]
     within = server("a", "docker", "-e", "UCX_TLS=^ib", image="i")
-    assert _mpi.told([within], environ) == [f"not passed on to a: {outside}", f"not passed on to a: {replaced}"]
-    assert _mpi.told([server("a", image="i", pass_env=("UCX_TLS", "OMPI_MCA_btl"))], environ) == []
+    assert mpi.told([within], environ) == [f"not passed on to a: {outside}", f"not passed on to a: {replaced}"]
+    assert mpi.told([server("a", image="i", pass_env=("UCX_TLS", "OMPI_MCA_btl"))], environ) == []
 
 
 @pytest.mark.usefixtures("root")

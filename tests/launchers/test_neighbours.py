@@ -16,19 +16,11 @@ from typing import Any
 
 import pytest
 
-from launchers import (
-    _fleet,
-    _free_gpus,
-    _gpus,
-    _locks,
-    _neighbours,
-    _smi,
-    container,
-    llama_cpp,
-    trtllm,
-    trtllm_disaggregated,
-)
-from launchers._trtllm_command import Place, Server
+from launchers import container, llama_cpp, trtllm, trtllm_disaggregated
+from launchers._fleet import fleet, free_gpus
+from launchers._machine import local_gpus, lock_files, neighbours
+from launchers._machine import smi as nvidia_smi
+from launchers._trtllm.command_line import Place, Server
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
 from serve_eval.schema import LaunchContext
 from tests.launchers.processes import gone
@@ -42,8 +34,8 @@ CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that is late is waited for as long as a test may take."""
-    monkeypatch.setattr(_neighbours, "BACK_S", 0.3)
-    monkeypatch.setattr(_neighbours, "PAUSE_S", 0.02)
+    monkeypatch.setattr(neighbours, "BACK_S", 0.3)
+    monkeypatch.setattr(neighbours, "PAUSE_S", 0.02)
 
 
 @pytest.fixture
@@ -56,17 +48,17 @@ def neighbour() -> Iterator[subprocess.Popen[bytes]]:
 @asynccontextmanager
 async def launched(context: LaunchContext, gpus: Any = None, count: int = 1) -> AsyncIterator[None]:
     """A process that serves nothing, on so many GPUs, taken and started in the way of the launchers."""
-    [shown] = _gpus.blocks([("one", count)], gpus, os.environ)
-    async with _free_gpus.reserved(gpus, [_server(shown)], context.told) as taken:
-        [found] = _gpus.blocks([("one", count)], taken.gpus, os.environ)
-        async with _fleet.fleet(
+    [shown] = local_gpus.blocks([("one", count)], gpus, os.environ)
+    async with free_gpus.reserved(gpus, [_server(shown)], context.told) as taken:
+        [found] = local_gpus.blocks([("one", count)], taken.gpus, os.environ)
+        async with fleet.fleet(
             [_server(found)], log_dir=context.log_dir, told=context.told, stop_timeout_s=2.0, held=taken.locks
         ):
             yield
 
 
 def _server(gpus: tuple[str, ...]) -> Server:
-    [port] = _fleet.free_ports("127.0.0.1", None)
+    [port] = fleet.free_ports("127.0.0.1", None)
     place = Place(host="127.0.0.1", port=port, gpus=gpus)
     return Server(name="one", argv=("sleep", "60"), probe=(), place=place)
 
@@ -178,14 +170,14 @@ def test_memory_that_does_not_come_back_is_refused(
 ) -> None:
     smi.tells("0, GPU-a, 70000")
     began = time.monotonic()
-    assert f"GPU 0 has 70000 MiB in use: {_neighbours.NOBODY_TOLD}" in refused(context, gpus)
+    assert f"GPU 0 has 70000 MiB in use: {neighbours.NOBODY_TOLD}" in refused(context, gpus)
     assert said == [WAITS]
     assert time.monotonic() - began >= 0.3
 
 
 def test_memory_of_another_launch_is_not_waited_for(context: LaunchContext, smi: Smi, said: list[str]) -> None:
     smi.tells("0, GPU-a, 70000")
-    with _locks.locked(["GPU-a"]):
+    with lock_files.locked(["GPU-a"]):
         for gpus in (None, "auto"):
             assert f"GPU 0 is used by another launch of serve-eval (process {os.getpid()})" in refused(context, gpus)
     assert not said
@@ -211,8 +203,8 @@ def test_nvidia_smi_in_trouble_breaks_no_launch(
     does: str, context: LaunchContext, smi: Smi, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smi.does(f"echo $$ > {smi.folder}/pid; {does}")
-    monkeypatch.setattr(_smi, "SMI_S", 0.3)
-    monkeypatch.setattr(_gpus, "SIGNS", ("proc/self",))
+    monkeypatch.setattr(nvidia_smi, "SMI_S", 0.3)
+    monkeypatch.setattr(local_gpus, "SIGNS", ("proc/self",))
     launch(context)
     assert said[0] == "warning: nvidia-smi does not tell of the GPUs: whether anybody uses them is not checked"
     assert said[1].startswith("one: started on GPU 0, log ")
@@ -227,7 +219,7 @@ def test_no_gpu_is_named_where_there_is_none(context: LaunchContext, smi: Smi, s
     launch(context)
     assert said[0].startswith("warning: this machine shows no GPU ")
     assert said[1].startswith("one: started, log ")
-    with _locks.locked(["GPU-0"]):
+    with lock_files.locked(["GPU-0"]):
         launch(context, gpus=[0])
     assert not [line for line in said if "GPU 0" in line]
 
@@ -239,20 +231,20 @@ def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str])
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 1024", "3, GPU-d, 3", "4, GPU-e, 3")
 
     async def story() -> None:
-        with _locks.locked(["GPU-b"]):
+        with lock_files.locked(["GPU-b"]):
             async with launched(context, "auto", 2):
                 with pytest.raises(NoRoomError) as caught:
                     async with launched(context, "auto", 2):
                         pass
         assert str(caught.value).splitlines() == [
             "launcher.gpus: auto: 2 GPUs are needed, and 1 of 5 free",
-            f"GPU 0 has 70000 MiB in use: {_neighbours.NOBODY_TOLD}",
+            f"GPU 0 has 70000 MiB in use: {neighbours.NOBODY_TOLD}",
             *(f"GPU {n} is used by another launch of serve-eval (process {os.getpid()})" for n in (1, 2, 3)),
         ]
 
     asyncio.run(story())
     assert said[0].startswith("one: started on GPU 2,3, log ")
-    with _locks.locked(["GPU-c", "GPU-d", "GPU-e"]):
+    with lock_files.locked(["GPU-c", "GPU-d", "GPU-e"]):
         pass
 
 
@@ -279,7 +271,7 @@ def test_every_launcher_takes_free_ones(
     asyncio.run(story())
     places = [line.partition("started on GPU ")[2].partition(",")[0] for line in said if "started on" in line]
     assert places == (["1", "3"] if how == "trtllm_disaggregated" else ["1"])
-    with _locks.locked(["GPU-b", "GPU-d"]):
+    with lock_files.locked(["GPU-b", "GPU-d"]):
         pass
 
 
@@ -312,7 +304,7 @@ def test_auto_holds_what_it_took_until_the_end(context: LaunchContext, smi: Smi,
     asyncio.run(both())
     started = sorted(line.partition(",")[0] for line in said if "started" in line)
     assert started == ["one: started on GPU 0", "one: started on GPU 1"]
-    with _locks.locked(["GPU-a", "GPU-b"]):
+    with lock_files.locked(["GPU-a", "GPU-b"]):
         pass
 
 

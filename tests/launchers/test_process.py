@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from launchers import _process
-from launchers._process import KILL_S, LOG_LINES, STOP_S, ServerProcess, server_process, supervised
+from launchers._process import server_process as process_module
+from launchers._process.server_process import KILL_S, LOG_LINES, STOP_S, ServerProcess, server_process, supervised
 from serve_eval.errors import LaunchError
 from tests.launchers.processes import gone
 
@@ -74,8 +74,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.pauses = 100.0, list[float]()
-        monkeypatch.setattr(_process.asyncio, "sleep", self._sleep)
-        monkeypatch.setattr(_process.asyncio, "get_running_loop", lambda: self)
+        monkeypatch.setattr(process_module.asyncio, "sleep", self._sleep)
+        monkeypatch.setattr(process_module.asyncio, "get_running_loop", lambda: self)
 
     def time(self) -> float:
         return self.now
@@ -108,7 +108,7 @@ class Process:
 
 
 def server(monkeypatch: pytest.MonkeyPatch, process: Any, supervised_s: float | None = None) -> ServerProcess:
-    monkeypatch.setattr(_process.os, "killpg", process.killpg)
+    monkeypatch.setattr(process_module.os, "killpg", process.killpg)
     return ServerProcess(process, Path("/nowhere"), 0, supervised_s)
 
 
@@ -219,7 +219,7 @@ def test_a_server_gets_the_environment_the_pipe_and_a_session_of_its_own(tmp_pat
 def test_the_line_of_a_supervisor() -> None:
     line = supervised(["run", "-x"], grace_s=2.5, to_stop=["stop", "it"], at_end=["rm"])
     assert line[:2] == [sys.executable, "-I"]
-    assert line[2].endswith("_supervisor.py")
+    assert line[2].endswith("supervisor.py")
     assert line[3:] == ["2.5", "2", "stop", "it", "1", "rm", "run", "-x"]
 
 
@@ -254,15 +254,15 @@ def test_a_last_command_that_fails_ends_nothing_else(tmp_path: Path, monkeypatch
             os.kill(one.pid, signal.SIGKILL)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_process.subprocess, "run", failing)
+        patch.setattr(process_module.subprocess, "run", failing)
         asyncio.run(run())
-    options = {"stdin": subprocess.DEVNULL, "env": None, "timeout": _process.AT_END_S}
+    options = {"stdin": subprocess.DEVNULL, "env": None, "timeout": process_module.AT_END_S}
     assert ran == [(["the last"], options)]
 
 
 @pytest.mark.parametrize(
     ("grace_s", "at_end", "supervised_s"),
-    [(None, [], None), (1.5, [], 1.5), (1.5, ["the last"], 1.5 + _process.AT_END_S)],
+    [(None, [], None), (1.5, [], 1.5), (1.5, ["the last"], 1.5 + process_module.AT_END_S)],
 )
 def test_a_supervisor_has_its_grace_and_the_time_of_the_last_command(
     monkeypatch: pytest.MonkeyPatch,
@@ -277,7 +277,7 @@ def test_a_supervisor_has_its_grace_and_the_time_of_the_last_command(
         given.append(arguments[3])
         raise LaunchError("no more is needed")
 
-    monkeypatch.setattr(_process, "_start", start)
+    monkeypatch.setattr(process_module, "_start", start)
 
     async def run() -> None:
         async with server_process(SLEEPS, log_file=tmp_path / "log", grace_s=grace_s, at_end=at_end):

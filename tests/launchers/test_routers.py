@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from launchers import _routers, trtllm_disaggregated
-from launchers._flavour import adapted
-from launchers._trtllm_command import Place, Server, to_yaml
+from launchers import trtllm_disaggregated
+from launchers._trtllm import router_types
+from launchers._trtllm.command_line import Place, Server, to_yaml
+from launchers._trtllm.flavour import adapted
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
@@ -57,7 +58,7 @@ def test_every_type_of_any_version_is_taken(name: str) -> None:
 
 def test_every_flavour_of_the_stand_in_has_the_first_three() -> None:
     assert set(TYPES) == set(ALL)
-    assert all(names[:3] == _routers.TYPES[:3] for names in TYPES.values())
+    assert all(names[:3] == router_types.TYPES[:3] for names in TYPES.values())
 
 
 def _server(router: object, *, probe: tuple[str, ...] = PROBE) -> Server:
@@ -79,7 +80,7 @@ def _server(router: object, *, probe: tuple[str, ...] = PROBE) -> Server:
 )
 def test_what_a_version_answers_with_500_is_refused(router: object, flags: frozenset[str], refused: bool) -> None:
     server = _server(router)
-    assert bool(_routers.problems(server, flags)) == refused
+    assert bool(router_types.problems(server, flags)) == refused
     if refused:
         with pytest.raises(PlanError, match="this version answers 500 to every request"):
             adapted([server], {PROBE: flags})
@@ -88,7 +89,7 @@ def test_what_a_version_answers_with_500_is_refused(router: object, flags: froze
 
 
 def test_other_servers_have_no_router() -> None:
-    assert _routers.problems(_server(TOKENS, probe=("trtllm-serve", "serve")), OLD) == []
+    assert router_types.problems(_server(TOKENS, probe=("trtllm-serve", "serve")), OLD) == []
 
 
 @pytest.mark.slow

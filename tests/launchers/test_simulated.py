@@ -18,9 +18,11 @@ import aiohttp
 import msgspec
 import pytest
 
-from launchers import _process, simulated
-from launchers._process import server_process
-from launchers._simulator import _IN_PROCESS_ONLY, SimulatorConfig, _parse
+from launchers import simulated
+from launchers._process import server_process as process_module
+from launchers._process.server_process import server_process
+from launchers._simulated.__main__ import IN_PROCESS_ONLY, parse
+from launchers._simulated.config import SimulatorConfig
 from serve_eval.errors import EndpointError, LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
@@ -200,10 +202,10 @@ def test_the_simulator_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 def test_the_command_names_only_what_differs_from_the_default(context: LaunchContext) -> None:
     options = {"accuracy": 0.5, "damage": 0.1, "failure_kind": "html", "no_models": True, "seed": 0, "crash_after": 4}
     [command] = simulated.commands(context, **options)
-    assert command[1:5] == ["-m", "launchers._simulator", "--model", "a/b"]
+    assert command[1:5] == ["-m", "launchers._simulated", "--model", "a/b"]
     assert command[9:] == ["--damage", "0.1", "--failure-kind", "html", "--no-models", "--crash-after", "4"]
     assert not context.log_dir.exists()
-    config, port, ready_file = _parse(command[3:])
+    config, port, ready_file = parse(command[3:])
     assert (config.damage, config.failure_kind, config.no_models, config.crash_after) == (0.1, "html", True, 4)
     assert port == 0
     assert (config.answers, ready_file) == (
@@ -215,7 +217,7 @@ def test_the_command_names_only_what_differs_from_the_default(context: LaunchCon
 def test_launcher_and_simulator_have_the_same_options_types_and_defaults() -> None:
     offered, types = registry.options_of(simulated.launch), typing.get_type_hints(simulated.launch)
     known = {f.name: (typing.get_type_hints(SimulatorConfig)[f.name], f.default) for f in fields(SimulatorConfig)}
-    shared = set(known) - {"answers", "model", *_IN_PROCESS_ONLY}
+    shared = set(known) - {"answers", "model", *IN_PROCESS_ONLY}
     assert set(offered) == shared | {"accuracy", "flip_rate"}
     assert {name: (types[name], offered[name].default) for name in shared} == {name: known[name] for name in shared}
 
@@ -261,7 +263,7 @@ async def quick_end(script: str, log_file: Path) -> int:
 
 
 def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_process, "STOP_S", 0.2)
+    monkeypatch.setattr(process_module, "STOP_S", 0.2)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     assert gone(asyncio.run(quick_end(deaf, tmp_path / "log")))
 
@@ -309,7 +311,7 @@ def test_sigterm_ends_the_simulator_cleanly(tmp_path: Path) -> None:
         async def up() -> bool | None:
             return ready.exists() or None
 
-        command = [sys.executable, "-m", "launchers._simulator", "--ready-file", str(ready)]
+        command = [sys.executable, "-m", "launchers._simulated", "--ready-file", str(ready)]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         async with server_process(command, log_file=tmp_path / "log", env=env) as server:
             await server.until(up, timeout_s=10)

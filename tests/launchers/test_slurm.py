@@ -23,15 +23,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers import _environment, _locks, _slurm, _slurm_container, _slurm_steps, slurm
-from launchers._causes import cause
-from launchers._container import TIED
-from launchers._deployment import Part
-from launchers._slurm import Steps, step
-from launchers._slurm_allocation import around_us, running
-from launchers._slurm_container import Container
-from launchers._slurm_placement import node_count, spots
-from launchers._trtllm_command import Place, Server
+from launchers import slurm
+from launchers._logs.causes import cause
+from launchers._machine import lock_files
+from launchers._process import environment
+from launchers._slurm import running_steps, srun, step_container
+from launchers._slurm.allocation import around_us, running
+from launchers._slurm.node_placement import node_count, spots
+from launchers._slurm.srun import Steps, step
+from launchers._slurm.step_container import Container
+from launchers._trtllm.command_line import Place, Server
+from launchers._trtllm.containers import TIED
+from launchers._trtllm.parts import Part
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
@@ -316,7 +319,7 @@ def test_a_container_within_a_step_serves_and_is_gone_afterwards(
 def test_a_container_within_a_step_ends_with_its_client(engine: Engine, command: list[str]) -> None:
     given = Server(name="s", argv=(*command,), probe=(*command,), place=Place(host="n", port=1))
     container = Container(image="i", engine="docker")
-    step_of = step(_slurm_container.within(given, container, "ab"), ["n"], 0, Steps(container=container), **PLACED)
+    step_of = step(step_container.within(given, container, "ab"), ["n"], 0, Steps(container=container), **PLACED)
     words = step_of.argv[step_of.argv.index("bash") :]  # what srun starts
     with subprocess.Popen(words, stdin=subprocess.DEVNULL) as client:
         deadline = time.monotonic() + 10
@@ -339,7 +342,7 @@ ASKED = (
     ("server", "code"), [("exit 5", 5), (f"trap 'exit 3' TERM; {ASKED}; sleep 9 & wait", 3), ("kill $$", 143)]
 )
 def test_a_tied_server_gets_sigterm_and_gives_its_exit_code(server: str, code: int) -> None:
-    words = [*_slurm._alone(contained=True), *TIED, "bash", "-c", server]
+    words = [*srun._alone(contained=True), *TIED, "bash", "-c", server]
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as shell:
         try:
             assert shell.wait(20) == code
@@ -357,7 +360,7 @@ def test_two_launches_do_not_share_the_nodes_of_a_job(
             raise AssertionError
 
     with (
-        _locks.locked(["node-gpu1 of job 7"]),
+        lock_files.locked(["node-gpu1 of job 7"]),
         pytest.raises(LaunchError, match="node gpu1 of job 7 is used by another launch"),
     ):
         asyncio.run(start())
@@ -365,12 +368,12 @@ def test_two_launches_do_not_share_the_nodes_of_a_job(
 
 def test_srun_finds_its_configuration_and_nothing_of_the_job_around_it() -> None:
     around = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "PMIX_RANK": "0", "HOME": "/"}
-    assert _environment.inherited(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
+    assert environment.inherited(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
 
 
 def test_a_server_does_not_wait_for_ranks_that_another_leads() -> None:
     around = {"TLLM_SPAWN_PROXY_PROCESS": "1", "TLLM_LOG_LEVEL": "INFO"}
-    assert _environment.inherited(around) == {"TLLM_LOG_LEVEL": "INFO"}
+    assert environment.inherited(around) == {"TLLM_LOG_LEVEL": "INFO"}
 
 
 # ---------------------------------------------------------------------------------------------- the end of a step
@@ -378,7 +381,7 @@ def test_a_server_does_not_wait_for_ranks_that_another_leads() -> None:
 
 def test_a_step_is_asked_and_then_cancelled(commands_of_slurm: Path) -> None:
     (commands_of_slurm / "steps").write_text("5.1 context_0-ab\n5.2 context_1-ab\n")
-    _slurm_steps.end("5", "context_1-ab", "URG", 0.2)
+    running_steps.end("5", "context_1-ab", "URG", 0.2)
     assert (commands_of_slurm / "cancelled").read_text() == "--signal=URG 5.2\n5.2\n"
 
 
@@ -399,7 +402,7 @@ def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
     tmp_path: Path, sent: signal.Signals, heard: set[str]
 ) -> None:
     """A signal for a step reaches all of it, as one for a process group does."""
-    words = [*_slurm._above_the_server(), "bash", "-c", WITH_A_RANK]
+    words = [*srun._above_the_server(), "bash", "-c", WITH_A_RANK]
     with (out := tmp_path / "out").open("w") as file:
         step = subprocess.Popen(words, stdout=file, start_new_session=True)
     try:
@@ -416,11 +419,11 @@ def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
 
 @pytest.mark.parametrize(("server", "code"), [("exit 7", 7), ("kill -KILL $$", 137)])
 def test_the_shell_above_a_server_passes_its_exit_code_on(server: str, code: int) -> None:
-    assert subprocess.run([*_slurm._above_the_server(), "bash", "-c", server], timeout=20).returncode == code
+    assert subprocess.run([*srun._above_the_server(), "bash", "-c", server], timeout=20).returncode == code
 
 
 def test_a_step_that_is_not_there_is_left_alone(commands_of_slurm: Path) -> None:
-    _slurm_steps.end("5", "context_1-ab", "TERM", 0.2)
+    running_steps.end("5", "context_1-ab", "TERM", 0.2)
     assert not (commands_of_slurm / "cancelled").exists()
 
 
@@ -431,7 +434,7 @@ def test_the_command_that_comes_last_is_run_whatever_slurm_says(
     (commands_of_slurm / "steps").write_text("5.2 context_1-ab\n")
     if not slurm_answers:
         (commands_of_slurm / "squeue").unlink()
-    words = [sys.executable, "-I", _slurm_steps.__file__, "5", "context_1-ab", "TERM", "0"]
+    words = [sys.executable, "-I", running_steps.__file__, "5", "context_1-ab", "TERM", "0"]
     environ = {
         **os.environ,
         "PATH": f"{commands_of_slurm}{os.pathsep}/nowhere" if not slurm_answers else os.environ["PATH"],
@@ -470,7 +473,7 @@ def test_a_supervisor_asks_by_the_command_that_it_was_given(tmp_path: Path, kill
     }
     code = f"""
 import asyncio, json, os, pathlib
-from launchers._process import server_process
+from launchers._process.server_process import server_process
 async def main():
     words = json.loads({json.dumps(json.dumps(words))})
     async with server_process(words["command"], log_file=pathlib.Path(words["log_file"]), grace_s=20.0,

@@ -1,5 +1,5 @@
 """The scripts around a wrapper of ranks, with wrappers of a few lines and no SLURM: what is asked of them is in
-_slurm_ranks; make test-slurm runs them as tasks of a real one."""
+rank_tasks; make test-slurm runs them as tasks of a real one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers._slurm_ranks import HELD, HOLDER, PORTS_EACH, SCRIPT, files, held
+from launchers._slurm.rank_tasks import HELD, HOLDER, PORTS_EACH, SCRIPT, files, held
 
 # The leader is a sleep. The older wrapper stays when its server failed; the newer one stops the leader.
 OLDER = 'set -e\ncommand=$*\necho "$TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR" > at\n($command) &\nsleep 60\n'

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
-from launchers import _readiness, external, trtllm
-from launchers._openai_server import serve_app
-from launchers._starting import says_so
+from launchers import external, trtllm
+from launchers._fleet import readiness
+from launchers._fleet.loading import says_so
 from serve_eval.errors import LaunchError
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
+from tests.scripted_server import EVERY_PATH, ScriptedServer, answer, fail
 from tests.standin.starting import HEADERS
 
 CONTEXT = LaunchContext(model="m", log_dir=Path("logs"))
@@ -40,17 +41,12 @@ def test_only_a_503_with_that_header_says_so(status: int, headers: dict[str, str
     assert says_so(_Reply(status, headers)) is said
 
 
-def _app(left: int) -> web.Application:
+STARTING = fail(503, headers=HEADERS)
+
+
+def _server(left: float) -> ScriptedServer:
     """Says so `left` times, on whatever route."""
-
-    async def answer(request: web.Request) -> web.Response:
-        nonlocal left
-        left -= 1
-        return web.Response(status=503, headers=HEADERS) if left >= 0 else web.Response(status=404)
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    return app
+    return ScriptedServer(lambda request: STARTING if request.number <= left else fail(404), paths=EVERY_PATH)
 
 
 @pytest.mark.parametrize("left", [0, 2])
@@ -58,7 +54,7 @@ def test_an_endpoint_that_runs_already_is_waited_for(left: int, monkeypatch: pyt
     monkeypatch.setattr(external, "POLL_S", 0.01)
 
     async def story() -> None:
-        async with serve_app(_app(left)) as url, external.launch(CONTEXT, base_url=url, ready_timeout_s=20.0):
+        async with _server(left).serve() as url, external.launch(CONTEXT, base_url=url, ready_timeout_s=20.0):
             pass
 
     asyncio.run(story())
@@ -66,7 +62,7 @@ def test_an_endpoint_that_runs_already_is_waited_for(left: int, monkeypatch: pyt
 
 def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
     async def story() -> None:
-        async with serve_app(_app(10**6)) as url, external.launch(CONTEXT, base_url=url, ready_timeout_s=0.1):
+        async with _server(math.inf).serve() as url, external.launch(CONTEXT, base_url=url, ready_timeout_s=0.1):
             pass
 
     with pytest.raises(LaunchError, match=r"does not answer within 0\.1 s: it says that it is starting"):
@@ -77,7 +73,7 @@ def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
 def test_a_launched_server_says_that_it_is_starting(
     context: LaunchContext, said: list[str], standin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_readiness, "TELL_S", 0.2)
+    monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin("main", STANDIN_LOAD_S="1.5")
 
     async def story() -> None:
@@ -91,25 +87,20 @@ def test_a_launched_server_says_that_it_is_starting(
 
 def test_the_first_completion_is_not_given_up_while_the_front_door_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its limit is for an engine that hangs."""
-    monkeypatch.setattr(_readiness, "POLL_S", 0.02)
+    monkeypatch.setattr(readiness, "POLL_S", 0.02)
     until = time.monotonic() + 0.4
 
-    async def answer(request: web.Request) -> web.Response:
-        if time.monotonic() < until:
-            return web.Response(status=503, headers=HEADERS)
-        return web.json_response({"choices": [{"text": "x"}]})
+    server = ScriptedServer(lambda request: STARTING if time.monotonic() < until else answer("x"))
 
     async def story(start_timeout_s: float) -> None:
         import httpx
 
-        from launchers._trtllm_command import Place, Server
+        from launchers._trtllm.command_line import Place, Server
 
-        app = web.Application()
-        app.router.add_post("/v1/completions", answer)
-        async with serve_app(app) as url, httpx.AsyncClient(trust_env=False) as client:
+        async with server.serve() as url, httpx.AsyncClient(trust_env=False) as client:
             place = Place(host="127.0.0.1", port=int(url.split(":")[2].removesuffix("/v1")))
             front = Server(name="front", argv=("x",), probe=("x",), place=place)
-            await _readiness._answering(client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s)
+            await readiness._answering(client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s)
 
     said: list[str] = []
     asyncio.run(story(20.0))

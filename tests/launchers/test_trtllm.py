@@ -16,7 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from launchers import _fleet, _gpus, _locks, _mpi, trtllm
+from launchers import trtllm
+from launchers._fleet import fleet
+from launchers._machine import local_gpus, lock_files
+from launchers._trtllm import mpi
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.resolve import resolve
@@ -29,7 +32,7 @@ __all__ = ["smi"]
 
 ROOT = Path(__file__).resolve().parents[2]
 Standin = Callable[..., None]
-MEMORY_USED = _gpus.memory_used
+MEMORY_USED = local_gpus.memory_used
 TOKEN = "hf_" + 4 * "0aB1cD2e"
 KV_CACHE = {"free_gpu_memory_fraction": 0.8}
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
@@ -143,7 +146,7 @@ def test_gpus_are_cut_from_those_that_are_visible(monkeypatch: pytest.MonkeyPatc
 
 def _variables() -> list[str]:
     """What a server on GPU 3 gets from a tool that is a process of its own, root's perhaps."""
-    as_root = _mpi.AS_ROOT if os.geteuid() == 0 else {}
+    as_root = mpi.AS_ROOT if os.geteuid() == 0 else {}
     return ["CUDA_VISIBLE_DEVICES=3", *(f"{name}={value}" for name, value in as_root.items())]
 
 
@@ -176,7 +179,7 @@ def test_a_run_starts_asks_and_stops(
 ) -> None:
     standin(faults={"rank": True, "refuse_first": 1}, STANDIN_LOAD_S="0.3")
     plan = plan_of("trtllm", {"env": {"NCCL_DEBUG": "INFO"}}, limit=5)
-    report = asyncio.run(evaluate(plan, tmp_path, told=said.append))
+    report = asyncio.run(evaluate(plan, tmp_path, notify=said.append))
     assert report.tasks[0].result.scored == 5
     assert report.endpoint.info.launcher == "trtllm"
     assert gone(process_number(context))
@@ -328,16 +331,16 @@ def test_an_executable_is_looked_for_where_the_server_looks(
 
 def test_no_two_servers_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
     given = iter([[7001], [7002, 7001, 7003]])
-    monkeypatch.setattr(_fleet, "_unused", lambda host, count: next(given))
-    assert _fleet.free_ports("127.0.0.1", None, 2) == [7001, 7002, 7003]
+    monkeypatch.setattr(fleet, "_unused", lambda host, count: next(given))
+    assert fleet.free_ports("127.0.0.1", None, 2) == [7001, 7002, 7003]
 
 
 def test_a_port_that_is_taken_is_none_that_a_connection_gets() -> None:
     """A connection of somebody else may have such a port before the server binds it."""
-    given = int(_fleet.GIVEN_PORTS.read_text().split()[0])
-    ports = _fleet.free_ports("127.0.0.1", None, 20)
+    given = int(fleet.GIVEN_PORTS.read_text().split()[0])
+    ports = fleet.free_ports("127.0.0.1", None, 20)
     assert len(set(ports)) == 21
-    assert all(_fleet.FIRST_PORT <= port < given for port in ports)
+    assert all(fleet.FIRST_PORT <= port < given for port in ports)
 
 
 @pytest.mark.parametrize("given", ["1024 65535", "", None])
@@ -346,16 +349,16 @@ def test_where_connections_may_get_every_port_one_of_them_is_taken(
 ) -> None:
     if given is not None:
         (tmp_path / "range").write_text(given)
-    monkeypatch.setattr(_fleet, "GIVEN_PORTS", tmp_path / "range")
-    assert len(set(_fleet.free_ports("127.0.0.1", None, 3))) == 4
+    monkeypatch.setattr(fleet, "GIVEN_PORTS", tmp_path / "range")
+    assert len(set(fleet.free_ports("127.0.0.1", None, 3))) == 4
 
 
 def test_ports_that_others_listen_on_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(_fleet, "FIRST_PORT", port)
-        monkeypatch.setattr(_fleet, "_first_given", lambda: port + 1)
-        assert port not in _fleet.free_ports("127.0.0.1", None, 2)
+        monkeypatch.setattr(fleet, "FIRST_PORT", port)
+        monkeypatch.setattr(fleet, "_first_given", lambda: port + 1)
+        assert port not in fleet.free_ports("127.0.0.1", None, 2)
 
 
 def test_an_executable_that_is_not_there_is_an_error(context: LaunchContext) -> None:
@@ -386,7 +389,7 @@ def test_nothing_is_left_however_the_run_ends(
         try:
             assert run.stderr is not None
             assert any("first completion" in line for line in run.stderr)
-            with pytest.raises(LaunchError), _locks.locked(["GPU-a1"]):
+            with pytest.raises(LaunchError), lock_files.locked(["GPU-a1"]):
                 pass
         finally:
             run.send_signal(how)
@@ -402,7 +405,7 @@ def test_nothing_is_left_however_the_run_ends(
     deadline = time.monotonic() + 5  # the supervisor holds the lock of the GPU until nothing is left
     while time.monotonic() < deadline:
         try:
-            with _locks.locked(["GPU-a1"]):
+            with lock_files.locked(["GPU-a1"]):
                 return
         except LaunchError:
             time.sleep(0.05)
@@ -419,15 +422,15 @@ def test_gpus_are_checked_before_and_after(
     smi.chmod(0o755)
     (tmp_path / "used").write_text("10")
     monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(_gpus, "memory_used", MEMORY_USED)
-    monkeypatch.setattr(_fleet, "BACK_S", 0.3)
+    monkeypatch.setattr(local_gpus, "memory_used", MEMORY_USED)
+    monkeypatch.setattr(fleet, "BACK_S", 0.3)
     with pytest.raises(LaunchError, match="this machine has 1 GPU, numbered 0, and the plan needs number 1"):
         start(context, nothing, tp=2)
     with pytest.raises(LaunchError, match="needs number GPU-b"):
         start(context, nothing, gpus=["GPU-b"])
     with pytest.raises(LaunchError, match="0 and GPU-a are names of the same GPU"):
         start(context, nothing, tp=2, gpus=[0, "GPU-a"])
-    with _locks.locked(["GPU-a1"]), pytest.raises(LaunchError, match="GPU 0 is used by another launch"):
+    with lock_files.locked(["GPU-a1"]), pytest.raises(LaunchError, match="GPU 0 is used by another launch"):
         start(context, nothing, gpus=["GPU-a1"])
 
     async def leak(endpoint: Endpoint) -> None:

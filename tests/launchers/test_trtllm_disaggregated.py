@@ -15,8 +15,9 @@ import httpx
 import pytest
 import yaml
 
-from launchers import _supervisor, trtllm_disaggregated
-from launchers._causes import cause
+from launchers import trtllm_disaggregated
+from launchers._logs.causes import cause
+from launchers._process import supervisor
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
@@ -291,4 +292,4 @@ def test_known_causes(line: str, told: str | None) -> None:
 
 
 def test_descendants_are_found_below_this_process() -> None:
-    assert os.getpid() in _supervisor.descendants(os.getppid())
+    assert os.getpid() in supervisor.descendants(os.getppid())

@@ -16,10 +16,14 @@ import click
 import httpx
 import pytest
 
-from launchers import _auth_key, _disaggregated, _fleet, _known_flags, _version, trtllm, trtllm_disaggregated
-from launchers._causes import cause
-from launchers._flavour import FLAG, adapted
-from launchers._trtllm_command import Place, Server
+from launchers import trtllm, trtllm_disaggregated
+from launchers._fleet import fleet
+from launchers._logs.causes import cause
+from launchers._trtllm import disaggregated, known_flags, shared_key, version
+from launchers._trtllm.command_line import Place, Server
+from launchers._trtllm.flavour import FLAG, adapted
+from launchers._trtllm.parts import list_parts
+from launchers._trtllm.servers import build_servers
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
@@ -153,14 +157,14 @@ def test_a_dry_run_shows_what_is_known_without_asking(
     options: dict[str, Any] = {"command": str(executable)}
     before = trtllm_disaggregated.files(context, **options), trtllm_disaggregated.commands(context, **options)
     assert "--config" in before[1][0]
-    assert _auth_key.NAME not in "".join(before[0].values())
+    assert shared_key.NAME not in "".join(before[0].values())
     for flavour, option in (("old", "--extra_llm_api_options"), ("main", "--config")):
         for command in ("serve", "disaggregated"):
-            key = _known_flags.key((str(executable), command), os.environ, None)
-            _known_flags.remember(key, flags(flavour, command))
+            key = known_flags.key((str(executable), command), os.environ, None)
+            known_flags.remember(key, flags(flavour, command))
         assert option in trtllm_disaggregated.commands(context, **options)[0]
         shown = "".join(trtllm_disaggregated.files(context, **options).values())
-        assert shown.count(f"{_auth_key.NAME}: {_auth_key.SHOWN}") == (3 if flavour == "main" else 0)
+        assert shown.count(f"{shared_key.NAME}: {shared_key.SHOWN}") == (3 if flavour == "main" else 0)
     assert "--report_addr" in trtllm.commands(context, **options)[0]
 
 
@@ -195,7 +199,7 @@ def sharing(flavour: Flavour, auth_key: bool | None) -> list[Server]:
 )
 def test_servers_share_a_key_where_their_version_has_one(flavour: Flavour, auth_key: bool | None, given: bool) -> None:
     texts = [text for one in sharing(flavour, auth_key) for text in one.files.values()]
-    assert texts == [text + f"{_auth_key.NAME}: {KEY}\n" * given for text in ("a: 1\n", "port: 1\n")]
+    assert texts == [text + f"{shared_key.NAME}: {KEY}\n" * given for text in ("a: 1\n", "port: 1\n")]
 
 
 def test_servers_of_two_versions_share_no_key_unless_it_is_asked_for() -> None:
@@ -204,28 +208,28 @@ def test_servers_of_two_versions_share_no_key_unless_it_is_asked_for() -> None:
     for auth_key, given in ((None, False), (True, True)):
         both = [server(auth_key=auth_key, files={Path("w.yaml"): "a: 1\n"}), replace(server(), argv=front, probe=front)]
         both[1] = replace(both[1], auth_key=auth_key, files={Path("o.yaml"): "b: 1\n"})
-        assert [_auth_key.is_given([one]) for one in adapted(both, known, KEY)] == [given] * 2
+        assert [shared_key.is_given([one]) for one in adapted(both, known, KEY)] == [given] * 2
 
 
 def test_no_plan_holds_a_key(context: LaunchContext) -> None:
     for options in (
-        {"context_servers": {"config": {_auth_key.NAME: "k"}}},
-        {"orchestrator": {_auth_key.NAME: "k"}},
+        {"context_servers": {"config": {shared_key.NAME: "k"}}},
+        {"orchestrator": {shared_key.NAME: "k"}},
     ):
         given = registry.check_options(trtllm_disaggregated.launch, options, "launcher")
-        with pytest.raises(PlanError, match=f"{_auth_key.NAME}.*(draws one|written by the launcher)"):
+        with pytest.raises(PlanError, match=f"{shared_key.NAME}.*(draws one|written by the launcher)"):
             trtllm_disaggregated.commands(context, **given)
 
 
 def drawn_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     keys: list[str] = []
-    draw = _auth_key.drawn
+    draw = shared_key.drawn
 
     def drawn() -> str:
         keys.append(draw())
         return keys[-1]
 
-    monkeypatch.setattr(_auth_key, "drawn", drawn)
+    monkeypatch.setattr(shared_key, "drawn", drawn)
     return keys
 
 
@@ -245,24 +249,24 @@ def test_the_key_is_in_nothing_that_is_left_or_told(
     [key] = keys
     left = everything(context.log_dir)
     assert "the key is ****" in left
-    assert left.count(_auth_key.GONE) == 3
+    assert left.count(shared_key.GONE) == 3
     assert all(path.stat().st_mode & 0o77 == 0 for path in context.log_dir.glob("*.*"))
     for text in (left, info, "\n".join(said)):
         assert key not in text
         assert key[:32] not in text
-    assert f"{_auth_key.NAME}: {key}" not in while_running
+    assert f"{shared_key.NAME}: {key}" not in while_running
     start(trtllm_disaggregated, context)
     assert keys[0] != keys[1]
 
 
 def test_the_key_is_taken_out_of_what_is_told_and_of_errors(context: LaunchContext, said: list[str]) -> None:
-    key, config = _auth_key.drawn(), context.log_dir / "w.yaml"
-    one = _auth_key.given(server(files={config: "a: 1\n"}), key)
-    _fleet._write([one], context.log_dir)
+    key, config = shared_key.drawn(), context.log_dir / "w.yaml"
+    one = shared_key.given(server(files={config: "a: 1\n"}), key)
+    fleet._write([one], context.log_dir)
     (log := context.log_dir / "s.log").write_text(f"first {key}\n")
 
     def told() -> None:
-        with _auth_key.secret([one], context, key) as (inside, started):
+        with shared_key.secret([one], context, key) as (inside, started):
             inside.told(f"it says {key}")
             started()
             assert key not in everything(context.log_dir)
@@ -275,12 +279,12 @@ def test_the_key_is_taken_out_of_what_is_told_and_of_errors(context: LaunchConte
     assert (str(raised.value), raised.value.hint) == ("ended with ***", "see ***")
     assert said[-1] == "it says ***"
     assert log.read_text() == f"first {'*' * 64}\nlater {'*' * 64}\n"
-    assert config.read_text() == f"a: 1\n{_auth_key.GONE}"
+    assert config.read_text() == f"a: 1\n{shared_key.GONE}"
 
 
 def test_the_address_of_an_earlier_session_is_forgotten(tmp_path: Path) -> None:
     (report := tmp_path / "s.address").write_text("127.0.0.1:812\n")
-    _fleet._write([server(report=report)], tmp_path)
+    fleet._write([server(report=report)], tmp_path)
     assert not report.exists()
 
 
@@ -294,8 +298,8 @@ def test_what_holds_the_key_is_written_anew_for_this_user_alone(linked: bool, tm
         config.symlink_to(other)
     else:
         other.rename(config)
-    _fleet._write([server(files={config: f"{_auth_key.NAME}: {KEY}\n"})], config.parent)
-    assert config.read_text() == f"{_auth_key.NAME}: {KEY}\n"
+    fleet._write([server(files={config: f"{shared_key.NAME}: {KEY}\n"})], config.parent)
+    assert config.read_text() == f"{shared_key.NAME}: {KEY}\n"
     assert stat.S_IMODE(config.lstat().st_mode) == 0o600
     assert not linked or other.read_text() == "of an earlier session"
 
@@ -358,15 +362,16 @@ def test_discovery_beyond_loopback_is_refused_where_the_version_refuses_it(
 def test_what_is_refused_is_known_by_the_newest_option(
     host: str, discovery: bool | str, given: bool, context: LaunchContext
 ) -> None:
-    from launchers import _deployment, _machine
+    from launchers._fleet import places
+    from launchers._trtllm import deployments
 
-    deployment = _deployment.Disaggregated(discovery=discovery)
-    parts = _deployment.parts(deployment, context)
-    placed = _machine.placed(parts, gpus=None, host=host, port=8000)
-    *workers, front = _deployment.servers(deployment, context, placed, ready_timeout_s=1.0)
+    deployment = deployments.Disaggregated(discovery=discovery)
+    parts = list_parts(deployment, context)
+    placed = places.placed(parts, gpus=None, host=host, port=8000)
+    *workers, front = build_servers(deployment, context, placed, ready_timeout_s=1.0)
     assert not any(one.refused for one in workers)
-    assert bool(_version.refusals(front, flags("main", "disaggregated"))) == given
-    assert not _version.refusals(front, flags("v12", "disaggregated"))
+    assert bool(version.refusals(front, flags("main", "disaggregated"))) == given
+    assert not version.refusals(front, flags("v12", "disaggregated"))
 
 
 @pytest.mark.parametrize(
@@ -379,7 +384,7 @@ def test_an_address_that_is_none_of_etcd_is_refused(discovery: str, context: Lau
 
 def test_a_launch_has_a_name_of_its_own_in_an_etcd() -> None:
     names = [
-        _disaggregated.cluster("h", 1, 1, 1, etcd=etcd, tag=tag)["cluster_name"]
+        disaggregated.cluster("h", 1, 1, 1, etcd=etcd, tag=tag)["cluster_name"]
         for etcd, tag in (("etcd://a:1", "x"), ("etcd://a:1", "y"), ("etcd://a:1", None), (None, "x"))
     ]
     assert names == ["serve-eval-1-x", "serve-eval-1-y", "serve-eval-1", "serve-eval-1"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launchers import _gpus
+from launchers._machine import local_gpus
 from serve_eval.schema import LaunchContext
 from tests.standin.process import FOLDER as STANDIN
 from tests.standin.process import environment
@@ -101,7 +101,7 @@ def mpi(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(_gpus, "memory_used", lambda: None)
+    monkeypatch.setattr(local_gpus, "memory_used", lambda: None)
     found = Mpi(request.param, mark, env)
     try:
         yield found

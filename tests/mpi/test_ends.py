@@ -20,7 +20,7 @@ from tests.mpi.conftest import ROOT, WAIT_S, Mpi, ranks, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.mpi]
 
-WHO = {"server": "tests.standin", "supervisor": "_supervisor.py", "rank": "mpi4py.futures.server"}
+WHO = {"server": "tests.standin", "supervisor": "_process/supervisor.py", "rank": "mpi4py.futures.server"}
 DAEMONS = {"pypi": "prte", "debian": "orted"}
 
 

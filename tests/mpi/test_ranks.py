@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from launchers import _mpi, trtllm
-from launchers._causes import cause
+from launchers import trtllm
+from launchers._logs.causes import cause
+from launchers._trtllm.mpi import AS_ROOT
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.mpi.conftest import ROOT, Mpi, ranks, until
 from tests.standin.process import FOLDER as STANDIN
@@ -64,7 +65,7 @@ def alone(mpi: Mpi, tmp_path: Path) -> Any:
     ended is told as well."""
 
     def run(word: str, tp: int, **changes: str | None) -> tuple[str, str, bool]:
-        env = {**mpi.environ, **_mpi.AS_ROOT, **changes}
+        env = {**mpi.environ, **AS_ROOT, **changes}
         log = tmp_path / "server.log"
         words = ["serve", "org/model", "--port", str(free_port()), "--tp_size", str(tp)]
         with running(words, log, {name: value for name, value in env.items() if value is not None}) as process:
@@ -80,7 +81,7 @@ def alone(mpi: Mpi, tmp_path: Path) -> Any:
 @ONLY_5
 def test_root_needs_the_variables(alone: Any) -> None:
     """Open MPI 4 starts its ranks for root as for others."""
-    without = dict.fromkeys(_mpi.AS_ROOT)
+    without = dict.fromkeys(AS_ROOT)
     told, hint, ended = alone("(_manager_spawn)", 1, **without)
     assert told == "Open MPI starts nothing for root"
     assert all(f"{name}: '1'" in hint for name in without)

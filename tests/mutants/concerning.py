@@ -53,6 +53,7 @@ CONCERNING = {
         "tests/workflows/references/test_import_trtllm.py",
         "tests/verdicts/test_reference_samples.py",
         "tests/workflows/references/test_register.py",
+        "tests/workflows/references/test_yaml_edit.py",
         "tests/verdicts/test_below_reference.py",
         "tests/verdicts/test_subset_reference.py",
         "tests/cli/test_references.py",

@@ -19,10 +19,10 @@ PACKAGES = {
     "stats": ("serve_eval/stats/*.py",),
     "verdicts": ("serve_eval/verdicts/rules/*.py",),
     "journal": ("serve_eval/evaluation/storage/journal.py",),
-    "reference": ("serve_eval/verdicts/reference*.py",),
-    "launchers/_process": ("launchers/_process.py",),
-    "runner": ("serve_eval/evaluation/engine/runner.py",),
-    "client": ("serve_eval/client/*.py",),
+    "reference": ("serve_eval/verdicts/reference*.py", "serve_eval/verdicts/references/*.py"),
+    "launchers/_process": ("launchers/_process/server_process.py",),
+    "runner": tuple(f"serve_eval/evaluation/engine/{name}.py" for name in ("lane", "load_session", "runner", "upkeep")),
+    "client": ("serve_eval/client/**/*.py",),
 }
 """The core, by the names of the score."""
 

@@ -39,7 +39,6 @@ OF_OTHERS = (
     "pytest",
     "rich.console",
     "rich.table",
-    "ruamel.yaml",
     "scipy.integrate",
     "scipy.optimize",
     "scipy.special",

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.cases import file
-from serve_eval.cases.questions import Question, Questions, questions, scorer_of
+from serve_eval.cases.case_scorers import scorer_of
+from serve_eval.cases.question import Question, Questions
+from serve_eval.cases.questions import questions
 from serve_eval.schema import Response, Spec
 from tests.oracle import part
 from tests.oracle.part import Compared

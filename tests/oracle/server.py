@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, models
 
 MODEL = "oracle"
 END = "<|endoftext|>"
@@ -89,35 +89,25 @@ def answer_of(prompt: str, golds: Mapping[str, str]) -> str:
     return _FORMS[drawn % len(_FORMS)](golds[known[at]], golds[alike[drawn // 64 % len(alike)]])
 
 
-def create_app(golds: Mapping[str, str], way: str) -> web.Application:
+def create(golds: Mapping[str, str], way: str) -> ScriptedServer:
     """Return the server. `way` is how it tells its special tokens."""
-    numbers = itertools.count()
 
-    async def completions(request: web.Request) -> web.Response:
-        body = await request.json()
-        prompt = body["prompt"]
+    def completions(request: HttpRequest) -> Reply:
+        prompt = request.body["prompt"]
         if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
             (prompt,) = prompt
         tokens = tokens_of(prompt)
-        choice, made = _choice(body, tokens, golds)
+        choice, made = _choice(request.body, tokens, golds)
         usage = {"prompt_tokens": len(tokens), "completion_tokens": made, "total_tokens": len(tokens) + made}
-        told = {"id": f"cmpl-{next(numbers)}", "object": "text_completion", "model": MODEL, "choices": [choice]}
-        return web.json_response({**told, "usage": usage})
+        told = {"id": f"cmpl-{request.number}", "object": "text_completion", "model": MODEL, "choices": [choice]}
+        return json_reply({**told, "usage": usage})
 
-    async def models(request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
-
-    async def tokenizer_info(request: web.Request) -> web.Response:
-        return web.json_response({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END})
-
-    async def props(request: web.Request) -> web.Response:
-        return web.json_response({"bos_token": "", "eos_token": END, "chat_template": ""})
-
-    app = web.Application(client_max_size=64 * 1024 * 1024)
-    app.router.add_post("/v1/completions", completions)
-    app.router.add_get("/v1/models", models)
-    app.router.add_get(f"/{way}", tokenizer_info if way == "tokenizer_info" else props)
-    return app
+    special = {
+        "tokenizer_info": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END},
+        "props": {"bos_token": "", "eos_token": END, "chat_template": ""},
+    }
+    routes = {"/v1/models": models(MODEL), f"/{way}": json_reply(special[way])}
+    return ScriptedServer(completions, paths=["/v1/completions"], routes=routes)
 
 
 def _offsets(tokens: Sequence[int]) -> Iterator[int]:
@@ -155,16 +145,12 @@ def _stops(given: Any) -> list[str]:
     return [given] if isinstance(given, str) else [stop for stop in given or () if stop]
 
 
-async def _serve(app: web.Application, ready: Path) -> None:
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    (port,) = {address[1] for address in runner.addresses}
-    part = ready.with_suffix(".part")
-    part.write_text(f"http://127.0.0.1:{port}/v1")
-    part.rename(ready)
-    await asyncio.Event().wait()
+async def _serve(server: ScriptedServer, ready: Path) -> None:
+    async with server.serve() as url:
+        part = ready.with_suffix(".part")
+        part.write_text(url)
+        part.rename(ready)
+        await asyncio.Event().wait()
 
 
 def main() -> None:
@@ -174,7 +160,7 @@ def main() -> None:
     parser.add_argument("--ready-file", type=Path, required=True)
     parser.add_argument("--tells", choices=WAYS, default=WAYS[0], help="how the special tokens are told")
     given = parser.parse_args()
-    asyncio.run(_serve(create_app(json.loads(given.golds.read_text()), given.tells), given.ready_file))
+    asyncio.run(_serve(create(json.loads(given.golds.read_text()), given.tells), given.ready_file))
 
 
 if __name__ == "__main__":

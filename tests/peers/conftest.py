@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from serve_eval.checks.run import chosen
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec, TaskReport
 from serve_eval.workflows.references.register import register
-from serve_eval.workflows.smoke.smoke import chosen
 from tests.peers.peers import CONTEXT_TOKENS, PYTHON, ROOT, WEIGHTS, Peer
 
 MODEL = "embedded"

@@ -100,12 +100,12 @@ def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(
             running = Spec(name="external", options={"base_url": endpoint.base_url})
             plan = Plan(model=MODEL, launcher=running, tasks=(TEXT,), no_reference=True)
             one, many = (replace(plan, limits=Limits(concurrency=n, stream=True)) for n in (1, 16))
-            [task] = (await evaluate(replace(one, limit=40), tmp_path / "one", environ={}, told=said.append)).tasks
+            [task] = (await evaluate(replace(one, limit=40), tmp_path / "one", environ={}, notify=said.append)).tasks
             assert (task.result.scored, task.result.failed) == (40, 0)
             assert not any("--interrupt_requests" in line for line in said)
             assert any("repeat_penalty" in line for line in said)
             with pytest.raises(EndpointError, match="the connection ended within the answer"):
-                await evaluate(many, tmp_path / "many", environ={}, told=said.append)
+                await evaluate(many, tmp_path / "many", environ={}, notify=said.append)
             assert any("--interrupt_requests" in line for line in said)
 
     asyncio.run(story())

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.report.terminal import fitted
+from serve_eval.report.layout import fitted
 
 NAMES = ("task", "n", "A", "B", "verdict")
 ROWS = (

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.report.terminal import p_text
+from serve_eval.report.lines import p_text
 
 
 @pytest.mark.parametrize(

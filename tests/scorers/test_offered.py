@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launchers import _tools
-from launchers._openai_answers import Generated
-from launchers._openai_requests import understand
+from launchers._http.answers import Generated
+from launchers._http.requests import understand
+from launchers._simulated import tools
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Ended, Judgement, Need, Outcome, Ran, Response, Sample, Score, Scorer, ToolCall
@@ -55,7 +55,7 @@ def called(response: Response) -> Response:
     [tool] = [{"type": "function", "function": {"name": "any"}}]
     body = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": [tool], "max_tokens": 1000}
     ask = understand(msgspec.json.encode(body), chat=True, models=None)
-    told = _tools.told(Generated(response.text, "stop"), ask)
+    told = tools.told(Generated(response.text, "stop"), ask)
     calls = tuple(ToolCall(call.name, call.arguments) for call in told.calls)
     return Response(text=told.text or "", finish_reason=told.finish_reason, tool_calls=calls)
 

@@ -188,7 +188,7 @@ def _compare(found: Search, url: str, other: str, sound: str) -> None:
     found.command("compare", "compare", url, other, *asking, "--self", "20", "-o", found.root / "compared")
     found.command("compare --json", "compare", found.root / "sound", other, "--json", "-o", found.root / "again")
     found.command("diagnose compared", "diagnose", found.root / "compared")
-    found.command("compare --invariants", "compare", url, "--invariants", *asking[:4], "-o", found.root / "invariants")
+    found.command("invariants", "invariants", url, *asking[:4], "-o", found.root / "invariants")
 
 
 def _check(found: Search, url: str, other: str, failing: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from launchers._tools import fitting
+from launchers._simulated.tools import fitting
 from serve_eval.schema import Message, Prompt
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 from tests import skills

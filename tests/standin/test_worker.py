@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.client.stream import StreamedAnswer
+from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.evaluation.capabilities import probe
 from serve_eval.schema import Ability, Endpoint, Limits, Message, Need, ToolCall
 from tests.evaluation.test_capabilities import prepared

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from launchers._openai_server import Refused, bad_request, encode, json_response, trtllm_error
+from launchers._http.errors import Refused, bad_request, encode, trtllm_error
+from launchers._http.server import json_response
 from tests.standin import auth, metrics, model
 from tests.standin.bodies import (
     Answer,

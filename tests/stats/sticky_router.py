@@ -10,7 +10,7 @@ from scipy.stats import beta
 
 from serve_eval.evaluation.attribution.from_run import WRONG, AttributedAnswer, compared
 from serve_eval.evaluation.attribution.prompt_kinds import SUBJECT
-from serve_eval.evaluation.attribution.trace import Served
+from serve_eval.evaluation.storage.traces import Served
 from serve_eval.schema import Metric
 from serve_eval.stats.contingency import Cell, rows
 from serve_eval.verdicts.below_reference import expected

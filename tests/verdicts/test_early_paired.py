@@ -16,14 +16,16 @@ from typer.testing import CliRunner
 
 from serve_eval.cli.app import app
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.early_stop import Prefix, watch
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evaluation.plan.resolve import to_file
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.file_names import LOOKS_FILE
+from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.report.terminal import render
 from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOutcome
 from serve_eval.stats.drift_hold import DriftHold
@@ -144,7 +146,7 @@ def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(judg
     assert run_folder.looked_at(out) == {"gsm8k": "noninferiority"}
     # Resumed with the early stop it asks nothing more; without it, all the rest.
     assert _early(_run(plan, out)).stopped
-    assert len(run_folder.sessions(out)) == 1
+    assert len(read_sessions(out)) == 1
     rest = _run(replace(plan, early_stop=None), out)
     verdict = _verdict(rest)
     assert (rest.tasks[0].result.scored, verdict.early) == (N, None)
@@ -237,7 +239,7 @@ def test_a_damaged_record_of_the_looks_says_how_to_mend_it(tmp_path: Path) -> No
     run_folder.note_looks(tmp_path, {"a": "paired"})
     run_folder.note_looks(tmp_path, {"b": "paired"})
     assert run_folder.looked_at(tmp_path) == {"a": "paired", "b": "paired"}
-    (tmp_path / run_folder.LOOKS_FILE).write_text("[]")
+    (tmp_path / LOOKS_FILE).write_text("[]")
     with pytest.raises(RunFolderError, match=r"looks\.json cannot be read") as caught:
         run_folder.looked_at(tmp_path)
     assert "Restore it" in caught.value.hint

@@ -7,6 +7,7 @@ import pytest
 from serve_eval.errors import ReferenceFileError
 from serve_eval.schema import AccuracySpec
 from serve_eval.verdicts import references
+from serve_eval.verdicts.references import reference_file
 
 GOOD = """\
 org/big:
@@ -244,7 +245,8 @@ def test_known_files_come_in_the_order_of_search(tmp_path: Path) -> None:
 
 
 def test_a_wheel_has_the_files_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references, "__file__", str(tmp_path / "serve_eval" / "verdicts" / "references.py"))
+    module = tmp_path / "serve_eval" / "verdicts" / "references" / "reference_file.py"
+    monkeypatch.setattr(reference_file, "__file__", str(module))
     assert references.shipped_dir() == tmp_path / "references"
     (tmp_path / "serve_eval" / "references").mkdir(parents=True)
     assert references.shipped_dir() == tmp_path / "serve_eval" / "references"

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from serve_eval.cli._dry_run import facts
-from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (

@@ -153,7 +153,7 @@ def test_a_run_without_a_report_or_with_other_data_is_refused(
     out = tmp_path / "out"
     shutil.copytree(run[0], out)
     (out / "report.json").unlink()
-    with pytest.raises(RunFolderError, match="has no report"):
+    with pytest.raises(RunFolderError, match="holds no finished run"):
         export(out)
     shutil.copy(run[0] / "report.json", out)
     stored = json.loads((out / "plan.json").read_text())

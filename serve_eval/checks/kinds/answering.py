@@ -8,7 +8,7 @@ from serve_eval.checks.answer import Answer, Stream, count, read_stream, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import Found, failed, passed, unsupported
 from serve_eval.checks.session import Session
-from serve_eval.client.wire import FINISHED
+from serve_eval.client.wire_format.wire import FINISHED
 from serve_eval.plugins.registry import nearest
 
 TOKENS = 16

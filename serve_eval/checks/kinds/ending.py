@@ -8,7 +8,7 @@ from serve_eval.checks.answer import Answer, NotAnswered, read_stream, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import Found, failed, passed, unsupported
 from serve_eval.checks.session import ALIVE_TOKENS, Session, answered
-from serve_eval.client.wire import CHAT_COMPLETIONS
+from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS
 
 COUNT = "Count from 1 to 200: 1, 2, 3, 4, 5,"
 FEW = 3

@@ -14,7 +14,7 @@ from serve_eval.checks.check import Check
 from serve_eval.checks.row import Found, failed, passed, unsupported
 from serve_eval.checks.session import Session
 from serve_eval.client.preflight import PING
-from serve_eval.client.thinking import split_thinking
+from serve_eval.client.wire_format.thinking import split_thinking
 from serve_eval.evaluation.capabilities import WORD
 
 TOKENS = 128

@@ -12,7 +12,7 @@ from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import Found, failed, passed, unsupported
 from serve_eval.checks.session import Session, answered
-from serve_eval.client.thinking import CLOSE, OPEN, split_thinking
+from serve_eval.client.wire_format.thinking import CLOSE, OPEN, split_thinking
 
 TOOL = "get_weather"
 TOOLS = [

@@ -12,7 +12,7 @@ from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import Found, Outcome, failed, passed, unsupported
 from serve_eval.checks.session import Session
-from serve_eval.client import logprobs, wire
+from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.evaluation.capabilities import LIKELIEST, TEXT, misplaced
 from serve_eval.schema import PromptLogprobs
 

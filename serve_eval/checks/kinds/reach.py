@@ -6,8 +6,8 @@ from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import Found, failed, passed, unsupported
 from serve_eval.checks.session import Session, StillStarting, unauthorized
-from serve_eval.client import wire
 from serve_eval.client.client import UNREACHABLE_HINT
+from serve_eval.client.questions import self_description
 from serve_eval.errors import EndpointError
 from serve_eval.plugins.registry import nearest
 
@@ -49,7 +49,7 @@ async def _is_here(s: Session) -> bool:
         raise StillStarting(f"{s.base_url} is starting: it loads its model", hint="Try again when it has started.")
     if models.status == 503:
         raise EndpointError(f"{s.base_url} is not ready: {models.told}", hint="A server may still load its model.")
-    s.known.listed = wire.model_ids(models.content) if models.status == 200 else []
+    s.known.listed = self_description.model_ids(models.content) if models.status == 200 else []
     if s.known.listed:
         return True
     for chat in (True, False):
@@ -81,7 +81,7 @@ async def version(s: Session) -> Found:
     s.known.orchestrator = cluster.status == 200 and "is_ready" in cluster.parsed
     front = ", a disaggregated orchestrator" if s.known.orchestrator else ""
     found = await s.get(f"{s.root}/version")
-    told = wire.version(found.content) if found.status == 200 else None
+    told = self_description.version(found.content) if found.status == 200 else None
     if told is None and found.status >= 500:
         return failed(found.told, found.sent)
     if told is None:
@@ -93,7 +93,7 @@ async def models(s: Session) -> Found:
     found = s.known.models
     assert found is not None
     if s.known.listed:
-        s.known.context_tokens = s.known.context_tokens or wire.context_tokens(found.content, s.model)
+        s.known.context_tokens = s.known.context_tokens or self_description.context_tokens(found.content, s.model)
         return _named(s.known.listed, s.model or "")
     if found.status in NOT_THERE:
         front = ": an older disaggregated orchestrator has none" if s.known.orchestrator else ""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.rescore import Line
-from serve_eval.evaluation.storage import journal, run_folder
+from serve_eval.evaluation.storage import journal
+from serve_eval.evaluation.storage.file_names import samples_file
+from serve_eval.evaluation.storage.scores import ScoreRecord, score_records
 from serve_eval.schema import (
     Agreement,
     FailureKind,
@@ -24,7 +25,6 @@ from serve_eval.schema import (
     Report,
     Response,
     TaskReport,
-    file_stem,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Had:
 
     task: TaskReport
     folder: Path
-    lines: tuple[Mapping[str, Line], ...]
+    lines: tuple[Mapping[str, ScoreRecord], ...]
     said: tuple[Mapping[str, bytes], ...]
     started_s: Mapping[str, float]
     latency_s: Mapping[str, float] = field(default_factory=dict)
@@ -55,37 +55,20 @@ class Had:
         return self.task.result.planned // len(self.lines)
 
 
-def read_report(folder: Path) -> Report:
-    """The report of a finished run. Raises RunFolderError when there is none."""
-    file = folder / run_folder.REPORT_FILE
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Report)
-    except FileNotFoundError as error:
-        raise RunFolderError(
-            f"{folder} holds no finished run: there is no {file.name}",
-            hint=f"Let it come to its end first: serve-eval run --resume {folder}",
-        ) from error
-    except (OSError, msgspec.MsgspecError) as error:
-        raise RunFolderError(
-            f"{file} cannot be read: {error}", hint=f"Write it anew: serve-eval run --resume {folder}"
-        ) from error
-
-
 def read_task(folder: Path, report: Report, name: str) -> Had:
     """The scores and answers of one task. Raises RunFolderError for files that are missing or damaged."""
     task = next(task for task in report.tasks if task.result.task == name)
-    repeats, stem = report.plan.times(name), file_stem(name)
-    lines: tuple[dict[str, Line], ...] = tuple({} for _ in range(repeats))
+    repeats = report.plan.times(name)
+    lines: tuple[dict[str, ScoreRecord], ...] = tuple({} for _ in range(repeats))
     said: tuple[dict[str, bytes], ...] = tuple({} for _ in range(repeats))
     started_s: dict[str, float] = {}
     latency_s: dict[str, float] = {}
     failed: dict[str, str] = {}
-    scores = folder / "scores" / f"{stem}.jsonl"
     try:
-        for line in msgspec.json.Decoder(Line).decode_lines(scores.read_bytes()):
+        for line in score_records(folder, name):
             repeat, prompt = _place(line.id, repeats)
             lines[repeat][prompt] = line
-        for record in journal.read(folder / "samples" / f"{stem}.jsonl"):
+        for record in journal.read(samples_file(folder, name)):
             repeat, prompt = _place(record.id, repeats)
             result = record.response or record.failure
             if repeat == 0 and result is not None:
@@ -98,10 +81,10 @@ def read_task(folder: Path, report: Report, name: str) -> Had:
                 if repeat == 0 and record.response.attempts:
                     started_s.setdefault(prompt, record.response.attempts[0].start_s)
                     latency_s.setdefault(prompt, record.response.latency_s)
-    except (OSError, msgspec.MsgspecError, IndexError) as error:
+    except (OSError, IndexError) as error:
         raise RunFolderError(
-            f"{folder}: the scores of {name} cannot be read: {error}",
-            hint=f"Write them anew: serve-eval verdict {folder}",
+            f"{folder}: the answers to {name} cannot be read: {error}",
+            hint=f"Ask again what is missing: serve-eval run --resume {folder}",
         ) from error
     return Had(task, folder, lines, said, started_s, latency_s, failed)
 
@@ -179,12 +162,12 @@ def agreement(a: Had, b: Had, *, a_run: int = 0, b_run: int = 0, among: Iterable
     )
 
 
-def another_score(one: Line, other: Line) -> bool:
+def another_score(one: ScoreRecord, other: ScoreRecord) -> bool:
     """Whether two answers to a prompt are worth something else."""
     return one.value != other.value
 
 
-def another_answer(one: Line, other: Line) -> bool:
+def another_answer(one: ScoreRecord, other: ScoreRecord) -> bool:
     """Whether two answers to a prompt say something else, right or wrong. Without an extracted answer their scores
     tell."""
     if one.answer is None and other.answer is None:
@@ -219,7 +202,7 @@ def texts(had: Had, prompts: Iterable[str], run: int = 0) -> dict[str, str]:
     damaged or missing.
     """
     wanted, run, found = set(prompts), run % len(had.lines), dict[str, str]()
-    file = had.folder / "samples" / f"{file_stem(had.task.result.task)}.jsonl"
+    file = samples_file(had.folder, had.task.result.task)
     try:
         for record in journal.read(file):
             repeat, prompt = _place(record.id, len(had.lines))

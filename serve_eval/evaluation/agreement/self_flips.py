@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from serve_eval.evaluation.agreement.answer_pairs import Had, agreement, another_score, common_prefix, texts
-from serve_eval.evaluation.rescore import Line
+from serve_eval.evaluation.storage.scores import ScoreRecord
 from serve_eval.schema import SelfFlips
 
 FLIP_ALPHA = 0.01
@@ -29,7 +29,7 @@ def self_flips(
     *,
     again_run: int = 0,
     other_run: int = 0,
-    differ: Callable[[Line, Line], bool] = another_score,
+    differ: Callable[[ScoreRecord, ScoreRecord], bool] = another_score,
     exchangeable: bool = True,
     said: Sequence[Texts] | None = None,
     alpha: float = FLIP_ALPHA,
@@ -50,7 +50,7 @@ def self_flips(
     own = {p for p in prompts if differ(first[p], second[p])}
     between = {p for p in prompts if differ(first[p], across[p])}
 
-    def distance(prompt: str, line: Line, changed: set[str]) -> tuple[bool, float]:
+    def distance(prompt: str, line: ScoreRecord, changed: set[str]) -> tuple[bool, float]:
         return prompt in changed, abs(line.value - first[prompt].value) if exchangeable else 0.0
 
     by_score = {p: _sign(distance(p, second[p], own), distance(p, across[p], between)) for p in prompts}

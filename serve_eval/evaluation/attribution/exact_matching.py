@@ -11,8 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from serve_eval.evaluation.attribution.matching import METRICS, TRACES, Record
+from serve_eval.evaluation.attribution.matching import METRICS, TRACES
 from serve_eval.evaluation.attribution.perf_files import Trace
+from serve_eval.evaluation.attribution.record import Record
 from serve_eval.schema import Attempt
 
 DECIMALS = 9

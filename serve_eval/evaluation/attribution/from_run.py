@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from serve_eval.evaluation.attribution.latency import Timed, in_run
 from serve_eval.evaluation.attribution.matching import IDS, METRICS, TIMES, TRACES
-from serve_eval.evaluation.attribution.trace import Served
 from serve_eval.evaluation.storage.journal import Record
+from serve_eval.evaluation.storage.traces import Served
 from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
 from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, rows
 from serve_eval.verdicts.below_reference import Expected

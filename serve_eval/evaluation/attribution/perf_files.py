@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from serve_eval.evaluation.attribution.matching import Record, record
+from serve_eval.evaluation.attribution.record import Record, record
 
 LINES = "perf_metrics*.jsonl"
 LONGEST_LINE = 1 << 20

@@ -8,8 +8,7 @@ run. What main's orchestrator tells instead is read by `served_files`.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,49 +17,17 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation.attribution.matching import Record, Sent, join, record
+from serve_eval.evaluation.attribution.matching import join
+from serve_eval.evaluation.attribution.record import Record, Sent, record
 from serve_eval.evaluation.storage.journal import Journal
+from serve_eval.evaluation.storage.traces import Served, append_traces
 from serve_eval.schema import Failure
 
-FILE = "served.jsonl"
 POLL_S, SLOWEST_POLL_S = 1.0, 10.0
 """Between two readings: while something comes, and at most while nothing does."""
 SETTLE_S = 0.5
 """From the last answer until the last reading: records come after answers."""
 READ_TIMEOUT_S = 10.0
-
-
-class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that was joined: of a sample `id` of a task, begun at `started_s` as its last attempt says, by these
-    servers; `how` it is known (a word of `joining`); time and size of the transfer of its KV cache, where told."""
-
-    task: str
-    id: str
-    started_s: float
-    context: str | None
-    generation: str | None
-    how: str
-    kv_transfer_s: float | None = None
-    kv_bytes: float | None = None
-
-
-_encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Served)
-
-
-def read(folder: Path) -> dict[str, dict[str, list[Served]]] | None:
-    """The lines of a run folder by task and sample; None where there is no such file. Lines that cannot be read are
-    passed over: the file only informs."""
-    try:
-        lines = (folder / FILE).read_bytes().splitlines()
-    except OSError:
-        return None
-    found: dict[str, dict[str, list[Served]]] = {}
-    for line in lines:
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            one = _decoder.decode(line)
-            found.setdefault(one.task, {}).setdefault(one.id, []).append(one)
-    return found
 
 
 @asynccontextmanager
@@ -85,7 +52,7 @@ async def noted(client: Client, journals: Mapping[str, Journal], folder: Path) -
         if records:
             with suppress(ServeEvalError, OSError):  # it only informs, and what ended the run is to be told
                 # in a thread: it takes seconds for ten thousand, and other runs of this process may have requests out
-                await asyncio.to_thread(lambda: append(folder, _joined(journals, began, records)))
+                await asyncio.to_thread(lambda: append_traces(folder, _joined(journals, began, records)))
 
 
 class _Door:
@@ -185,9 +152,3 @@ def _joined(journals: Mapping[str, Journal], began: float, records: list[Record]
                 kv_transfer_s=one.kv_transfer_s,
                 kv_bytes=one.kv_bytes,
             )
-
-
-def append(folder: Path, lines: Iterable[Served]) -> None:
-    """Add lines to those of a run folder. Raises OSError."""
-    with os.fdopen(os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as file:
-        file.write(b"".join(_encode(one) + b"\n" for one in lines))

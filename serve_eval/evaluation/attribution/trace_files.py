@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from serve_eval.client.client import Client
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation.attribution import perf_files, trace
+from serve_eval.evaluation.attribution import perf_files
 from serve_eval.evaluation.attribution.exact_matching import Joined, join_exactly
-from serve_eval.evaluation.attribution.matching import Record
 from serve_eval.evaluation.attribution.perf_files import Records, Trace
-from serve_eval.evaluation.attribution.trace import Served
+from serve_eval.evaluation.attribution.record import Record
 from serve_eval.evaluation.storage.journal import Journal
+from serve_eval.evaluation.storage.traces import Served, append_traces, read_traces
 from serve_eval.schema import Attempt, Endpoint
 
 WAIT_S, POLL_S, SETTLE_S = 5.0, 0.1, 0.5
@@ -75,7 +75,7 @@ async def noted_from_files(
         with suppress(ServeEvalError, OSError):  # it only informs
             found = await _looked(folders, journals, folder, client, wait_s)
             if lines := list(_lines(found)):
-                trace.append(folder, map(client.masking.value, lines) if client.masking else lines)
+                append_traces(folder, map(client.masking.value, lines) if client.masking else lines)
             known = any(one.started_s >= began for one in lines)
             if not known and (line := await asyncio.to_thread(_why_none, folders, found, journals, folder, began)):
                 warn(line)
@@ -124,7 +124,7 @@ def _last_attempts(journals: Mapping[str, Journal]) -> Iterator[tuple[str, str, 
 
 
 def _known(folder: Path) -> set[tuple[str, str, float]]:
-    lines = (one for of_task in (trace.read(folder) or {}).values() for ones in of_task.values() for one in ones)
+    lines = (one for of_task in (read_traces(folder) or {}).values() for ones in of_task.values() for one in ones)
     return {(one.task, one.id, one.started_s) for one in lines}
 
 

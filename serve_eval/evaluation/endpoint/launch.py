@@ -19,8 +19,9 @@ from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.hang_detector import Asked, Hung
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.session_info import server_info
+from serve_eval.evaluation.storage.file_names import LOGS
+from serve_eval.evaluation.storage.private_files import private_file
+from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, LaunchContext, Plan, Prompt, Sample, Task
 from serve_eval.schema.base_url import normalise_base_url
@@ -38,8 +39,8 @@ def address_of(plan: Plan) -> Endpoint:
 
 def last_endpoint(plan: Plan, folder: Path) -> Endpoint:
     """The endpoint that was asked last, for a run of which nothing is left to ask."""
-    sessions = run_folder.sessions(folder)
-    return msgspec.convert(sessions[-1]["endpoint"], Endpoint) if sessions else address_of(plan)
+    sessions = read_sessions(folder)
+    return sessions[-1].endpoint if sessions else address_of(plan)
 
 
 async def with_model(
@@ -57,7 +58,7 @@ async def with_model(
     options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(model=None, log_dir=Path())
     async with launcher.launch(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
-        client.door.told = told
+        client.liveness.notify = told
         return replace(plan, model=await discover_model(client))
 
 
@@ -70,7 +71,7 @@ async def launch(
     options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(
         model=plan.model,
-        log_dir=(folder / "logs").absolute(),
+        log_dir=(folder / LOGS).absolute(),
         write_answer_file=lambda path, p: _write_answers(path, prepared, p),
         patience_s=plan.limits.sample_timeout_s,
         told=told,
@@ -99,19 +100,18 @@ def about_endpoint(plan: Plan, endpoint: Endpoint, folder: Path, tasks: Sequence
         )
     if plan.launcher.name == "simulated":
         warnings.append("the endpoint was simulated: its verdicts say nothing about any model")
-    infos = [server_info(session) for session in run_folder.sessions(folder)]
-    warnings += dict.fromkeys(line for info in infos for line in deployment.remarks(info))
-    known = endpoint.info.deployment
+    known, sessions = endpoint.info.deployment, read_sessions(folder)
+    warnings += dict.fromkeys(line for one in sessions for line in deployment.remarks(one.endpoint.info))
     if known is not None and known.disaggregated and (line := deployment.first_tokens(tasks)) is not None:
         warnings.append(line)
-    noted = [info.hidden_retries or {} for info in infos]
+    noted = [session.endpoint.info.hidden_retries or {} for session in sessions]
     again = {role: sum(one.get(role, 0) for one in noted) for one in noted for role in one}
     if any(again.values()):
         warnings.append(
             f"the orchestrator asked its servers again in secret ({', '.join(f'{r} {n}' for r, n in again.items())}): "
             "so many failures are not among those that are counted here"
         )
-    addresses = {session["endpoint"]["base_url"] for session in run_folder.sessions(folder)}
+    addresses = {session.endpoint.base_url for session in sessions}
     if plan.launcher.name == "external" and len(addresses) > 1:
         warnings.append(f"the answers come from {len(addresses)} addresses: {', '.join(sorted(addresses))}")
     return warnings
@@ -151,7 +151,7 @@ def watch_for_hung(
 
 def _write_answers(path: Path, prepared: Sequence[PreparedTask], probability: Callable[[str, str], float]) -> None:
     """Writes what a simulated model knows: hash of the prompt, a right and a wrong text, probability of being right."""
-    with run_folder.private_file(path) as file:
+    with private_file(path) as file:
         for p in prepared:
             for sample in p.dataset.samples:
                 chance = probability(p.task.name, sample.id)

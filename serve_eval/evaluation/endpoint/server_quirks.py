@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from serve_eval.client.wire import LLAMA_CPP_PYTHON
+from serve_eval.client.questions.self_description import LLAMA_CPP_PYTHON
 from serve_eval.schema import Endpoint, Plan, Task
 
 TRANSFORMERS = "transformers_serve"

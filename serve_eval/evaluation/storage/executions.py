@@ -26,7 +26,6 @@ from serve_eval.schema import Isolation, Program, Ran, Response, Sample, Task
 if TYPE_CHECKING:
     from serve_eval.schema import Progress
 
-FOLDER = "executions"
 KEPT_CHARACTERS = 2000
 """What is kept of the end of a program's stdout and stderr each."""
 

@@ -31,7 +31,6 @@ from serve_eval.schema import (
     Task,
 )
 
-FOLDER = "judgements"
 LEAST_READABLE = 0.5
 """The share of the judgements of each metric that have to be readable: with fewer an answer has no score."""
 

@@ -18,10 +18,11 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.run_folder import has_answers, pretty_json, write_private
+from serve_eval.evaluation.storage.file_names import ORDER_FILE
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.evaluation.storage.run_folder import has_answers
 from serve_eval.schema import Plan
 
-ORDER_FILE = "order.json"
 _SEED, _OLD_EARLY_SEED = "order_seed", "early_stop_seed"
 
 

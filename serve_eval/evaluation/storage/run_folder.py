@@ -1,39 +1,36 @@
-"""A run's folder: locked while it is used, bound to one plan, private to the user.
-
-plan.json            the plan and the protocol fingerprint of each task, signed by who made it (see ownership)
-environment.json     one entry per session: versions, endpoint, what it can do, limits, and at its end the load
-samples/<task>.jsonl what the endpoint said            scores/<task>.jsonl  what we made of it
-executions/<task>.jsonl what running its answers gave, for a task that runs them
-judgements/<task>.jsonl what judges said of its answers, for a task that asks them
-cases/<task>.jsonl   under what a user's own cases were asked
-archive/<time>/      records that do not count any more
-report.json          the report                        report.html          the same to look at
-logs/                of launched servers
-served.jsonl         which servers behind one door answered which request, where the door tells it
-steps.jsonl          which connections were proven to give each answer to its own request (see proofs)
-order.json           the seed of the random order of its samples (see order_seed)
-looks.json           the tasks that a paired rule looked at on the way, and which rule: a part of their alpha is spent
-"""
+"""Hold a run's folder: locked while it is used, bound to one plan, private to the user (files: see file_names)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
-from serve_eval.errors import JournalError, RunFolderError
+from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
-from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
+from serve_eval.evaluation.storage.file_names import (
+    LOCK_FILE,
+    LOGS,
+    LOOKS_FILE,
+    PLAN_FILE,
+    PROTOCOL_FILES,
+    RECORDS_OF_ANSWERS,
+    SAMPLES,
+    SCORES,
+    journals_below,
+    task_file,
+)
+from serve_eval.evaluation.storage.folder_format import FOLDER_FORMAT, FORMAT_KEY, check_format
+from serve_eval.evaluation.storage.private_files import pretty_json, private_file, write_private
+from serve_eval.evaluation.storage.sessions import forget_sessions
 from serve_eval.plugins import registry
-from serve_eval.schema import Ability, Endpoint, Load, Plan, lives
-
-PLAN_FILE, ENVIRONMENT_FILE, REPORT_FILE, LOCK_FILE = "plan.json", "environment.json", "report.json", "lock"
-PAGE_FILE, LOOKS_FILE = "report.html", "looks.json"
+from serve_eval.schema import Plan, lives
 
 FREE_FIELDS = (
     "limits",
@@ -49,31 +46,9 @@ FREE_FIELDS = (
 code lie and what is allowed, not what is asked. The content of the data is held by the fingerprints."""
 
 
-def private_file(path: Path) -> BinaryIO:
-    """A new, empty file that the user alone can read, opened for writing: no link that a folder of somebody else has
-    there is followed. Raises OSError."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all, readable by the user alone. Raises JournalError for a full disk, else
-    RunFolderError."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with private_file(partial) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        if error.errno in FULL_DISK:
-            raise JournalError(f"{path}: cannot write: {error.strerror}", hint=NO_ROOM_HINT) from error
-        raise RunFolderError(f"{path}: cannot write: {error.strerror}") from error
-
-
-def pretty_json(value: object) -> bytes:
-    """JSON for people: two spaces of indentation and a final newline. Non-finite numbers become null."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+def holds_run(path: Path) -> bool:
+    """Tell whether a folder is that of a run, finished or not."""
+    return (path / PLAN_FILE).exists()
 
 
 def saved_plan(path: Path) -> Plan:
@@ -95,6 +70,7 @@ def saved_fingerprints(path: Path) -> dict[str, dict[str, str]]:
 def _stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]], bool]:
     """The plan and the fingerprints of a run folder, and whether this user saved them; fields that a newer version
     added have their defaults."""
+    check_format(path)
     file = path / PLAN_FILE
     try:
         stored = msgspec.json.decode(file.read_bytes())
@@ -107,72 +83,19 @@ def _stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]], bool]:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
 
 
-def sessions(path: Path) -> list[dict[str, Any]]:
-    """The sessions that asked something, oldest first. Raises RunFolderError for a damaged file."""
-    file = path / ENVIRONMENT_FILE
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]]) if file.exists() else []
-    except msgspec.MsgspecError as error:
-        raise RunFolderError(f"{file} cannot be read: {error}", hint="It only informs: delete it.") from error
-
-
-def note_session(path: Path, session: dict[str, object]) -> None:
-    """Adds a session. Its endpoint is signed: later commands send prompts there."""
-    write_private(path / ENVIRONMENT_FILE, pretty_json([*sessions(path), _with_signature(session, path)]))
-
-
-def own_endpoint(path: Path) -> bool:
-    """Tell whether this user noted the endpoint of the last session there, or there was no session yet."""
-    noted = sessions(path)
-    return not noted or own_session(path, noted[-1])
-
-
-def own_session(path: Path, session: Mapping[str, Any]) -> bool:
-    """Tell whether this user noted the endpoint of a session in that folder."""
-    return ownership.is_own(_of_endpoint(session), path)
-
-
-def _with_signature(session: dict[str, Any], path: Path) -> dict[str, Any]:
-    return {**session, **ownership.signed(_of_endpoint(session), path)}
-
-
-def _of_endpoint(session: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: session[name] for name in ("endpoint", ownership.SIGNATURE) if name in session}
-
-
-def unsupported(path: Path) -> dict[str, Ability]:
-    """What the endpoint of the last session lacked, by task. Raises RunFolderError for a damaged file."""
-    noted = sessions(path)
-    return msgspec.convert(noted[-1].get("unsupported", {}), dict[str, Ability]) if noted else {}
-
-
-def note_endpoint(path: Path, endpoint: Endpoint) -> None:
-    """Replaces the endpoint of the last session, of which more is known at its end."""
-    noted = sessions(path)
-    noted[-1] = _with_signature({**noted[-1], "endpoint": endpoint}, path)
-    write_private(path / ENVIRONMENT_FILE, pretty_json(noted))
-
-
-def note_load(path: Path, load: Load) -> None:
-    """Adds to the last session, if it was noted, what the engine did in it."""
-    if noted := sessions(path):
-        noted[-1]["load"] = load
-        write_private(path / ENVIRONMENT_FILE, pretty_json(noted))
-
-
-def loads(path: Path) -> tuple[Load, ...]:
-    """What the engine did in each session that came to its end, oldest first."""
-    return tuple(msgspec.convert(session["load"], Load) for session in sessions(path) if "load" in session)
-
-
 def has_answers(path: Path) -> bool:
     """Tell whether a run folder holds a record of any sample."""
-    return any(file.stat().st_size for file in (path / "samples").glob("*.jsonl"))
+    return any(file.stat().st_size for file in (path / SAMPLES).glob("*.jsonl"))
+
+
+def has_answers_below(path: Path) -> bool:
+    """Tell whether any of the run folders in a folder holds a record of a sample."""
+    return any(has_answers(one) for one in path.iterdir() if one.is_dir())
 
 
 def answered(path: Path) -> bool:
     """Tell whether a folder holds an answer, in the folder of a run or of several runs below it."""
-    for file in path.glob("**/samples/*.jsonl"):
+    for file in journals_below(path):
         with suppress(OSError), file.open("rb") as lines:
             # Within a JSON string its quotes are escaped.
             if any(b'"response":{' in line for line in lines):
@@ -212,7 +135,7 @@ def open_folder(
     """
     with held(path, PLAN_FILE):
         _bind(path, plan, fingerprints, moved=moved, own=own)
-        for name in ("samples", "scores", "logs"):
+        for name in (SAMPLES, SCORES, LOGS):
             (path / name).mkdir(mode=0o700, exist_ok=True)
         yield path
 
@@ -272,7 +195,7 @@ def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]],
                 hint="Use another folder with -o, or go on with what that run was: --resume.",
             )
         if differing:
-            (path / ENVIRONMENT_FILE).unlink(missing_ok=True)  # sessions of the other plan, without an answer
+            forget_sessions(path)  # sessions of the other plan, without an answer
         elif not moved:
             later = replace(old_plan, tasks=plan.tasks, early_stop=plan.early_stop)
             later = replace(later, repeats=plan.repeats, repeats_of=plan.repeats_of)
@@ -281,7 +204,7 @@ def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]],
             if later == old_plan and fingerprints == old_prints and was_own >= own:
                 return
             plan, own = later, own or was_own  # later commands go by it
-    saved: dict[str, object] = {"schema_version": 1, "plan": plan, "fingerprints": fingerprints}
+    saved: dict[str, object] = {FORMAT_KEY: FOLDER_FORMAT, "plan": plan, "fingerprints": fingerprints}
     write_private(path / PLAN_FILE, pretty_json(ownership.signed(saved, path) if own else saved))
 
 
@@ -304,6 +227,19 @@ def _drop_own_options(task: dict[str, Any]) -> dict[str, Any]:
         return task
     own = registry.options_of(registry.load("serve_eval.tasks", task["name"]))
     return {"name": task["name"], "options": {k: v for k, v in task["options"].items() if k not in own}}
+
+
+def copy_answers(source: Path, target: Path, tasks: Iterable[str]) -> None:
+    """Copy the answers to these tasks, and under which circumstances they came, to another run folder.
+
+    Raises OSError.
+    """
+    kept = [task_file(Path(folder), task) for folder in RECORDS_OF_ANSWERS for task in tasks]
+    for place in (*map(Path, PROTOCOL_FILES), *kept):
+        if (source / place).exists():
+            (target / place).parent.mkdir(mode=0o700, exist_ok=True)
+            with (source / place).open("rb") as old, private_file(target / place) as new:
+                shutil.copyfileobj(old, new)
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:

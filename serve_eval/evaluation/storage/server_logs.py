@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.session_info import server_info
+from serve_eval.evaluation.storage.file_names import LOGS, SERVERS
+from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.masking import Masking
 from serve_eval.schema import ServerInfo
 
@@ -45,17 +45,17 @@ class Line(NamedTuple):
         return _ERROR.search(self.text) is not None
 
 
-def log_files(run: Path, sessions: Sequence[Mapping[str, Any]], at_hand: ServerInfo | None = None) -> list[Path]:
+def log_files(run: Path, sessions: Sequence[SessionRecord], at_hand: ServerInfo | None = None) -> list[Path]:
     """The logs of the servers of a run, as far as they are there: those in its folder, those of a comparison or a suite
     that launched its servers, those that its sessions name, and those of the endpoint `at_hand`, by its info.
 
     Logs are told and written to, and a folder may come from somebody else: a session names files only where this user
     noted it, and links that lead out of the folder are not followed.
     """
-    beside = run.parent / "servers"
-    found = _below(run.resolve(), run / "logs")
-    found += _below(run.parent.resolve() / beside.name, beside / run.name / "logs")
-    infos = [server_info(session) for session in sessions if run_folder.own_session(run, session)]
+    beside = run.parent / SERVERS
+    found = _below(run.resolve(), run / LOGS)
+    found += _below(run.parent.resolve() / beside.name, beside / run.name / LOGS)
+    infos = [session.endpoint.info for session in sessions if session.own]
     for info in infos if at_hand is None else [*infos, at_hand]:
         named = [*([] if info.log_file is None else [info.log_file]), *(info.logs or {}).values()]
         found += [Path(path) for path in named if Path(path).is_file()]

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from serve_eval.report.terminal import attribution, say
+from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
+from serve_eval.report.layout import say
+from serve_eval.report.terminal import attribution
 from serve_eval.schema import Attributed
 
 
@@ -19,4 +21,4 @@ def render(done: Attributed, run: Path, console: Console) -> None:
             attribution(part, name, console)
     for warning in done.warnings:
         say(console, f"warning: {warning}")
-    say(console, f"attribution: {run / 'attribution.json'}")
+    say(console, f"attribution: {run / ATTRIBUTION_FILE}")

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serve_eval.client import wire
 from serve_eval.client.client import Client
+from serve_eval.client.wire_format import wire
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.schema import Divergence, Failure, Request, Sample, Task
 

@@ -9,7 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.agreement.words import conclusion
-from serve_eval.report.terminal import RED, anchors_text, attribution, diagnose_hint, fitted, paired_text, say, seconds
+from serve_eval.evaluation.storage.file_names import COMPARISON
+from serve_eval.report.layout import fitted, say
+from serve_eval.report.lines import anchors_text, paired_text, seconds
+from serve_eval.report.terminal import RED, attribution, diagnose_hint
 from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome, lives
 
 SHOWN = 5
@@ -42,7 +45,7 @@ def render(comparison: Comparison, out_dir: Path, console: Console) -> None:
             say(console, f"warning: {name}: {warning}")
     for warning in comparison.warnings:
         say(console, f"warning: {warning}")
-    say(console, f"comparison: {out_dir / 'comparison.json'}")
+    say(console, f"comparison: {out_dir / COMPARISON}")
     if any(task.verdict.outcome in RED for task in comparison.tasks):
         say(console, diagnose_hint(out_dir))
 

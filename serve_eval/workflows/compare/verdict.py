@@ -13,8 +13,8 @@ from serve_eval.evaluation.agreement.answer_pairs import Had
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.endpoint import deployment
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.session_info import server_info
+from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
@@ -76,8 +76,8 @@ def compared(
     its second answers; of a task without them, repeats within A's run or else B's serve. Flips of `hidden` prompts are
     counted and not listed. Raises RunFolderError.
     """
-    reports = answer_pairs.read_report(a), answer_pairs.read_report(b)
-    second = None if again is None else answer_pairs.read_report(again[1])
+    reports = read_report(a), read_report(b)
+    second = None if again is None else read_report(again[1])
     asked_twice = {task.result.task for task in second.tasks} if second is not None else set()
     tasks = []
     for task in reports[0].tasks:
@@ -125,8 +125,8 @@ def _side(folder: Path, report: Report, said: Sequence[str]) -> ComparedSide:
 def _hidden_retries(folder: Path) -> Counter[str]:
     """What an orchestrator asked its servers again, in all sessions; with zeros where it counted none."""
     found: Counter[str] = Counter()
-    for session in run_folder.sessions(folder):
-        found.update(server_info(session).hidden_retries or {})
+    for session in read_sessions(folder):
+        found.update(session.endpoint.info.hidden_retries or {})
     return found
 
 

@@ -13,12 +13,14 @@ from typing import Any
 import msgspec
 
 from serve_eval.client.secret_mask import SecretMask
-from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rescore import Line, scores_on_file
 from serve_eval.evaluation.storage import journal, run_folder
+from serve_eval.evaluation.storage.file_names import samples_file
+from serve_eval.evaluation.storage.report_file import find_report
+from serve_eval.evaluation.storage.scores import ScoreRecord, read_scores
 from serve_eval.evaluation.storage.server_logs import log_files
-from serve_eval.evaluation.storage.session_info import server_info
+from serve_eval.evaluation.storage.sessions import SessionRecord, read_sessions
 from serve_eval.evaluation.trust import trusted
 from serve_eval.schema import (
     HOLDOUT,
@@ -32,7 +34,6 @@ from serve_eval.schema import (
     ServerInfo,
     TaskReport,
     VerdictOutcome,
-    file_stem,
     lives,
 )
 
@@ -50,7 +51,7 @@ class Asked:
     response: Response | None
     failure: Failure | None
     attempts: tuple[Attempt, ...]
-    line: Line | None = None
+    line: ScoreRecord | None = None
     bad: bool = False
     shown: bool = True
 
@@ -140,7 +141,7 @@ class Evidence:
 
     folder: Path
     plan: Plan
-    sessions: Sequence[dict[str, Any]]
+    sessions: Sequence[SessionRecord]
     report: Report | None
     tasks: tuple[TaskEvidence, ...]
     logs: tuple[Path, ...]
@@ -155,15 +156,16 @@ class Evidence:
     @property
     def info(self) -> ServerInfo:
         """What the endpoint told in the last session."""
-        return server_info(self.sessions[-1]) if self.sessions else ServerInfo()
+        return self.last.endpoint.info
 
     @property
     def base_url(self) -> str:
-        return str(self._last.get("base_url") or "")
+        return self.last.endpoint.base_url
 
     @property
-    def _last(self) -> dict[str, Any]:
-        return self.sessions[-1].get("endpoint", {}) if self.sessions else {}
+    def last(self) -> SessionRecord:
+        """Return the last session; one that tells nothing where there was none."""
+        return self.sessions[-1] if self.sessions else SessionRecord()
 
     @property
     def several_workers(self) -> bool:
@@ -175,14 +177,14 @@ class Evidence:
     @property
     def in_random_order(self) -> bool:
         """Whether the order in which samples were started had nothing to do with them."""
-        orders = [session["limits"]["order"] for session in self.sessions if "limits" in session]
+        orders = [session.limits.order for session in self.sessions if session.limits is not None]
         return bool(orders) and all(order == "random" for order in orders)
 
 
 def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
     """What a run folder holds. Raises RunFolderError for one that is none, or is damaged."""
     plan, prints = run_folder.saved_plan(folder), run_folder.saved_fingerprints(folder)
-    sessions, report = run_folder.sessions(folder), _report(folder)
+    sessions, report = read_sessions(folder), find_report(folder)
     told = {} if report is None else {task.result.task: task for task in report.tasks}
     hidden = _hidden(plan, prints, include_path)
     tasks = []
@@ -205,16 +207,6 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
         logs=tuple(log_files(folder, sessions)),
         mask=SecretMask(plan.connection, os.environ),
     )
-
-
-def _report(folder: Path) -> Report | None:
-    file = folder / run_folder.REPORT_FILE
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Report) if file.exists() else None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise RunFolderError(
-            f"{file} cannot be read: {error}", hint=f"Write it anew: serve-eval run --resume {folder}"
-        ) from error
 
 
 def _hidden(
@@ -244,14 +236,14 @@ def _asked(folder: Path, name: str, sign: float) -> list[Asked]:
     responses: dict[str, Response | None] = {}
     failures: dict[str, Failure] = {}
     attempts: dict[str, list[Attempt]] = {}
-    file = folder / "samples" / f"{file_stem(name)}.jsonl"
+    file = samples_file(folder, name)
     for record in journal.read(file) if file.exists() else ():
         responses[record.id] = responses.get(record.id) or record.response
         if record.failure is not None:
             failures[record.id] = record.failure
         result = record.response or record.failure
         attempts.setdefault(record.id, []).extend(() if result is None else result.attempts)
-    lines = scores_on_file(folder / "scores" / f"{file_stem(name)}.jsonl")
+    lines = read_scores(folder, name, unfinished=True)
     typical = statistics.median(sign * line.value for line in lines.values()) if lines else 0.0
     return [
         Asked(
@@ -266,7 +258,7 @@ def _asked(folder: Path, name: str, sign: float) -> list[Asked]:
     ]
 
 
-def _bad(line: Line, sign: float, typical: float) -> bool:
+def _bad(line: ScoreRecord, sign: float, typical: float) -> bool:
     """Whether an answer is worth less than it should be: not correct, or of partial ones less than most."""
     return line.outcome != Outcome.CORRECT and (line.outcome != Outcome.PARTIAL or sign * line.value < typical)
 

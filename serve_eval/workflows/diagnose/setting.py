@@ -98,11 +98,11 @@ def unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def unsupported(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """The endpoint lacks what the task needs, as the probe found before anything was asked."""
-    lacks = (run.sessions[-1].get("unsupported") or {}).get(task.name) if run.sessions else None
+    lacks = run.last.unsupported.get(task.name)
     if lacks is None or task.outcome is not VerdictOutcome.UNSUPPORTED:
         return
-    told = f"the endpoint lacks {lacks['need']}: {lacks['seen']}"
-    yield _fact(task, "unsupported", told, (lacks["help"] or "an endpoint that has it",))
+    told = f"the endpoint lacks {lacks.need}: {lacks.seen}"
+    yield _fact(task, "unsupported", told, (lacks.help or "an endpoint that has it",))
 
 
 def other_model(run: Evidence) -> Iterator[Finding]:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import COMPARISON_PLAN, SUITE_RUNS
+from serve_eval.evaluation.storage.comparison_files import compared_runs, is_comparison
+from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.plugins.scope import scoped
 from serve_eval.workflows.diagnose import course, cut, extraction, setting, sides, template, unanswered
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
@@ -91,7 +90,7 @@ def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
     named = _runs(folder)
     read_runs = [(label, read(path, include_path=include_path)) for label, path in named]
     between: tuple[Finding, ...] = ()
-    if (folder / COMPARISON_PLAN).exists() and len(read_runs) == 2:
+    if is_comparison(folder) and len(read_runs) == 2:
         between = tuple(sides.prompt_tokens(read_runs[0][1], read_runs[1][1]))
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
@@ -110,26 +109,14 @@ def findings(evidence: Evidence) -> tuple[Finding, ...]:
 
 def _runs(folder: Path) -> list[tuple[str, Path]]:
     """The run folders to look at, each with what it is called."""
-    if (folder / COMPARISON_PLAN).exists():
-        return _sides(folder)
-    if (folder / SUITE_RUNS).is_dir() and not (folder / run_folder.PLAN_FILE).exists():
-        found = sorted(path for path in (folder / SUITE_RUNS).iterdir() if (path / run_folder.PLAN_FILE).exists())
+    if is_comparison(folder):
+        return compared_runs(folder)
+    if (folder / SUITE_RUNS).is_dir() and not run_folder.holds_run(folder):
+        found = sorted(path for path in (folder / SUITE_RUNS).iterdir() if run_folder.holds_run(path))
         if not found:
             raise RunFolderError(f"{folder / SUITE_RUNS} holds no run", hint="Run the suite first.")
         return [(path.name, path) for path in found]
     return [("", folder)]
-
-
-def _sides(folder: Path) -> list[tuple[str, Path]]:
-    """A and B of a comparison: below it, or where the finished run lies that was compared."""
-    file = folder / COMPARISON_PLAN
-    try:
-        stored = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
-        given = {side: msgspec.json.decode(stored[side], type=dict[str, msgspec.Raw]).get("run") for side in ("a", "b")}
-        places = {side: msgspec.json.decode(run, type=str) if run else None for side, run in given.items()}
-    except (OSError, KeyError, msgspec.MsgspecError) as error:
-        raise RunFolderError(f"{file} cannot be read: {error}") from error
-    return [(side.upper(), Path(run) if run else folder / side) for side, run in places.items()]
 
 
 def _diagnosed(label: str, evidence: Evidence) -> DiagnosedRun:

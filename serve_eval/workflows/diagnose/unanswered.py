@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from launchers._causes import cause
-from serve_eval.client.retry import refused_behind
+from launchers._logs.causes import cause
+from serve_eval.client.attempts.retry import refused_behind
 from serve_eval.evaluation.storage.server_logs import Line, errors_near, read
 from serve_eval.schema import Attempt, FailureKind
 from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
@@ -157,8 +157,7 @@ def _gone(run: Evidence, message: str) -> str | None:
 
 
 def _known(run: Evidence, task: TaskEvidence, message: str) -> tuple[str, tuple[str, ...]]:
-    limits = run.sessions[-1].get("limits", {}) if run.sessions else {}
-    told = limits.get("concurrency")
+    told = None if run.last.limits is None else run.last.limits.concurrency
     fewer = max(1, told // 4) if isinstance(told, int) else 8
     for pattern, reason, change in _KNOWN:
         if re.search(pattern, message):

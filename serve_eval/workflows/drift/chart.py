@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
 
-import msgspec
-
 from serve_eval.errors import ReferenceFileError, RunFolderError
-from serve_eval.schema import file_stem
+from serve_eval.evaluation.storage.scores import has_scores, read_values
 from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, drift
 from serve_eval.stats.false_alarms import Scale, false_alarm_chance, limit_for, measured_scale
 from serve_eval.stats.instability import instability, successive_dispersion
@@ -28,11 +26,6 @@ ALIKE = 3
 UNEQUAL = 0.01
 """p of Cochran's Q below which runs differ as a whole, and not prompt by prompt."""
 PAIRED, TO_REFERENCE, VALUE = "paired difference to the reference", "value minus reference", "value"
-
-
-class _Score(msgspec.Struct):
-    id: str
-    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,19 +113,8 @@ def _measured(series: Series) -> tuple[str, list[float]]:
 
 
 def _scores(night: Night, task: str) -> dict[str, float] | None:
-    """Sample -> score; None when the file is not there. Raises RunFolderError for a damaged one."""
-    path = night.run / "scores" / f"{file_stem(task)}.jsonl"
-    try:
-        return {line.id: line.value for line in _decoder.decode_lines(path.read_bytes())}
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise RunFolderError(
-            f"{path} cannot be read: {error}", hint=f"It is made anew by: serve-eval verdict {night.run}"
-        ) from error
-
-
-_decoder = msgspec.json.Decoder(_Score)
+    """Return sample -> score; None when the file is not there. Raises RunFolderError for a damaged one."""
+    return read_values(night.run, task) if has_scores(night.run, task) else None
 
 
 def _compare(series: Series) -> tuple[list[Mapping[str, float]], list[int | None], list[list[str]]]:

@@ -16,7 +16,9 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.file_names import PLAN_FILE, REPORT_FILE
+from serve_eval.evaluation.storage.report_file import has_report, read_report
+from serve_eval.evaluation.storage.sessions import read_sessions, sessions_fingerprint
 from serve_eval.schema import MEAN, Metric, Reference, Report, TaskReport
 from serve_eval.verdicts.references import spec_text
 from serve_eval.verdicts.validity import MAX_MISSING
@@ -74,11 +76,11 @@ def find_series(folder: Path) -> History:
     found: dict[tuple[str, str, str, bool, str], list[tuple[bytes, TaskReport, Night]]] = defaultdict(list)
     finished = unfinished = 0
     for run in _run_folders(folder, notes):
-        if not (run / run_folder.REPORT_FILE).exists():
+        if not has_report(run):
             unfinished += 1
             continue
         try:
-            report = _report(run)
+            report = read_report(run)
             first, copied = _first_session(run, report)
         except RunFolderError as error:
             notes.append(f"left out: {error}")
@@ -97,7 +99,8 @@ def find_series(folder: Path) -> History:
         notes.append(f"{unfinished} unfinished runs were left out: serve-eval run --resume FOLDER ends one")
     if not finished:
         raise RunFolderError(
-            f"{folder}: no finished run lies below it{f', and {unfinished} unfinished ones' if unfinished else ''}",
+            f"{folder}: no finished run lies below it{f', and {unfinished} unfinished ones' if unfinished else ''}"
+            + "".join(f"\n  {note}" for note in notes if note.startswith("left out: ")),
             hint="A finished run is a folder with a report.json, as serve-eval run -o FOLDER leaves it.",
         )
     series = tuple(_series(key, runs, notes) for key, runs in sorted(found.items()))
@@ -110,7 +113,7 @@ def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
         if seen >= MOST_FOLDERS:
             notes.append(f"only the first {MOST_FOLDERS} folders below {folder} were looked at")
             return
-        if run_folder.PLAN_FILE in files or run_folder.REPORT_FILE in files:
+        if PLAN_FILE in files or REPORT_FILE in files:
             folders.clear()
             yield Path(path)
         elif len(Path(path).relative_to(folder).parts) >= MOST_DEEP and folders:
@@ -119,21 +122,13 @@ def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
         folders.sort()
 
 
-def _report(run: Path) -> Report:
-    file = run / run_folder.REPORT_FILE
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Report)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise RunFolderError(f"{file} cannot be read: {error}") from error
-
-
 def _first_session(run: Path, report: Report) -> tuple[datetime, bytes]:
     """When the run began, and what two copies of one run have in common: the record of its sessions."""
     try:
-        sessions = run_folder.sessions(run)
-        told = sessions[0]["started_at"] if sessions else report.started_at
+        sessions = read_sessions(run)
+        told = sessions[0].started_at if sessions else report.started_at
         began = datetime.fromisoformat(told)
-        data = (run / run_folder.ENVIRONMENT_FILE).read_bytes() if sessions else str(run).encode()
+        data = sessions_fingerprint(run) if sessions else str(run).encode()
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise RunFolderError(f"{run}: nothing tells when it began: {error}") from error
     return began if began.tzinfo else began.replace(tzinfo=UTC), data

@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.report.terminal import fitted, say
+from serve_eval.evaluation.storage.file_names import INVARIANTS
+from serve_eval.report.layout import fitted, say
 from serve_eval.schema import Invariant, Invariants
 
 _COLUMNS = ("task", "change", "prompts", "by itself", "changed", "identical", "p (Holm)", "")
@@ -25,7 +26,7 @@ def render(found: Invariants, out_dir: Path, console: Console) -> None:
     for name, why in found.skipped.items():
         say(console, f"{name}: not tried: {why}")
     say(console, "by itself: prompts answered otherwise when nothing is changed; changed: when that is")
-    say(console, f"result: {out_dir / 'invariants.json'}")
+    say(console, f"result: {out_dir / INVARIANTS}")
 
 
 def _direction(one: Invariant) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.cases.biochatter import AS_BIOCHATTER, RESULTS, SCORED_ELSEWHERE
-from serve_eval.cases.questions import Skipped
+from serve_eval.cases.question import Skipped
 from serve_eval.errors import DatasetError
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
@@ -101,32 +101,17 @@ def import_results(
     built = [build_task(spec) for spec in tasks]
     samples = {task.name: list(task.load(DataRoots(), 1).samples) for task in built}
     homes = {sample.metadata["compat_md5"]: task.name for task in built for sample in samples[task.name]}
-    by_task: dict[str, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
-    unasked: Counter[str] = Counter()
-    for row in (row for file in files for row in read(file)):
-        found.rows += 1
-        if (task := homes.get(row.md5)) is None:
-            if (unmet := (skipped or {}).get(row.md5)) is not None:
-                unasked[unmet.reason] += 1
-            continue
-        found.matched += 1
-        of_model = by_task[task][row.model]
-        if (other := of_model.get(row.md5)) is not None and other.file != row.file:
-            raise DatasetError(
-                f"{other.file.name} and {row.file.name} both have results of {task} for {row.model}: "
-                "they are those of two different tests of the same cases",
-                hint="Import one of them.",
-            )
-        if other is None or other.date <= row.date:
-            of_model[row.md5] = row
-    lacking = [f"{count} rows are of cases that are not asked: {why}" for why, count in unasked.items()]
+    every = [row for file in files for row in read(file)]
+    asked = [row for row in every if row.md5 in homes]
+    found.rows, found.matched = len(every), len(asked)
+    by_task = _latest(asked, homes)
+    lacking = _unasked([row for row in every if row.md5 not in homes], skipped or {})
     if not found.matched:
         _nothing_matched(files, found.rows, lacking)
-    for one in built:
-        if by_task[one.name]:
-            _check_scoring(one)
-            if not reason:
-                _check_new(_entries_of(one, references_dir), by_task[one.name])
+    for one in (one for one in built if by_task[one.name]):
+        _check_scoring(one)
+        if not reason:
+            _check_new(_entries_of(one, references_dir), by_task[one.name])
     for one in built:
         for model, rows in by_task[one.name].items():
             found.written.append(_write(one, samples[one.name], model, rows, references_dir, reason))
@@ -140,6 +125,32 @@ def import_results(
         *(line for one in built for line in _partly([w for w in found.written if w.task == one.name])),
     ]
     return found
+
+
+def _latest(asked: Sequence[Row], homes: Mapping[str, str]) -> defaultdict[str, dict[str, dict[str, Row]]]:
+    """Return the latest row of each case by task, model and hash. `homes` are the tasks by the hash of their cases.
+
+    Raises DatasetError for results of one case in two files.
+    """
+    by_task: defaultdict[str, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
+    for row in asked:
+        task = homes[row.md5]
+        of_model = by_task[task][row.model]
+        if (other := of_model.get(row.md5)) is not None and other.file != row.file:
+            raise DatasetError(
+                f"{other.file.name} and {row.file.name} both have results of {task} for {row.model}: "
+                "they are those of two different tests of the same cases",
+                hint="Import one of them.",
+            )
+        if other is None or other.date <= row.date:
+            of_model[row.md5] = row
+    return by_task
+
+
+def _unasked(rows: Sequence[Row], skipped: Mapping[str, Skipped]) -> list[str]:
+    """Return a line for each reason for which nothing is asked of the cases of rows."""
+    reasons = Counter(skipped[row.md5].reason for row in rows if row.md5 in skipped)
+    return [f"{count} rows are of cases that are not asked: {why}" for why, count in reasons.items()]
 
 
 def _check_tests(files: Sequence[Path]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from array import array
 from collections.abc import Mapping, Sequence
@@ -12,18 +11,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from serve_eval import yaml_source
 from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
-from serve_eval.evaluation.engine.accumulator import Tally, take
-from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS
-from serve_eval.evaluation.engine.reply_proofs import Proofs, standing
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.replay import take
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.executions import FOLDER, Executions
+from serve_eval.evaluation.storage.executions import Executions
+from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.judgements import FOLDER as JUDGED
 from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.evaluation.storage.session_info import server_info
+from serve_eval.evaluation.storage.reply_proofs import run_proofs, standing
+from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.evaluation.task_run import scoring_of
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.scope import scoped
@@ -31,9 +31,10 @@ from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import AccuracySpec, Plan
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
+from serve_eval.workflows.references import yaml_edit
 
 if TYPE_CHECKING:
-    from serve_eval.stats.run_effects import RunEffect
+    from serve_eval.stats.pairs import RunEffect
 
 WANTED_RUNS = 3
 """Runs that a reference should be the mean of: a single one leaves it as noisy as what is compared with it."""
@@ -131,9 +132,9 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
         folder = stack.enter_context(run_folder.open_folder(run, plan, fingerprints))
         scoring = stack.enter_context(scoring_of(plan, prepared))
         for p in prepared:
-            journal = stack.enter_context(Journal(folder / "samples" / f"{p.task.file_stem}.jsonl"))
-            executions = Executions(folder / FOLDER / f"{p.task.file_stem}.jsonl", keep=False)
-            judgements = Judgements(folder / JUDGED / f"{p.task.file_stem}.jsonl")
+            journal = stack.enter_context(Journal(samples_file(folder, p.task.name)))
+            executions = Executions(executions_file(folder, p.task.name), keep=False)
+            judgements = Judgements(judgements_file(folder, p.task.name))
             tally = Tally(
                 p.task,
                 p.dataset.samples,
@@ -142,7 +143,7 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
                 judgements=judgements,
                 apart=scoring.of(p.task.name),
             )
-            take(standing(journal.records(), Proofs(folder / STEPS)), tally)
+            take(standing(journal.records(), run_proofs(folder)), tally)
             missing = len(tally.samples) - tally.scored
             if missing:
                 raise RunFolderError(
@@ -154,8 +155,8 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
 
 
 def _version(run: Path) -> str | None:
-    sessions = run_folder.sessions(run)
-    return server_info(sessions[-1]).version if sessions else None
+    sessions = read_sessions(run)
+    return sessions[-1].endpoint.info.version if sessions else None
 
 
 def _register(
@@ -227,35 +228,26 @@ def _stamp() -> str:
 def write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None) -> None:
     """Adds an entry to a file, or puts it in the place of the one with the same specification. Everything else of the
     file, comments and order included, stays as it is."""
-    from ruamel.yaml import YAML
-
-    yaml = YAML()
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.preserve_quotes = True
-    yaml.width = 4096
+    text = "{}\n"
     if file.exists():
-        references.load(file)  # a file with a mistake is not touched
-        content = yaml.load(file.read_text(encoding="utf-8")) or {}
-    else:
-        content = {}
-    entries = content.setdefault(model, [])
+        text = yaml_source.read_text(file, ReferenceFileError)
+        references.parse(text, str(file))  # a file with a mistake is not touched
+    entries = yaml_source.parse(text, str(file), ReferenceFileError).value.get(model, [])
     same = [i for i, old in enumerate(entries) if {k: old[k] for k in references.SPEC_KEYS if _set(old, k)} == spec]
     if same and not reason:
         raise taken(file, model, AccuracySpec(**spec))
     if same:
-        old = entries[same[0]]
+        old = dict(entries[same[0]])
         kept = old.pop("replaced", [])
         entry["replaced"] = [*kept, {**old, "reason": reason}]
-        entries[same[0]] = entry
+        text = yaml_edit.replace_entry(text, str(file), model, same[0], entry, ReferenceFileError)
     else:
-        entries.append(entry)
-    out = io.StringIO()
-    yaml.dump(content, out)
-    references.parse(out.getvalue(), str(file))  # what we write can be read
+        text = yaml_edit.append_entry(text, str(file), model, entry, ReferenceFileError)
+    references.parse(text, str(file))  # what we write can be read
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(file.name + ".partial")
-        partial.write_text(out.getvalue(), encoding="utf-8")
+        partial.write_bytes(text.encode())
         partial.replace(file)
     except OSError as error:
         raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error

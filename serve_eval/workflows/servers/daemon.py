@@ -24,8 +24,9 @@ import msgspec
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch
-from serve_eval.evaluation.plan.resolve import to_file
-from serve_eval.evaluation.storage.run_folder import write_private
+from serve_eval.evaluation.plan.serialise import to_file
+from serve_eval.evaluation.storage.file_names import LOGS
+from serve_eval.evaluation.storage.private_files import write_private
 from serve_eval.plugins import extensions
 from serve_eval.plugins.values import load_launcher
 from serve_eval.protocol.fingerprint import canonical
@@ -135,7 +136,7 @@ async def hold(
         pid=os.getpid(),
         began=began,
         since=datetime.now(UTC).isoformat(timespec="seconds"),
-        log_dir=str(folder / "logs"),
+        log_dir=str(folder / LOGS),
         patience_s=plan.limits.sample_timeout_s,
     )
     if (other := held_servers.claim(registry, entry)) is not None:
@@ -194,7 +195,7 @@ def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
     that what they need."""
     from serve_eval import yaml_source
 
-    (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / LOGS).mkdir(mode=0o700, parents=True, exist_ok=True)
     bare = Plan(
         model=plan.model,
         launcher=plan.launcher,
@@ -203,7 +204,7 @@ def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
         connection=plan.connection,  # so that the holder knows which key its servers' logs may have
         limits=Limits(sample_timeout_s=plan.limits.sample_timeout_s),
     )
-    file, log_file = folder / "plan.yaml", folder / "logs" / "holder.log"
+    file, log_file = folder / "plan.yaml", folder / LOGS / "holder.log"
     write_private(file, yaml_source.dump(msgspec.to_builtins(to_file(bare))).encode())
     env = {k: v for k, v in os.environ.items() if not k.startswith("SERVE_EVAL_") or k in PASSED}
     with os.fdopen(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:

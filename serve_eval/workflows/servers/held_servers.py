@@ -22,7 +22,7 @@ import msgspec
 
 from serve_eval.errors import LaunchError
 from serve_eval.evaluation.storage.ownership import state_folder
-from serve_eval.evaluation.storage.run_folder import pretty_json, write_private
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Endpoint
 
 LOCK = "lock"

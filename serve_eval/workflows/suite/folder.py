@@ -19,13 +19,12 @@ import msgspec
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
-from serve_eval.evaluation.storage import ownership, run_folder
-from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.evaluation.storage.run_folder import FREE_FIELDS, REPORT_FILE, differences, pretty_json, write_private
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_FILE, SUITE_RUNS
+from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.run_folder import FREE_FIELDS, differences
+from serve_eval.evaluation.storage.suite_files import drop_suite_report, holds_suite, saved_suite, write_suite
 from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, lives
-
-SUITE_FILE, SUITE_REPORT_FILE, RUNS, SERVERS = "suite.json", "suite_report.json", SUITE_RUNS, "servers"
-SCHEMA_VERSION = 1
 
 
 @contextmanager
@@ -37,38 +36,16 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
     process has the folder, or when it holds other files or other runs (it says which).
     """
     with run_folder.held(path, SUITE_FILE, "suite"):
-        if (path / SUITE_FILE).exists():
+        if holds_suite(path):
             _check_same(path, saved_suite(path), suite)
-        (path / SUITE_REPORT_FILE).unlink(missing_ok=True)  # it tells of an earlier state
-        content = ownership.signed({"schema_version": SCHEMA_VERSION, "suite": suite}, path)
-        write_private(path / SUITE_FILE, pretty_json(content))
+        drop_suite_report(path)  # it tells of an earlier state
+        write_suite(path, suite)
         try:
-            for folder in (RUNS, SERVERS):
+            for folder in (SUITE_RUNS, SERVERS):
                 (path / folder).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise RunFolderError(f"{error.filename}: cannot be used as a folder: {error.strerror}") from error
         yield path
-
-
-def saved_suite(path: Path) -> Suite:
-    """The suite of a folder. Raises RunFolderError when there is none."""
-    return suite_and_owner(path)[0]
-
-
-def suite_and_owner(path: Path) -> tuple[Suite, bool]:
-    """The suite of a folder, and whether this user saved it there. Raises RunFolderError when there is none."""
-    file = path / SUITE_FILE
-    try:
-        stored = msgspec.json.decode(file.read_bytes())
-        suite, own = msgspec.convert(stored["suite"], Suite), ownership.is_own(stored, path)
-    except FileNotFoundError as error:
-        raise RunFolderError(f"{path} holds no suite: there is no {SUITE_FILE}") from error
-    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise RunFolderError(f"{file} cannot be read: {error}") from error
-    for run in suite.runs:
-        if run.name in ("", ".", "..") or "/" in run.name or "\0" in run.name:
-            raise RunFolderError(f"{file}: {run.name!a} is no name of a folder, as each of its runs has one")
-    return suite, own
 
 
 def kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | None:
@@ -78,8 +55,8 @@ def kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | 
     The address of a running endpoint may be another one, for a run that was finished by hand elsewhere.
     """
     try:
-        report = msgspec.json.decode((path / RUNS / run.name / REPORT_FILE).read_bytes(), type=Report)
-    except (OSError, msgspec.MsgspecError):
+        report = read_report(path / SUITE_RUNS / run.name)
+    except RunFolderError:
         return None
     model = run.plan.model or report.plan.model  # found at the endpoint where the plan names none
     same = _asked(report.plan) == _asked(replace(run.plan, model=model))

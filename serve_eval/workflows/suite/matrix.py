@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from serve_eval.evaluation.plan.resolve import KEYS
+from serve_eval.evaluation.plan.parse import KEYS
 from serve_eval.plugins.registry import nearest
 from serve_eval.workflows.suite.layers import ADDRESSES, Layer, places
 from serve_eval.yaml_source import Document

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -31,7 +31,8 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
         for row, line in zip(report.rows, cells, strict=True):
             named = [f"{n} {cell}" for n, cell in zip(columns, line, strict=True) if n not in skipped and cell != "-"]
             _say(console, f"{row.run}/{row.task}: {line[-1]}: {', '.join(named)}", _STYLES.get(row.outcome))
-    _explain(report, console)
+    for text in _explanations(report):
+        _say(console, text)
     for use in report.waivers:
         _say(console, _waiver(use))
     _say(console, f"each run has its own report: {out_dir}/runs/<run>/report.json")
@@ -93,27 +94,25 @@ def _p(value: float | None) -> str:
     return "-" if value is None else "<.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def _explain(report: SuiteReport, console: Console) -> None:
+def _explanations(report: SuiteReport) -> Iterator[str]:
+    """Explain the table: errors of runs, reasons of rows, how to read p, warnings."""
     for run in report.runs:
         if run.error is not None:
-            _say(console, f"{run.name}: {run.error.kind}: {run.error.message}")
-            if run.error.hint:
-                _say(console, f"  {run.error.hint}")
+            yield f"{run.name}: {run.error.kind}: {run.error.message}"
+            yield from (f"  {hint}" for hint in (run.error.hint,) if hint)
     errors = {run.name for run in report.runs if run.error is not None}
-    for row in report.rows:
-        if row.run not in errors:
-            for reason in row.reasons:
-                _say(console, f"{row.run}/{row.task}: {reason}")
-            for warning in row.warnings:
-                if warning.startswith("small"):
-                    _say(console, f"{row.run}/{row.task}: warning: {warning}")
+    for row in (row for row in report.rows if row.run not in errors):
+        yield from (f"{row.run}/{row.task}: {line}" for line in _remarks(row))
     if sum(row.p_holm is not None for row in report.rows) > 1:
-        _say(
-            console,
-            f"p holm: at most {report.alpha:g} is a proven drop, with that chance of any false alarm; q: triage",
-        )
+        yield f"p holm: at most {report.alpha:g} is a proven drop, with that chance of any false alarm; q: triage"
     for warning, count in Counter(warning for run in report.runs for warning in run.warnings).items():
-        _say(console, f"warning: {warning}{f' ({count} runs)' if count > 1 else ''}")
+        yield f"warning: {warning}{f' ({count} runs)' if count > 1 else ''}"
+
+
+def _remarks(row: SuiteRow) -> Iterator[str]:
+    """Return the reasons of a row's verdict, and the warning that its sample is small."""
+    yield from row.reasons
+    yield from (f"warning: {warning}" for warning in row.warnings if warning.startswith("small"))
 
 
 def _waiver(use: WaiverUse) -> str:

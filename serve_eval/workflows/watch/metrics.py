@@ -6,13 +6,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
-
 from serve_eval.checks.row import Outcome
-from serve_eval.errors import PlanError
+from serve_eval.errors import PlanError, install_hint
 from serve_eval.workflows.watch import judging
 from serve_eval.workflows.watch.judging import Rules
 from serve_eval.workflows.watch.record import Seen, State
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+except ImportError as error:
+    raise PlanError("--metrics-port needs the package prometheus_client", hint=install_hint("watch")) from error
 
 HOST = "127.0.0.1"
 PREFIX = "serve_eval_watch"

@@ -16,6 +16,7 @@ import msgspec
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 
 SCHEMA_VERSION = 1
 STATE_FILE, ROUNDS_FILE = "state.json", "rounds.jsonl"
@@ -160,7 +161,7 @@ def load(folder: Path, bound: Mapping[str, Any]) -> State | None:
 
 def save(folder: Path, state: State) -> None:
     """Writes the state whole or not at all."""
-    run_folder.write_private(folder / STATE_FILE, run_folder.pretty_json(state))
+    write_private(folder / STATE_FILE, pretty_json(state))
 
 
 def append(folder: Path, seen: Seen) -> None:

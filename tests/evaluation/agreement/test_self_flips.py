@@ -15,9 +15,9 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.agreement.answer_pairs import Had, another_answer, common_prefix
 from serve_eval.evaluation.agreement.self_flips import FLIP_ALPHA, self_flips
 from serve_eval.evaluation.agreement.words import conclusion, evidence
-from serve_eval.evaluation.rescore import Line
 from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.schema import Agreement, Response, SelfFlips, ToolCall
+from serve_eval.evaluation.storage.scores import ScoreRecord
+from serve_eval.schema import Agreement, Outcome, Response, SelfFlips, ToolCall
 
 ROUNDS, PROMPTS = 700, 200
 SILENT: tuple[dict[str, str], ...] = ({}, {}, {})
@@ -25,8 +25,8 @@ SILENT: tuple[dict[str, str], ...] = ({}, {}, {})
 
 def _had(values: Sequence[float], answers: list[str | None] | None = None, folder: Path | None = None) -> Had:
     lines = {
-        str(i): Line(
-            id=str(i), outcome="correct", value=value, target="", answer=None if answers is None else answers[i]
+        str(i): ScoreRecord(
+            id=str(i), outcome=Outcome.CORRECT, value=value, target="", answer=None if answers is None else answers[i]
         )
         for i, value in enumerate(values)
     }

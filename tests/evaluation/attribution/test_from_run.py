@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from serve_eval.evaluation.attribution.from_run import PLACE, attributed, wrong
-from serve_eval.evaluation.attribution.trace import Served
 from serve_eval.evaluation.storage.journal import Record
+from serve_eval.evaluation.storage.traces import Served
 from serve_eval.report.attribution import sentences, table
 from serve_eval.schema import (
     Attempt,

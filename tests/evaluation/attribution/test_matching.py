@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evaluation.attribution.matching import IDS, TIMES, Record, Sent, join, record
+from serve_eval.evaluation.attribution.matching import IDS, TIMES, join
+from serve_eval.evaluation.attribution.record import Record, Sent, record
 
 TIMING = {"arrival_time": 5.2, "first_token_time": 6.0, "last_token_time": 9.5}
 TRANSFER = {"kv_cache_size": 1048576, "kv_cache_transfer_start": 5.25, "kv_cache_transfer_end": 5.75}

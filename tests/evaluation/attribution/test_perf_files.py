@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.evaluation.attribution.exact_matching import join_exactly
-from serve_eval.evaluation.attribution.matching import METRICS, TRACES, Record, record
+from serve_eval.evaluation.attribution.matching import METRICS, TRACES
 from serve_eval.evaluation.attribution.perf_files import LONGEST_LINE, Records, Trace, traces
+from serve_eval.evaluation.attribution.record import Record, record
 from serve_eval.schema import Attempt, ServerTiming
 
 ARRIVAL = 12345.123456789

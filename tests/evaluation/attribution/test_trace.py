@@ -15,24 +15,25 @@ from zlib import crc32
 
 import msgspec
 import pytest
-from aiohttp import web
 from rich.console import Console
 
-from launchers._openai_server import json_response, serve_app
 from serve_eval.client.client import Client
-from serve_eval.evaluation import build_report
+from serve_eval.evaluation import task_report
 from serve_eval.evaluation.attribution import trace
 from serve_eval.evaluation.attribution.matching import join
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import journal
+from serve_eval.evaluation.storage.file_names import TRACE_FILE
+from serve_eval.evaluation.storage.traces import Served, read_traces
 from serve_eval.report.terminal import render
 from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import Rules, Side, compare
 from serve_eval.workflows.compare.text import render as render_comparison
 from serve_eval.workflows.references.register import register
+from tests.scripted_server import EVERY_PATH, HttpRequest, Reply, ScriptedServer, json_reply
 from tests.standin.in_process import Deployed, deployed
 
 N = 100
@@ -136,12 +137,12 @@ def test_a_router_that_looks_at_the_prompts_is_noticed(
 ) -> None:
     """Each prompt twice, at first once at each of two servers, and then both times at that of its kind."""
     report, _ = run(replace(plan, limit=N // 2, repeats=2), tmp_path, 1, 1, answers=answers)
-    monkeypatch.setattr(build_report, "kinds_of", lambda task, samples: {"kind": [_kind(one.id) for one in samples]})
+    monkeypatch.setattr(task_report, "kinds_of", lambda task, samples: {"kind": [_kind(one.id) for one in samples]})
     answered = list(journal.read(tmp_path / "samples" / "gsm8k.jsonl"))
 
     def dealt(server: Callable[[str], int]) -> Report:
         known = [
-            trace.Served(
+            Served(
                 task="gsm8k",
                 id=one.id,
                 started_s=one.response.attempts[-1].start_s,
@@ -152,7 +153,7 @@ def test_a_router_that_looks_at_the_prompts_is_noticed(
             for one in answered
             if one.response is not None
         ]
-        (tmp_path / trace.FILE).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in known))
+        (tmp_path / TRACE_FILE).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in known))
         return judge_again(report.plan, tmp_path)
 
     evenly, by_kind = dealt(lambda name: int("#" in name)), dealt(lambda name: _kind(name.partition("#")[0]))
@@ -273,28 +274,22 @@ def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) 
             "/v1/completions": {"choices": [{"text": " #### 7", "finish_reason": "stop"}]},
         }
 
-        async def answer(request: web.Request) -> web.Response:
-            return json_response(200, json.dumps(bodies.get(request.path)).encode())
-
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", answer)
-        async with serve_app(app) as url:
+        server = ScriptedServer(lambda request: json_reply(bodies.get(request.path)), paths=EVERY_PATH)
+        async with server.serve() as url:
             return await evaluate(at(replace(plan, limit=5), Deployed(url, {})), tmp_path, environ={})
 
     report = asyncio.run(story())
     assert report.tasks[0].result.scored == 5
-    assert trace.read(tmp_path) in (None, {})
+    assert read_traces(tmp_path) in (None, {})
 
 
 def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
     async def story() -> object:
-        async def answer(request: web.Request) -> web.Response:
-            return json_response(200, json.dumps([{"ctx_server": request.headers["Authorization"]}]).encode())
+        def tells(request: HttpRequest) -> Reply:
+            return json_reply([{"ctx_server": request.headers["Authorization"]}])
 
-        app = web.Application()
-        app.router.add_get("/perf_metrics", answer)
         async with (
-            serve_app(app) as url,
+            ScriptedServer(routes={"/perf_metrics": tells}).serve() as url,
             Client(Endpoint(base_url=url, model="m"), Limits(), api_key="sk-of-the-front-door") as client,
         ):
             return await trace._get(client, "/perf_metrics")
@@ -314,6 +309,6 @@ def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(plan: Pl
 def test_a_damaged_line_is_passed_over(tmp_path: Path) -> None:
     line = {"task": "gsm8k", "id": "1", "started_s": 5.0, "context": None, "generation": "g", "how": "ids"}
     (tmp_path / "served.jsonl").write_text(f"{json.dumps(line)}\nnot json\n\xff\n", encoding="latin-1")
-    found = trace.read(tmp_path)
+    found = read_traces(tmp_path)
     assert found is not None
     assert [one.generation for one in found["gsm8k"]["1"]] == ["g"]

@@ -16,7 +16,8 @@ import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.attribution import perf_files, trace_files
-from serve_eval.evaluation.attribution.matching import METRICS, record
+from serve_eval.evaluation.attribution.matching import METRICS
+from serve_eval.evaluation.attribution.record import record
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare

@@ -10,9 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from aiohttp import web
 
-from launchers._openai_server import serve_app
 from serve_eval.client.client import Client
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.deployment import (
@@ -23,28 +21,26 @@ from serve_eval.evaluation.endpoint.deployment import (
 )
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DeploymentInfo, Endpoint, Limits, ServerInfo, Spec
+from tests.scripted_server import EVERY_PATH, HttpRequest, Reply, ScriptedServer, fail, json_reply, raw, stall
 
 Answers = dict[str, Any]
 
 
-def _app(routes: Answers, asked: list[str]) -> web.Application:
+def _server(routes: Answers) -> ScriptedServer:
     """A server that answers these paths with JSON; bytes stand as they are, a number is a status, a list gives its
     entries one after the other, and None never answers."""
 
-    async def answer(request: web.Request) -> web.StreamResponse:
-        asked.append(request.path)
+    def reply(request: HttpRequest) -> Reply:
         found = routes.get(request.path, 404)
         if isinstance(found, list):
             found = found.pop(0)
         if found is None:
-            await asyncio.Event().wait()
+            return stall()
         if isinstance(found, bytes):
-            return web.Response(body=found, content_type="application/json")
-        return web.Response(status=found) if isinstance(found, int) else web.json_response(found)
+            return raw(found)
+        return fail(found) if isinstance(found, int) else json_reply(found)
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    return app
+    return ScriptedServer(reply, paths=EVERY_PATH)
 
 
 def _seen(
@@ -52,11 +48,10 @@ def _seen(
 ) -> tuple[Any, list[str]]:
     """What is known of a front door before and after, and every path that was asked of it. The `names` of
     `info` are those of launched servers, and (i,) in an answer is the port of worker i."""
-    asked: list[str] = []
 
-    async def run() -> Any:
+    async def run() -> tuple[Any, list[str]]:
         async with AsyncExitStack() as stack:
-            urls = [await stack.enter_async_context(serve_app(_app(one, []))) for one in workers]
+            urls = [await stack.enter_async_context(_server(one).serve()) for one in workers]
             places = [urlsplit(url) for url in urls]
 
             def filled(value: Any) -> Any:
@@ -66,14 +61,16 @@ def _seen(
                     return [filled(one) for one in value]
                 return places[value[0]].port if isinstance(value, tuple) else value
 
-            url = await stack.enter_async_context(serve_app(_app(filled(front), asked)))
+            door = _server(filled(front))
+            url = await stack.enter_async_context(door.serve())
             servers = dict(zip(info.get("names", ()), [*urls, url], strict=False))
             endpoint = Endpoint(base_url=url, model="m", info={**info, "servers": servers} if servers else info)
             async with Client(endpoint, Limits(), api_key=key) as client:
                 endpoint = await deployment.seen(endpoint, client)
-                return (await deployment.seen_again(endpoint, client)).info
+                endpoint = await deployment.seen_again(endpoint, client)
+            return endpoint.info, [request.path for request in door.asked]
 
-    return asyncio.run(run()), asked
+    return asyncio.run(run())
 
 
 def _listed(*ports: int, role: str = "context_servers") -> dict[str, Any]:

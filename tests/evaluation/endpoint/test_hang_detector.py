@@ -1,95 +1,72 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
-from launchers._simulator import serve
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import short
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.endpoint.hang_detector import Asked, Hung
 from serve_eval.schema import Endpoint, Failure, Limits, Request, Response, SamplingParams
+from tests.scripted_server import HttpRequest, Reply, Responder, ScriptedServer, answer, fail, stall, stream, when
 
 SHORT_S, LONG_S = 0.4, 2.0
 """Time limits where nothing answers, and where what does must not come too late on a busy machine."""
 LONG = Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=100))
-Behaviour = Callable[[bool], Awaitable[None]]
-"""What happens before an answer, given whether it is one to a short request."""
+AT_ONCE, HANG = answer("1"), stall()
 
 
-async def at_once(is_short: bool) -> None: ...
+def is_short(request: HttpRequest) -> bool:
+    """Whether a request only asks whether the server hangs."""
+    return request.max_tokens < 10
 
 
-async def hang(is_short: bool) -> None:
-    await asyncio.Event().wait()
-
-
-def late() -> Behaviour:
+def late() -> Responder:
     """Answers nothing until it is asked whether it hangs."""
     asked = asyncio.Event()
 
-    async def wait(is_short: bool) -> None:
-        if is_short:
+    def reply(request: HttpRequest) -> Reply:
+        if is_short(request):
             asked.set()
-        await asked.wait()
+        return when(asked, AT_ONCE)
 
-    return wait
-
-
-def app_of(behaviour: Behaviour) -> web.Application:
-    async def complete(request: web.Request) -> web.Response:
-        body = await request.json()
-        await behaviour(body["max_tokens"] < 10)
-        choice = {"index": 0, "text": "1", "finish_reason": "stop"}
-        return web.Response(text=json.dumps({"choices": [choice]}), content_type="application/json")
-
-    app = web.Application()
-    app.router.add_post("/v1/completions", complete)
-    return app
+    return reply
 
 
-def app_that_pings() -> web.Application:
-    """Begins every stream at once, and sends comments for ever. A short request gets nothing at all."""
+def ping(request: HttpRequest) -> Reply:
+    """Begins every stream at once, and sends comments without end. A short request gets nothing at all."""
 
-    async def ping(request: web.Request) -> web.StreamResponse:
-        if not (await request.json()).get("stream"):
-            await asyncio.Event().wait()
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+    async def pings() -> AsyncGenerator[bytes]:
         while True:
-            await response.write(b": ping\n\n")
+            yield b": ping\n\n"
             await asyncio.sleep(0.02)
 
-    app = web.Application()
-    app.router.add_post("/v1/completions", ping)
-    return app
+    return stream(pings()) if request.body.get("stream") else stall()
 
 
 def run(
-    front: web.Application | Behaviour,
-    *behind: Behaviour,
+    *responders: Responder,
     stall_s: float,
     log: Path | None = None,
     stream: bool = False,
 ) -> tuple[list[Response | Failure], list[str]]:
-    """Four long requests through the front door, under the eyes of Hung; and what was told."""
+    """Four long requests through the first server, the front door of the others, under the eyes of Hung; and what was
+    told."""
     told: list[str] = []
     limits = Limits(stall_timeout_s=stall_s, sample_timeout_s=60, stream=stream)
     once = replace(limits, max_attempts=1, sample_timeout_s=stall_s, stream=False)
 
     async def main() -> list[Response | Failure]:
         async with AsyncExitStack() as stack:
-            apps = [front if isinstance(front, web.Application) else app_of(front), *map(app_of, behind)]
-            urls = [await stack.enter_async_context(serve(app)) for app in apps]
+            servers = [ScriptedServer(responder, paths=["/v1/completions"]) for responder in responders]
+            urls = [await stack.enter_async_context(server.serve()) for server in servers]
             clients = [partial(Client, Endpoint(base_url=url), once) for url in urls]
             asked = [Asked(f"server_{i}", client, question(), log) for i, client in enumerate(clients)]
             client = await stack.enter_async_context(Client(Endpoint(base_url=urls[0]), limits))
@@ -120,7 +97,7 @@ def test_a_server_that_answers_nothing_ends_the_run_before_any_attempt_is_given_
     (log := tmp_path / "log").write_text("loading\nstuck in all_reduce\n")
     began = time.monotonic()
     with pytest.raises(EndpointError) as caught:
-        run(hang, stall_s=SHORT_S, log=log)
+        run(HANG, stall_s=SHORT_S, log=log)
     assert time.monotonic() - began > 2 * SHORT_S
     first, *rest = str(caught.value).splitlines()
     assert first.startswith("server_0 hangs: nothing came for")
@@ -131,7 +108,7 @@ def test_a_server_that_answers_nothing_ends_the_run_before_any_attempt_is_given_
 
 def test_which_of_them_hangs_is_told() -> None:
     with pytest.raises(EndpointError) as caught:
-        run(hang, at_once, hang, stall_s=LONG_S)
+        run(HANG, AT_ONCE, HANG, stall_s=LONG_S)
     first, front, other = str(caught.value).splitlines()
     assert first.startswith("server_2 hangs: nothing came for")
     assert front == "  server_0 does not answer either"
@@ -140,7 +117,7 @@ def test_which_of_them_hangs_is_told() -> None:
 
 def test_a_front_door_that_hangs_alone_is_told_apart() -> None:
     with pytest.raises(EndpointError, match=r"(?s)server_0 hangs: .*server_1 answered.*do not get through"):
-        run(hang, at_once, stall_s=LONG_S)
+        run(HANG, AT_ONCE, stall_s=LONG_S)
 
 
 def test_a_loaded_server_that_answers_late_is_not_hung() -> None:
@@ -152,20 +129,21 @@ def test_a_loaded_server_that_answers_late_is_not_hung() -> None:
 
 def test_comments_that_keep_streams_open_do_not_hide_that_a_server_hangs() -> None:
     with pytest.raises(EndpointError, match="server_0 hangs: nothing came for"):
-        run(app_that_pings(), stall_s=SHORT_S, stream=True)
+        run(ping, stall_s=SHORT_S, stream=True)
 
 
 @pytest.mark.parametrize("refuses", [False, True])
 def test_requests_that_are_lost_by_a_server_that_answers_others_are_asked_again(refuses: bool) -> None:
     lost = 4
 
-    async def lose_some(is_short: bool) -> None:
+    def lose_some(request: HttpRequest) -> Reply:
         nonlocal lost
-        if is_short and refuses:
-            raise web.HTTPServiceUnavailable
-        if not is_short and lost:
+        if is_short(request) and refuses:
+            return fail(503)
+        if not is_short(request) and lost:
             lost -= 1
-            await asyncio.Event().wait()
+            return HANG
+        return AT_ONCE
 
     results, told = run(lose_some, stall_s=LONG_S)
     assert attempts(results) == [2] * 4
@@ -175,7 +153,7 @@ def test_requests_that_are_lost_by_a_server_that_answers_others_are_asked_again(
 def test_silence_counts_only_while_something_is_awaited() -> None:
     async def main() -> None:
         limits = Limits(stall_timeout_s=LONG_S)
-        async with serve(app_of(at_once)) as url, Client(Endpoint(base_url=url), limits) as client:
+        async with ScriptedServer(AT_ONCE).serve() as url, Client(Endpoint(base_url=url), limits) as client:
             told: list[str] = []
             watch = asyncio.create_task(Hung(client, Asked("x", lambda: client, question()), told=told.append).watch())
             for _ in range(2):

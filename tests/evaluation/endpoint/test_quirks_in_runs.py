@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from launchers._openai_server import serve_app
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
@@ -24,7 +23,7 @@ SENT = {"model", "prompt", "messages", "max_tokens", "temperature", "top_p", "st
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
 
 
 def _plan(task: str = "word_problems", **more: Any) -> Plan:
@@ -54,7 +53,7 @@ def _asked(prompt: str | tuple[Message, ...]) -> str:
 
 def _run(quirks: Quirks, plan: Plan, folder: Path) -> Report:
     async def main() -> Report:
-        async with serve_app(create(quirks)) as url:
+        async with create(quirks).serve() as url:
             return await evaluate(_at(plan, url), folder, environ={})
 
     return asyncio.run(main())

@@ -13,25 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
+from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from launchers.simulated import probability
-from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
-from serve_eval.evaluation.engine import degradation_alarm, runner
+from serve_eval.evaluation.engine import degradation_alarm, upkeep
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.degradation import VALUE, Course, Lookout, degradations
 from serve_eval.evaluation.engine.degradation_alarm import Alarm
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import Rules, Side, compare
 from serve_eval.workflows.references.register import register
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, hand_over
 
 N = 300
 
@@ -65,28 +64,23 @@ def _run(
     """The report, and what was told with the number of requests that had come by then. The run is interrupted at a
     request and goes on, unless that is 0."""
     good, bad = _Simulator(config), _Simulator(replace(config, damage=1.0))
-    came, lines, enough = 0, list[tuple[int, str]](), asyncio.Event()
+    lines, enough = list[tuple[int, str]](), asyncio.Event()
 
-    async def completions(request: web.Request) -> web.StreamResponse:
-        nonlocal came
-        came += 1
-        number = came
-        if came == interrupted_at:
+    async def reply(request: HttpRequest) -> Reply:
+        if request.number == interrupted_at:
             enough.set()
-        known: Any = await good.completions(request)
-        wrong, seconds = behaviour(number, "I am not sure" not in known.text)
-        await asyncio.sleep(seconds)
-        return await (bad if wrong else good).completions(request)
+        known: Any = await good.completions(request.http)
+        wrong, seconds = behaviour(request.number, "I am not sure" not in known.text)
+        return after(seconds, hand_over((bad if wrong else good).completions))
 
-    app = web.Application()
-    app.router.add_post("/v1/completions", completions)
+    server = ScriptedServer(reply, paths=["/v1/completions"])
 
     async def run() -> Report:
-        async with serve_app(app) as url:
+        async with server.serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
 
             async def go() -> Report:
-                return await evaluate(at, out, environ={}, told=lambda line: lines.append((came, line)))
+                return await evaluate(at, out, environ={}, notify=lambda line: lines.append((len(server.asked), line)))
 
             if interrupted_at:
                 first = asyncio.create_task(go())
@@ -101,7 +95,7 @@ def _run(
 def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     report, lines = _run(plan, config, lambda number, known: (number > 100 and number % 2 == 0, 0.02), tmp_path / "out")
     [(came, line)] = [(came, line) for came, line in lines if "bad scores" in line]
     found = re.search(r"gsm8k: degrading from request (\d+) on: .* bad scores before, .*; the run goes on", line)
@@ -118,7 +112,7 @@ def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
 def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     hard = replace(config, damage=0.4)
     report, lines = _run(plan, hard, lambda number, known: (False, 0.005 if known else 0.1), tmp_path / "out")
     assert 30.0 < (report.tasks[0].result.value or 0.0) < 80.0
@@ -131,7 +125,7 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is in flight at any moment has long answers more often than others; all of it is asked again in a row."""
-    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     hard, many = replace(config, damage=0.3), replace(plan, limits=Limits(concurrency=48))
     pace: Behaviour = lambda number, known: (False, 0.002 if known else 0.3)  # noqa: E731
     report, lines = _run(many, hard, pace, tmp_path / "out", interrupted_at=150)
@@ -156,7 +150,7 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From 70 % to 35 %: what is counted stands in the line, and numbers are those of all requests."""
-    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     for run in (1, 2):
         _run(plan, replace(hard, run=run), lambda number, known: (False, 0.0), tmp_path / str(run))
     register([tmp_path / "1", tmp_path / "2"], tmp_path / "refs")
@@ -182,20 +176,16 @@ def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
 ) -> None:
     """Both sides at the same time are looked at by their own scores, since neither is known before."""
     good, bad = _Simulator(replace(hard, run=1)), _Simulator(replace(hard, damage=1.0))
-    came = 0
 
-    async def completions(request: web.Request) -> web.StreamResponse:
-        nonlocal came
-        came += 1
-        return await (bad if _falls(came, True)[0] else good).completions(request)
+    def reply(request: HttpRequest) -> Reply:
+        return hand_over((bad if _falls(request.number, True)[0] else good).completions)
 
-    app, first = web.Application(), tmp_path / "a"
-    app.router.add_post("/v1/completions", completions)
+    server, first = ScriptedServer(reply, paths=["/v1/completions"]), tmp_path / "a"
     if finished:
         _run(plan, replace(hard, run=2), lambda number, known: (False, 0.0), first)
 
     async def go() -> None:
-        async with serve_app(app) as url, serve(create_app(replace(hard, run=2))) as sound:
+        async with server.serve() as url, serve(create_app(replace(hard, run=2))) as sound:
             at = {name: replace(plan, launcher=external(u)) for name, u in (("a", sound), ("b", url))}
             a = Side(plan=at["a"], folder=first if finished else None)
             rules = Rules(rule=Spec(name="paired"), again=0)
@@ -319,7 +309,7 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
         if meanwhile:
             look = asyncio.create_task(looking.look())
             await asyncio.to_thread(found.wait, 10)
-        for name in ("_outcome", "_values", "_lengths", "_flags", "scored"):
+        for name in ("outcomes", "values", "lengths", "flags", "scored"):
             setattr(bad, name, getattr(good, name))
         looking.restart()
         withdrawn.set()
@@ -355,7 +345,7 @@ def test_a_run_in_another_order_has_no_alarm(
     def refused(*_: Any, **__: Any) -> Alarm:
         raise AssertionError
 
-    monkeypatch.setattr("serve_eval.evaluation.evaluate.Alarm", refused)
+    monkeypatch.setattr("serve_eval.evaluation.steps.ask_tasks.Alarm", refused)
     natural = replace(plan, limits=replace(plan.limits, order="natural"), limit=10)
     report, _ = _run(natural, config, lambda number, known: (False, 0.0), tmp_path / "out")
     assert report.tasks[0].result.scored == 10

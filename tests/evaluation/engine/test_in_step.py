@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from launchers._simulator import serve
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
-from serve_eval.evaluation.agreement.answer_pairs import read_report
+from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.schema import Comparison, Limits, Plan, Spec
 from serve_eval.workflows.compare.compare import Rules, Side, compare
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, fail
 
 N, AT_ONCE = 12, 3
 ALONE = Rules(rule=Spec(name="paired"), again=0)
@@ -41,22 +40,16 @@ class _Sides:
     def __init__(self) -> None:
         self.asked, self.ahead = [0, 0], 0
 
-    def app(self, side: int, refuses_after: int | None = None) -> web.Application:
-        async def answer(request: web.Request) -> web.Response:
-            body = await request.json()
-            if body["max_tokens"] <= 2:  # asked before the run
-                return web.json_response({"choices": [{"index": 0, "text": "1", "finish_reason": "length"}]})
+    def server(self, side: int, refuses_after: int | None = None) -> ScriptedServer:
+        def reply(request: HttpRequest) -> Reply:
+            if request.max_tokens <= 2:  # asked before the run
+                return answer("1", finish="length")
             self.asked[side] += 1
             self.ahead = max(self.ahead, abs(self.asked[0] - self.asked[1]))
-            await asyncio.sleep(0.002 * (1 + 3 * side))
-            if refuses_after is not None and self.asked[side] > refuses_after:
-                return web.json_response({"error": "no quota"}, status=403)
-            return web.json_response({"choices": [{"index": 0, "text": "1", "finish_reason": "stop"}]})
+            refuses = refuses_after is not None and self.asked[side] > refuses_after
+            return after(0.002 * (1 + 3 * side), fail(403, "no quota") if refuses else answer("1"))
 
-        app = web.Application()
-        app.router.add_post("/v1/completions", answer)
-        app.router.add_post("/v1/chat/completions", answer)
-        return app
+        return ScriptedServer(reply)
 
 
 def _compare(
@@ -73,8 +66,8 @@ def _compare(
 
     async def both() -> Comparison:
         async with AsyncExitStack() as stack, asyncio.timeout(100):
-            apps = sides.app(0), sides.app(1, refuses_after)
-            urls = [await stack.enter_async_context(serve(app)) for app in apps]
+            servers = sides.server(0), sides.server(1, refuses_after)
+            urls = [await stack.enter_async_context(server.serve()) for server in servers]
             plans = [
                 replace(plan, launcher=Spec(name="external", options={"base_url": url}))
                 for plan, url in zip((a, b), urls, strict=True)

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.evaluation.early_stop import Prefix
-from serve_eval.evaluation.engine.accumulator import Tally, replay
-from serve_eval.evaluation.engine.reply_proofs import Proofs, Step, of_judgements, told, withdraw_all
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.replay import replay
+from serve_eval.evaluation.steps.open_tasks import open_judgements
 from serve_eval.evaluation.storage.journal import Journal, Record, answers, read, withdrawals
-from serve_eval.evaluation.task_run import open_judgements
+from serve_eval.evaluation.storage.reply_proofs import Proofs, Step, judges_proofs, told, withdraw_all
+from serve_eval.evaluation.storage.scores import ScoreRecord, encoded, settled
 from serve_eval.schema import (
     Attempt,
     Dataset,
@@ -155,7 +157,7 @@ def test_a_tally_that_forgot_an_answer_is_as_one_that_never_had_it(texts: list[s
         never.failed,
         list(never.unanswered()),
     )
-    assert list(tally.settled_scores(written)) == expected_lines
+    assert list(settled(written, tally.scored_ids())) == expected_lines
     assert [tally.score(i) for i in range(len(texts))] == [never.score(i) for i in range(len(texts))]
     one, other = tally.traffic, never.traffic
     for name in ("attempts", "prompt_tokens", "completion_tokens", "cached_tokens"):
@@ -170,8 +172,8 @@ class _Lines:
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines
 
-    def write(self, line: bytes) -> None:
-        self._lines.append(line)
+    def write(self, record: ScoreRecord) -> None:
+        self._lines.append(encoded(record))
 
 
 # ----------------------------------------------------------------------------------------------------- early stop
@@ -262,7 +264,7 @@ def test_what_judges_said_out_of_step_is_withdrawn_when_it_is_read_again(tmp_pat
     _journal(path, *(Record(id=f"{i} j p", response=_response(turn=i)) for i in range(4)))
     open_judgements(path)
     assert withdrawals(path) == {}
-    known = Proofs(of_judgements(path))
+    known = judges_proofs(path)
     known.note(Step(SESSION, 1, turns=2))
     known.note(Step(SESSION, 2, out="why"))
     open_judgements(path)

@@ -3,24 +3,25 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
-from aiohttp.typedefs import Handler
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._simulator import STATS, SimulatorConfig, create_app, serve
+from launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.engine.accumulator import Tally, replay, score_response
+from serve_eval.evaluation.engine.accumulator import Tally, score_response
 from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, Watch
 from serve_eval.evaluation.engine.concurrency import START
-from serve_eval.evaluation.engine.runner import Lane, Session, ask
+from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.engine.load_session import LoadSession
+from serve_eval.evaluation.engine.replay import replay
+from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.schema import (
     DataRoots,
@@ -44,6 +45,20 @@ from serve_eval.scorers.choice import prefix_match
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer
 from tests.clock import until
+from tests.scripted_server import (
+    HttpRequest,
+    Reply,
+    ScriptedServer,
+    answer,
+    fail,
+    hand_over,
+    hang_up,
+    json_reply,
+    raw,
+    reset,
+    serve,
+    when,
+)
 
 
 def _load(roots: DataRoots, wanted: int) -> Dataset:
@@ -165,19 +180,22 @@ def _answers(path: Path, samples: list[Sample]) -> Path:
     return path
 
 
-def _run(app: web.Application, samples: list[Sample], journal_path: Path, **limits: Any) -> Tally:
+Server = ScriptedServer | web.Application
+
+
+def _run(server: Server, samples: list[Sample], journal_path: Path, **limits: Any) -> Tally:
     """One task as a run asks it: everything, then once more what failed."""
-    return _session(app, samples, journal_path, **limits)[0]
+    return _session(server, samples, journal_path, **limits)[0]
 
 
-def _session(app: web.Application, samples: list[Sample], journal_path: Path, **limits: Any) -> tuple[Tally, Load]:
+def _session(server: Server, samples: list[Sample], journal_path: Path, **limits: Any) -> tuple[Tally, Load]:
     async def main() -> tuple[Tally, Load]:
         chosen = Limits(**{"concurrency": 16, "retry_budget": 100_000, **limits})
-        async with serve(app) as url, Client(Endpoint(base_url=url, model="simulated"), chosen) as client:
+        async with serve(server) as url, Client(Endpoint(base_url=url, model="simulated"), chosen) as client:
             with Journal(journal_path) as journal:
                 tally = Tally(_task(), samples)
                 replay(journal, tally)
-                session = Session(client, order_seed=0)
+                session = LoadSession(client, order_seed=0)
                 lane = Lane("letters", tally, journal, list(tally.unanswered()))
                 await ask(session, [lane], watch=Watch(answered=0))
                 await ask(session, [Lane("letters", tally, journal, list(tally.worth_another_pass()))])
@@ -204,7 +222,7 @@ def test_every_sample_gets_its_own_answer_and_is_asked_once(tmp_path: Path) -> N
 
 
 def test_what_failed_is_asked_once_more_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
     samples = _samples(200)
     faults: dict[str, Any] = {"failure_rate": 0.05, "failure_kind": "500", "failures_per_prompt": 5}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
@@ -222,52 +240,40 @@ def test_a_refused_sample_is_not_asked_again_at_the_end(tmp_path: Path) -> None:
     assert set(app[STATS].requests.values()) == {1}
 
 
-def _broken(after: int, fail: Callable[[web.Request], web.Response]) -> tuple[web.Application, list[int]]:
-    asked = [0]
-
-    async def handler(request: web.Request) -> web.Response:
-        asked[0] += 1
-        if asked[0] > after:
-            return fail(request)
-        return web.json_response({"choices": [{"text": "A", "finish_reason": "stop"}]})
-
-    app = web.Application()
-    app.router.add_post("/v1/completions", handler)
-    return app, asked
+A = answer("A")
 
 
-def _hang_up(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.close()
-    return web.Response()
+def _broken(after: int, last: Reply) -> ScriptedServer:
+    """A server that answers so many requests, and gives all others the last reply."""
+    return ScriptedServer([*[A] * after, last], paths=["/v1/completions"])
 
 
 def test_an_endpoint_that_dies_in_the_middle_ends_the_run_and_keeps_what_was_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
-    app, asked = _broken(100, _hang_up)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    server = _broken(100, hang_up())
     with pytest.raises(EndpointError, match=r"stopped answering: 16 samples in a row.*the connection ended before"):
-        _run(app, _samples(2000), tmp_path / "j")
+        _run(server, _samples(2000), tmp_path / "j")
     with Journal(tmp_path / "j") as journal:
         assert sum(record.response is not None for record in journal.records()) == 100
-    assert asked[0] < 100 + 4 * (DEAD_AFTER + 16) + 16
+    assert len(server.asked) < 100 + 4 * (DEAD_AFTER + 16) + 16
 
 
 def test_an_endpoint_that_refuses_everything_ends_the_run_with_the_one_cause(tmp_path: Path) -> None:
-    app, asked = _broken(0, lambda request: web.json_response({"error": "no quota"}, status=403))
+    server = _broken(0, fail(403, "no quota"))
     with pytest.raises(EndpointError, match=r"refuses every request: 16 samples in a row failed.*no quota"):
-        _run(app, _samples(2000), tmp_path / "j")
-    assert asked[0] < 2 * DEAD_AFTER + 16
+        _run(server, _samples(2000), tmp_path / "j")
+    assert len(server.asked) < 2 * DEAD_AFTER + 16
 
 
 def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(tmp_path: Path) -> None:
-    app, asked = _broken(95, lambda request: web.json_response({"error": "too long"}, status=400))
+    server = _broken(95, fail(400, "too long"))
     with pytest.raises(EndpointError, match=r"22 of 117 samples failed, more than the 10%.*as this one: .*too long"):
-        _run(app, _samples(500), tmp_path / "j", concurrency=1)
-    assert asked[0] == 117
-    app, _ = _broken(95, lambda request: web.json_response({"error": "too long"}, status=400))
-    result = _run(app, _samples(105), tmp_path / "j2", concurrency=1).result()
+        _run(server, _samples(500), tmp_path / "j", concurrency=1)
+    assert len(server.asked) == 117
+    server = _broken(95, fail(400, "too long"))
+    result = _run(server, _samples(105), tmp_path / "j2", concurrency=1).result()
     assert (result.scored, result.failed) == (95, 10)
 
 
@@ -275,19 +281,15 @@ def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_pa
     """Prompts that are too long are refused at once, while at 512 in flight the first answers take their time."""
     refused, answering = [0], asyncio.Event()
 
-    async def handler(request: web.Request) -> web.Response:
-        number = int((await request.json())["prompt"].removeprefix("question "))
-        if number % 20 == 7:
+    def reply(request: HttpRequest) -> Reply:
+        if int(request.prompt.removeprefix("question ")) % 20 == 7:
             refused[0] += 1
             if refused[0] > DEAD_AFTER:
                 answering.set()
-            return web.json_response({"error": "too long"}, status=400)
-        await answering.wait()
-        return web.json_response({"choices": [{"text": "A", "finish_reason": "stop"}]})
+            return fail(400, "too long")
+        return when(answering, A)
 
-    app = web.Application()
-    app.router.add_post("/v1/completions", handler)
-    result = _run(app, _samples(600), tmp_path / "j", concurrency=512).result()
+    result = _run(ScriptedServer(reply), _samples(600), tmp_path / "j", concurrency=512).result()
     assert (result.scored, result.failed, refused[0]) == (570, 30, 30)
 
 
@@ -296,20 +298,12 @@ def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_pa
 
 def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
     """While the last answers of one task are awaited, the next task is asked already."""
-    asked: list[str] = []
-    slow = asyncio.Event()
+    fifteen = asyncio.Event()
 
-    async def handler(request: web.Request) -> web.Response:
-        prompt = (await request.json())["prompt"]
-        asked.append(prompt)
-        if len(asked) == 15:
-            slow.set()
-        if prompt == "question 9" and len(asked) <= 15:
-            await asyncio.wait_for(slow.wait(), 20)
-        return web.json_response({"choices": [{"text": "A", "finish_reason": "stop"}]})
-
-    app = web.Application()
-    app.router.add_post("/v1/completions", handler)
+    def reply(request: HttpRequest) -> Reply:
+        if request.number == 15:
+            fifteen.set()
+        return when(fifteen, A) if request.prompt == "question 9" and request.number <= 15 else A
 
     async def main() -> list[tuple[str, ...]]:
         said: list[tuple[str, ...]] = []
@@ -323,10 +317,11 @@ def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
             def end(self, task: str) -> None:
                 said.append(("end", task))
 
-        async with serve(app) as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
+        server = ScriptedServer(reply)
+        async with server.serve() as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
                 lanes = [Lane(n, Tally(_task(), _samples(10)), j, range(10)) for n, j in (("one", a), ("two", b))]
-                await ask(Session(client, order_seed=0), lanes, progress=Told())
+                await ask(LoadSession(client, order_seed=0), lanes, progress=Told())
                 assert [lane.tally.scored for lane in lanes] == [10, 10]
         return said
 
@@ -350,17 +345,14 @@ class _After:
 def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_once(tmp_path: Path) -> None:
     given_up = asyncio.Event()
 
-    async def handler(request: web.Request) -> web.Response:
-        number = int((await request.json())["prompt"].split()[1])
-        if number >= 20 and not given_up.is_set():
+    async def reply(request: HttpRequest) -> Reply:
+        if int(request.prompt.split()[1]) >= 20:
             try:
-                await asyncio.wait_for(given_up.wait(), 20)  # hangs until its client hangs up
+                await given_up.wait()  # hangs until its client hangs up
             finally:
                 given_up.set()
-        return web.json_response({"choices": [{"text": "A", "finish_reason": "stop"}]})
+        return A
 
-    app = web.Application()
-    app.router.add_post("/v1/completions", handler)
     said: list[tuple[str, str]] = []
 
     class Told:
@@ -375,11 +367,11 @@ def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_onc
 
     async def main() -> tuple[list[Lane], Load]:
         limits = Limits(concurrency=8, max_attempts=1)
-        async with serve(app) as url, Client(Endpoint(base_url=url), limits) as client:
+        async with ScriptedServer(reply).serve() as url, Client(Endpoint(base_url=url), limits) as client:
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
                 first = Lane("one", Tally(_task(), _samples(1000)), a, range(1000), _After(20))
                 lanes = [first, Lane("two", Tally(_task(), _samples(15)), b, range(15))]
-                session = Session(client, order_seed=0)
+                session = LoadSession(client, order_seed=0)
                 await asyncio.wait_for(ask(session, lanes, progress=Told(), watch=Watch(answered=0)), 15)
                 return lanes, session.load()
 
@@ -391,7 +383,7 @@ def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_onc
 
 
 def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_else(tmp_path: Path) -> None:
-    app, _ = _broken(0, lambda request: web.json_response({"error": "no quota"}, status=403))
+    server = _broken(0, fail(403, "no quota"))
     shown: dict[str, str] = {}
 
     class Told:
@@ -406,10 +398,10 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
             shown[task] = "ended"
 
     async def main() -> None:
-        async with serve(app) as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
+        async with server.serve() as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
                 lanes = [Lane(n, Tally(_task(), _samples(100)), j, range(100)) for n, j in (("one", a), ("two", b))]
-                await ask(Session(client, order_seed=0), lanes, progress=Told(), watch=Watch(answered=0))
+                await ask(LoadSession(client, order_seed=0), lanes, progress=Told(), watch=Watch(answered=0))
 
     with pytest.raises(EndpointError, match="no quota"):
         asyncio.run(main())
@@ -418,46 +410,39 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
 
 @pytest.mark.parametrize("number", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_ten_percent_random_faults_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
     samples = _samples(number)
     config = SimulatorConfig(answers=_answers(tmp_path / "a", samples))
     rng = random.Random(0)
     faulty = 0
-
-    def lose(request: web.Request) -> web.Response:
-        assert request.transport is not None
-        request.transport.abort()
-        return web.Response()
-
-    faults: list[Callable[[web.Request], web.Response]] = [
-        lambda request: web.json_response({"detail": "Internal server error"}, status=500),
-        lambda request: web.Response(status=429, headers={"Retry-After": "0"}),
-        lambda request: web.Response(status=503, text="LLM is unavailable."),
-        lambda request: web.Response(text="<html>", content_type="text/html"),
-        lambda request: web.json_response({"choices": []}),
-        lambda request: web.Response(text='{"choices": [{"text": " A', content_type="application/json"),
-        lambda request: web.json_response({"choices": [{"text": " A", "finish_reason": "cancelled"}]}),
-        lose,
+    faults: list[Reply] = [
+        json_reply({"detail": "Internal server error"}, 500),
+        fail(429, headers={"Retry-After": "0"}),
+        raw(b"LLM is unavailable.", 503, content_type="text/plain"),
+        raw(b"<html>", content_type="text/html"),
+        json_reply({"choices": []}),
+        raw(b'{"choices": [{"text": " A'),
+        answer(" A", finish="cancelled"),
+        reset(),
     ]
+    simulator = _Simulator(config)
 
-    @web.middleware
-    async def failing(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def failing(request: HttpRequest) -> Reply | web.StreamResponse:
         nonlocal faulty
-        answer = await handler(request)
-        if request.method == "POST" and rng.random() < 0.10:
+        sound = await simulator.completions(request.http)
+        if rng.random() < 0.10:
             faulty += 1
-            return rng.choice(faults)(request)
-        return answer
+            return rng.choice(faults)
+        return sound
 
     sound = _run(create_app(config), samples, tmp_path / "sound", concurrency=64)
-    app = create_app(config)
-    app.middlewares.append(failing)
-    tally, load = _session(app, samples, tmp_path / "faulty", concurrency=64)
+    server = ScriptedServer(failing, routes={"/v1/models": hand_over(simulator.models)})
+    tally, load = _session(server, samples, tmp_path / "faulty", concurrency=64)
     assert tally.result() == sound.result()
     assert tally.result().scored == number
     assert faulty > 0.09 * number
     traffic = tally.traffic
-    assert traffic.attempts == app[STATS].requests.total() == number + faulty
+    assert traffic.attempts == simulator.stats.requests.total() == len(server.asked) == number + faulty
     # Of what met the end of a used connection, the next attempt is no retry that the budget pays.
     again = sum(traffic.retries.values())
     assert load.retries <= again <= faulty
@@ -475,7 +460,7 @@ def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_
         async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
             with Journal(tmp_path / "j") as journal:
                 lane = Lane("letters", Tally(_task(), _samples(100_000)), journal, range(100_000))
-                run = asyncio.create_task(ask(Session(client, order_seed=0), [lane], watch=Watch(answered=0)))
+                run = asyncio.create_task(ask(LoadSession(client, order_seed=0), [lane], watch=Watch(answered=0)))
                 await until(lambda: lane.left <= 99_900)
                 server.stop_listening()
                 server.shut_idle_connections()
@@ -497,18 +482,18 @@ def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream:
 
     async def main() -> Load:
         async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
-            client.door.told = told.append
+            client.liveness.notify = told.append
             with Journal(tmp_path / "j") as journal:
                 lane = Lane("letters", Tally(_task(), _samples(600)), journal, range(600))
-                session = Session(client, order_seed=0)
+                session = LoadSession(client, order_seed=0)
                 run = asyncio.create_task(ask(session, [lane], watch=Watch(answered=0)))
                 for left in (500, 250):
                     await until(lambda left=left: lane.left <= left)
                     server.stop_listening()
                     server.shut_idle_connections()
-                    await until(lambda: client.door.closed)
+                    await until(lambda: client.liveness.closed)
                     await server.listen()
-                    await until(lambda: not client.door.closed)
+                    await until(lambda: not client.liveness.closed)
                 await run
                 assert (lane.tally.scored, lane.tally.failed) == (600, 0)
                 return session.load()
@@ -525,8 +510,8 @@ def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> N
         async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
             with Journal(tmp_path / "j") as journal:
                 lane = Lane("letters", Tally(_task(), _samples(200)), journal, range(200))
-                run = asyncio.create_task(ask(Session(client, order_seed=0), [lane], watch=Watch(answered=0)))
-                await until(lambda: client.door.closed)
+                run = asyncio.create_task(ask(LoadSession(client, order_seed=0), [lane], watch=Watch(answered=0)))
+                await until(lambda: client.liveness.closed)
                 run.cancel()  # as SIGINT does
                 with pytest.raises(asyncio.CancelledError):
                     await run
@@ -536,7 +521,7 @@ def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> N
 
 
 def test_the_retry_budget_bounds_the_retries_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_eval.client.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
     samples = _samples(400)
     faults: dict[str, Any] = {"failure_rate": 0.08, "failure_kind": "500"}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))

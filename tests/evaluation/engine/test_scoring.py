@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import signal
@@ -19,11 +18,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval.evaluation.engine.accumulator import Tally, replay, take
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.replay import replay, take
 from serve_eval.evaluation.engine.scoring import Grade, Recipe, ScoringProcesses, grade
 from serve_eval.evaluation.storage.executions import Executions
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.evaluation.storage.judgements import Judgements
+from serve_eval.evaluation.storage.scores import ScoreRecord, encoded
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.scope import opened
 from serve_eval.processes.bounded_call import Unfinished
@@ -342,13 +343,19 @@ def test_half_a_character_in_an_answer_is_written_escaped() -> None:
 
     lines: list[bytes] = []
 
-    class Kept:
-        def write(self, line: bytes) -> None:
-            lines.append(line)
-
-    tally = Tally(_task(score=score), _samples(1), Kept())
+    tally = Tally(_task(score=score), _samples(1), _Lines(lines))
     tally.add(0, _said('"\\ud800"'))
     assert msgspec.json.decode(lines[0])["answer"] == "\\ud800"
+
+
+class _Lines:
+    """Keeps scores as the lines of their file."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = lines
+
+    def write(self, record: ScoreRecord) -> None:
+        self._lines.append(encoded(record))
 
 
 class _Odd:
@@ -372,12 +379,12 @@ class _Odd:
     ],
 )
 def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None) -> None:
-    lines = io.BytesIO()
-    tally = Tally(_task(score=lambda sample, response: score), _samples(1), lines)
+    lines: list[bytes] = []
+    tally = Tally(_task(score=lambda sample, response: score), _samples(1), _Lines(lines))
     tally.add(0, _said("1"))
     result = tally.result()
     msgspec.json.encode(result)
-    assert bool(lines.getvalue()) == (told is None)
+    assert bool(lines) == (told is None)
     assert result.value == (50.0 if told is None else None)
     assert told is None or told in result.scorer_errors[0].told
 

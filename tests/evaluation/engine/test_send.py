@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from launchers._simulator import serve
 from serve_eval.cli._dry_run import facts
 from serve_eval.client.client import Client
 from serve_eval.errors import NotComparableError
@@ -40,6 +38,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.workflows.references.register import register
+from tests.scripted_server import Reply, ScriptedServer, answer, fail
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -48,38 +47,32 @@ SAMPLE = Sample(
 )
 LIKELIHOOD = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
 TASK = build_task(LIKELIHOOD)
-Reply = Callable[[str], web.Response]
+Replies = Callable[[str], Reply]
+"""The reply to a prompt."""
 
 
 def _send(
-    reply: Reply, *, task: Task = TASK, sample: Sample = SAMPLE
+    replies: Replies, *, task: Task = TASK, sample: Sample = SAMPLE
 ) -> tuple[Response | Failure, list[dict[str, Any]]]:
     """What comes of the sample at a server that answers prompts so, and the bodies that it got."""
-    bodies = []
-
-    async def answer(request: web.Request) -> web.Response:
-        bodies.append(await request.json())
-        return reply(bodies[-1]["prompt"])
+    server = ScriptedServer(lambda request: replies(request.prompt), paths=["/v1/completions"])
 
     async def main() -> Response | Failure:
-        app = web.Application()
-        app.router.add_post("/v1/completions", answer)
         limits = Limits(max_attempts=1)
-        async with serve(app) as url, Client(Endpoint(base_url=url, model="m"), limits) as client:
+        async with server.serve() as url, Client(Endpoint(base_url=url, model="m"), limits) as client:
             return await send.send(client, task, sample)
 
-    return asyncio.run(main()), bodies
+    return asyncio.run(main()), server.bodies
 
 
-def _told(prompt: str, **logprobs: Any) -> web.Response:
+def _told(prompt: str, **logprobs: Any) -> Reply:
     """The prompt as two tokens, the first without a log-probability, and two of its choice: a number, half of it."""
     number = -float("ABC".index(prompt[-1]) + 1)
     told = {
         "tokens": [prompt[:3], prompt[3:-2], " ", prompt[-1]],
         "token_logprobs": [None, -9.0, number, number / 2],
     }
-    choice = {"text": prompt, "finish_reason": "length", "logprobs": {**told, **logprobs}}
-    return web.json_response({"choices": [choice], "usage": {"prompt_tokens": 4, "completion_tokens": 0}})
+    return answer(prompt, finish="length", choice={"logprobs": {**told, **logprobs}}, usage=(4, 0))
 
 
 def test_every_choice_is_a_request_and_its_own_tokens_are_kept() -> None:
@@ -93,7 +86,7 @@ def test_every_choice_is_a_request_and_its_own_tokens_are_kept() -> None:
 
 
 def test_a_question_of_which_one_choice_has_no_answer_is_missing() -> None:
-    failed, bodies = _send(lambda prompt: web.Response(status=500) if prompt.endswith("B") else _told(prompt))
+    failed, bodies = _send(lambda prompt: fail(500) if prompt.endswith("B") else _told(prompt))
     assert isinstance(failed, Failure)
     assert (failed.kind, failed.retryable, len(failed.attempts), len(bodies)) == (FailureKind.HTTP_ERROR, True, 2, 2)
     other = replace(SAMPLE, id="r", target="A")
@@ -128,7 +121,7 @@ def test_choices_may_have_a_context_of_their_own_which_is_not_judged() -> None:
 def test_whether_a_choice_is_the_likeliest_text_is_kept_and_missing_where_a_task_needs_it() -> None:
     needing = replace(TASK, requires=frozenset({Need.LIKELIEST_TOKENS}))
 
-    def told(prompt: str) -> web.Response:
+    def told(prompt: str) -> Reply:
         best = {"x": -9.0} if prompt.endswith("B") else {"y": -0.1}
         return _told(prompt, top_logprobs=[None, {"z": -1.0}, best, best])
 

@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.engine import runner
+from serve_eval.evaluation.engine import runner, upkeep
 from serve_eval.evaluation.engine.accumulator import Tally
-from serve_eval.evaluation.engine.runner import Lane, Session
+from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.schema import Endpoint, Limits, Response
 from tests.clock import until
 from tests.evaluation.engine.test_runner import _samples, _task
 
 
-def made(kind: type[Session] = Session, **limits: Any) -> Session:
+def made(kind: type[LoadSession] = LoadSession, **limits: Any) -> LoadSession:
     client = Client(Endpoint(base_url="http://127.0.0.1:9/v1"), Limits(**limits))
-    client.max_in_flight, client.retries, client.retry_budget, client.cancelled = 3, 2, 100, 1
+    client.retries, client.retry_budget = 2, 100
+    client.attempts.max_in_flight, client.attempts.cancelled = 3, 1
     return kind(client, 7)
 
 
@@ -52,16 +54,16 @@ def test_a_load_is_rounded_to_milliseconds() -> None:
 
 def test_the_lag_is_the_most_by_which_a_timer_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
     session, now, late = made(), [50.0], iter((0.25, 0.75, 0.5))
-    monkeypatch.setattr(runner.asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(upkeep.asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0]))
 
     async def sleep(seconds: float) -> None:
         now[0] += seconds + next(late, 0.0)
         if now[0] > 60.0:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(runner.asyncio, "sleep", sleep)
+    monkeypatch.setattr(upkeep.asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(runner._measure(session))
+        asyncio.run(upkeep.measure_lag(session))
     assert session.lag_s == pytest.approx(0.75)
 
 
@@ -82,7 +84,7 @@ def test_a_task_ends_before_the_next_one_begins(monkeypatch: pytest.MonkeyPatch,
     assert told.events == [*expected[0], *expected[1]]
 
 
-class Counting(Session):
+class Counting(LoadSession):
     """Counts the workers that were ever started."""
 
     started = 0
@@ -137,7 +139,7 @@ def test_a_connection_out_of_step_is_said_while_others_are_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     session, told = made(concurrency=1), list[str]()
-    session._told = told.append
+    session._notify = told.append
 
     async def send(client: Any, task: Any, sample: Any) -> Response:
         if sample.id == "s0":

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 import serve_eval.tasks
-from launchers import _words
-from launchers._openai_answers import Generated, Usage, answer_body
-from launchers._openai_requests import DEFAULT_MAX_TOKENS, Ask, understand
-from launchers._openai_server import Refused, encode, json_response, serve_app
+from launchers._http.answers import Generated, Usage, answer_body
+from launchers._http.errors import Refused
+from launchers._http.requests import DEFAULT_MAX_TOKENS, Ask, understand
+from launchers._simulated import words
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, raw, stall
 
 Says = Callable[[str, int], str | int | None]
 """What is said to a prompt, given how many came before: a text, an HTTP status, or None for nothing ever."""
@@ -43,41 +43,36 @@ class JudgeServer:
         self.keys: set[str | None] = set()
         self.short, self.waiting = 0, asyncio.Event()
 
-    async def handle(self, request: web.Request) -> web.Response:
+    def reply(self, request: HttpRequest) -> Reply:
         try:
-            ask = understand(await request.read(), chat=True, models={self.model})
+            ask = understand(request.raw, chat=True, models={self.model})
         except Refused as refused:
-            return json_response(refused.status, encode(refused.body))
+            return json_reply(refused.body, refused.status)
         (prompt,) = ask.prompts
         assert isinstance(prompt, tuple)
         text = prompt[-1].text
         self.keys.add(request.headers.get("Authorization"))
         if text == "1 + 1 =":
             self.short += 1
-            return json_response(200, _answer(ask, 1, "2"))
+            return raw(_answer(ask, 1, "2"))
         self.prompts.append(text)
         said = self.says(text, len(self.prompts) - 1)
         if isinstance(said, int):
-            return json_response(said, b'{"error": {"message": "refused"}}')
+            return json_reply({"error": {"message": "refused"}}, said)
         if said is None:
             self.waiting.set()
-            await asyncio.Event().wait()
-            raise AssertionError
-        return json_response(200, _answer(ask, len(self.prompts), said))
+            return stall()
+        return raw(_answer(ask, len(self.prompts), said))
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", self.handle)
-        async with serve_app(app) as url:
-            yield url
+    def serving(self) -> AbstractAsyncContextManager[str]:
+        return ScriptedServer(self.reply, paths=["/v1/chat/completions"]).serve()
 
 
 def _answer(ask: Ask, number: int, said: str) -> bytes:
-    one = _words.limited(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
+    one = words.limited(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
     (prompt,) = ask.prompts
     assert isinstance(prompt, tuple)
-    usage = Usage(_words.of_prompt(prompt, None), len((one.text or "").split()))
+    usage = Usage(words.of_prompt(prompt, None), len((one.text or "").split()))
     return answer_body(ask, number, [one], usage)
 
 

@@ -16,11 +16,11 @@ from rich.console import Console
 
 from serve_eval.cli._dry_run import show
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
-from serve_eval.evaluation.engine.reply_proofs import Proofs, Step, of_judgements
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.judgements import Judgements
+from serve_eval.evaluation.storage.reply_proofs import Step, judges_proofs
 from serve_eval.report.terminal import render
 from serve_eval.schema import FailureKind, Limits, Outcome, Plan, Spec
 from serve_eval.workflows.references.register import register
@@ -93,7 +93,7 @@ def test_a_judge_out_of_step_is_told_of_in_the_report(tmp_path: Path) -> None:
 
     async def story(plan: Plan) -> None:
         await evaluate(plan, out, environ={})
-        Proofs(of_judgements(out / FILE)).note(Step("a session", 1, out="for the test"))
+        judges_proofs(out / FILE).note(Step("a session", 1, out="for the test"))
         for report in (await evaluate(plan, out, environ={}), judge_again(plan, out)):
             (line,) = [line for line in report.warnings if "nobody had asked for" in line]
             assert line.startswith(f"1 connection of the judges of {TASK} gave")
@@ -237,7 +237,7 @@ def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_p
         plan = replace(plan, limits=replace(plan.limits, outage_timeout_s=0.5))
         told: list[str] = []
         with pytest.raises(EndpointError, match=r"judge judge-1: no server listens at .* for 0\.5 s") as stopped:
-            await evaluate(plan, out, environ={}, told=told.append)
+            await evaluate(plan, out, environ={}, notify=told.append)
         assert "--outage-timeout" in stopped.value.hint
         assert any("no server listens" in line for line in told)
         await asyncio.gather(*ended)

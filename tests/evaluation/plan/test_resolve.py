@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.resolve import resolve, resolve_address, to_file
+from serve_eval.evaluation.plan.resolve import resolve, resolve_address
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.schema import AccuracySpec, Plan, Spec
 from serve_eval.yaml_source import parse
 

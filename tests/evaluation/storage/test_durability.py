@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.journal import NO_ROOM_HINT, Journal, Record
+from serve_eval.evaluation.storage.private_files import write_private
 from serve_eval.schema import Response
 from serve_eval.workflows.watch import record as canary
 
@@ -43,7 +43,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def test_a_file_is_forced_to_the_disk_before_it_takes_its_name(disk: Disk, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_bytes(b"old")
-    run_folder.write_private(tmp_path / "plan.json", b"new and whole")
+    write_private(tmp_path / "plan.json", b"new and whole")
     assert disk.forced == [("plan.json.partial", b"new and whole")]
     assert (tmp_path / "plan.json").read_bytes() == b"new and whole"
 
@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_forced_leaves_the_old_one(
     (tmp_path / "plan.json").write_bytes(b"old")
     disk.error = number
     with pytest.raises(kind, match="cannot write"):
-        run_folder.write_private(tmp_path / "plan.json", b"new")
+        write_private(tmp_path / "plan.json", b"new")
     assert (tmp_path / "plan.json").read_bytes() == b"old"
 
 

@@ -15,10 +15,12 @@ from rich.console import Console
 from serve_eval.cli.suite import _suite
 from serve_eval.errors import RunFolderError, SandboxError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evaluation.plan.resolve import resolve, to_file
+from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.rescore import rescore
-from serve_eval.evaluation.storage import ownership, run_folder
+from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage.executions import Executions
+from serve_eval.evaluation.storage.private_files import pretty_json
 from serve_eval.report.terminal import render
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
@@ -213,7 +215,7 @@ def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_
     suite = _suite(tmp_path / "suite.yaml", None, allow_code_execution=False)
     assert [run.plan.allow_code_execution for run in suite.runs] == [True, True]
     saved = ownership.signed({"schema_version": 1, "suite": suite}, tmp_path)
-    (tmp_path / "suite.json").write_bytes(run_folder.pretty_json(saved))
+    (tmp_path / "suite.json").write_bytes(pretty_json(saved))
     for allowed in (False, True):
         resumed = _suite(None, tmp_path, allow_code_execution=allowed)
         assert [run.plan.allow_code_execution for run in resumed.runs] == [allowed, allowed]

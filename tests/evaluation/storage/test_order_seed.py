@@ -11,12 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
-from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig, _Simulator, create_app, serve
+from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine.degradation import Course, degradations
 from serve_eval.evaluation.engine.order import arranged, task_seed
@@ -25,10 +22,12 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.order_seed import ORDER_FILE
+from serve_eval.evaluation.storage.file_names import ORDER_FILE
+from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
 from serve_eval.workflows.compare.compare import Rules, Side, compare
 from serve_eval.workflows.invariants.check import check
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, hand_over
 
 N = 60
 
@@ -59,23 +58,18 @@ def _config(plan: Plan, folder: Path, chance: Callable[[str], float]) -> Simulat
 
 def _run(plan: Plan, config: SimulatorConfig, out: Path, *, stop_at: int = 0, rerun: Rerun = "failed") -> Report | None:
     """The report; None for a run that was interrupted at a request."""
-    simulator, came = _Simulator(config), 0
+    simulator = _Simulator(config)
 
-    async def completions(request: web.Request) -> web.StreamResponse:
-        nonlocal came
-        came += 1
-        if came == stop_at:
+    def reply(request: HttpRequest) -> Reply:
+        if request.number == stop_at:
             running.cancel()
-        return await simulator.completions(request)
-
-    app = web.Application()
-    app.router.add_post("/v1/completions", completions)
+        return hand_over(simulator.completions)
 
     async def run() -> Report | None:
         nonlocal running
-        async with serve_app(app) as url:
+        async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
-            moved = (out / run_folder.PLAN_FILE).exists()
+            moved = run_folder.holds_run(out)
             running = asyncio.create_task(evaluate(at, out, environ={}, moved=moved, rerun=rerun))
             await asyncio.wait([running])
             return None if running.cancelled() else running.result()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from serve_eval.evaluation.storage.server_logs import (
     time_of,
     trace_files,
 )
+from serve_eval.evaluation.storage.sessions import SessionRecord, read_sessions
 from serve_eval.masking import Masking
 from serve_eval.schema import ServerInfo
 
@@ -102,13 +105,19 @@ def test_the_logs_of_a_run_are_those_in_its_folder_and_those_that_are_named(tmp_
     for file in (inside, beside, named):
         file.write_text("x\n")
     info = {"logs": {"front": str(named), "gone": str(elsewhere / "gone.log")}, "log_file": str(inside)}
-    session = {"endpoint": {"info": info}}
-    assert log_files(run, [signed(session, run)]) == [inside, beside, named]
+    session = {"endpoint": {"base_url": "http://h/v1", "info": info}}
+    assert log_files(run, _noted(run, signed(session, run))) == [inside, beside, named]
     (link := tmp_path / "latest").symlink_to(run)
     assert log_files(link, []) == [link / "logs/ctx_0.log"]
-    assert log_files(run, [session]) == [inside, beside], "who wrote this could name any file"
-    assert log_files(run, [signed(session, elsewhere)]) == [inside, beside]
+    assert log_files(run, _noted(run, session)) == [inside, beside], "who wrote this could name any file"
+    assert log_files(run, _noted(run, signed(session, elsewhere))) == [inside, beside]
     assert list(read(elsewhere / "gone.log")) == []
+
+
+def _noted(run: Path, session: Mapping[str, object]) -> list[SessionRecord]:
+    """Return the only session of a run folder, as it is read there."""
+    (run / "environment.json").write_text(json.dumps([session]))
+    return read_sessions(run)
 
 
 def test_no_link_makes_a_log_of_another_file(tmp_path: Path) -> None:

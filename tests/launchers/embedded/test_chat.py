@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from launchers._embedded.server import create_app
-from launchers._openai_server import serve_app
+from launchers._http.server import serve_app
 from serve_eval.protocol import chat_template
 from tests.launchers.embedded import tiny
 

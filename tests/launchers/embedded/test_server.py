@@ -14,13 +14,13 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from launchers import _openai_requests
 from launchers._embedded import fields
 from launchers._embedded.engine import Engine
 from launchers._embedded.generation import Generation, Wanted
 from launchers._embedded.server import create_app
 from launchers._embedded.tokenizer import Tokenizer
-from launchers._openai_server import serve_app
+from launchers._http import requests
+from launchers._http.server import serve_app
 from tests.launchers.embedded import tiny
 
 PROMPT = "Two and two, is it 4 é?"
@@ -406,14 +406,14 @@ HARMLESS: dict[str, object] = {
 
 
 def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell) -> None:
-    known = _openai_requests.TEXT_FIELDS | _openai_requests.CHAT_FIELDS
+    known = requests.TEXT_FIELDS | requests.CHAT_FIELDS
     assert {name for name, _ in REFUSED} == set(fields.NEUTRAL)
     assert known == {*HONOURED, *HARMLESS, *fields.NEUTRAL}
 
     async def story(peer: Peer) -> None:
         for path, own in (
-            ("/completions", _openai_requests.TEXT_FIELDS),
-            ("/chat/completions", _openai_requests.CHAT_FIELDS),
+            ("/completions", requests.TEXT_FIELDS),
+            ("/chat/completions", requests.CHAT_FIELDS),
         ):
             [alone] = await peer.choices(path, max_tokens=2)
             for name, value in REFUSED:

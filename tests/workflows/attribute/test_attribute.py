@@ -18,6 +18,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Attributed, Endpoint, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute as attributing
+from serve_eval.workflows.attribute import workers
 from serve_eval.workflows.attribute.attribute import Asking, Worker, attribute, prepared, worker
 from tests.cli.command import serve_eval
 from tests.standin.in_process import Deployed, deployed
@@ -92,7 +93,7 @@ def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(
     assert done.exit_code == 1
     assert (done.asked, done.requests) == (12, 12 * (6 + 2 * 8))
     assert done.alone.how == "asked"
-    assert json.loads((tmp_path / attributing.RESULT_FILE).read_text())["exit_code"] == 1
+    assert json.loads((tmp_path / "attribution.json").read_text())["exit_code"] == 1
 
 
 def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_slow_worker_is_named_and_fails_nothing(plan: Plan, answers: Path, tmp
     # The four that were asked first do not count. On a busy machine the others may be as slow now and then.
     assert re.search(r"for (1[5-9]|20) of 20 \(p = ", warning)
     assert done.exit_code == 0
-    written = json.loads((tmp_path / attributing.RESULT_FILE).read_text())
+    written = json.loads((tmp_path / "attribution.json").read_text())
     assert written["warnings"] == [warning]
     assert [row["worker"] for row in written["alone"]["times"] if row["slow"]] == [guilty]
 
@@ -219,9 +220,9 @@ def test_a_role_that_there_is_not_is_refused() -> None:
 def test_registered_workers_are_found_in_what_the_front_door_tells() -> None:
     one = {"worker_id": "x", "host": "h", "port": 8001, "role": 0}
     body = {"is_ready": True, "current_workers": {"context_servers": [one], "generation_servers": []}}
-    assert attributing._registered(json.dumps(body).encode()) == [Worker("context", "http://h:8001/v1")]
+    assert workers.registered(json.dumps(body).encode()) == [Worker("context", "http://h:8001/v1")]
     for odd in (b"", b"{}", b"[]", b'{"current_workers": 3}', b'{"current_workers": {"context_servers": [{}]}}'):
-        assert attributing._registered(odd) == []
+        assert workers.registered(odd) == []
 
 
 @pytest.fixture
@@ -275,7 +276,7 @@ def test_no_key_goes_to_workers_that_the_user_did_not_name(finished: tuple[Path,
     _, plan = finished
     asking = Asking(plan=plan, endpoint=Endpoint(base_url="http://a/v1"), workers=(), prompts=(), pairs=())
     for one, sent in ((Worker("context", "http://h:1/v1"), False), (Worker("context", "http://h:1/v1", True), True)):
-        client = attributing._client(asking, one, {"OPENAI_API_KEY": "sk-of-the-front-door"})
+        client = attributing.client_of(asking, one, {"OPENAI_API_KEY": "sk-of-the-front-door"})
         assert ("Authorization" in client._headers) is sent
 
 

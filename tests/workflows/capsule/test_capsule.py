@@ -13,9 +13,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from aiohttp import web
 
-from launchers._simulator import STATS, SimulatorConfig, create_app, serve
+from launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.cases import holdout
 from serve_eval.client.client import Client
 from serve_eval.client.secret_mask import SecretMask
@@ -26,6 +25,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Connection, Endpoint, Limits, Spec
 from serve_eval.workflows.capsule.capsule import capsules
 from serve_eval.workflows.diagnose.story import diagnose
+from tests.scripted_server import EVERY_PATH, ScriptedServer, json_reply
 from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, plan_for, run, sound
 
 VAULT_KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="
@@ -39,7 +39,7 @@ def replayed(server: Server, folder: Path, environ: dict[str, str]) -> str:
         pytest.skip("there is no curl on this machine")
 
     async def sent() -> str:
-        async with serve(server.app()) as url:
+        async with server.scripted.serve() as url:
             env = {"PATH": os.environ["PATH"], "BASE_URL": url, **environ}
             command = ["sh", str(folder / "curl.sh")]
             done = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=30)
@@ -254,21 +254,14 @@ ODD_PATHS = (
 def test_the_script_asks_where_the_run_asked_whatever_the_address_holds(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("there is no curl on this machine")
-    seen: list[tuple[str, bytes, str]] = []
-
-    async def keep(request: web.Request) -> web.Response:
-        seen.append((request.raw_path, await request.read(), request.headers.get("X-Team", "")))
-        return web.json_response({})
-
+    server = ScriptedServer(json_reply({}), paths=EVERY_PATH)
     plan = replace(plan_for(tmp_path), no_reference=True)
     plan = replace(plan, connection=Connection(headers={"X-Team": 'it\'s "$HOME" `a` !x & ${TEAM_TOKEN}; \\'}))
     run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out", ENVIRON)
     session = tmp_path / "out/environment.json"
 
     async def story() -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{rest:.*}", keep)
-        async with serve(app) as url:
+        async with server.serve() as url:
             for number, path in enumerate(ODD_PATHS):
                 base_url = url.removesuffix("/v1") + path
                 async with Client(Endpoint(base_url=base_url), Limits()) as client:
@@ -282,10 +275,11 @@ def test_the_script_asks_where_the_run_asked_whatever_the_address_holds(tmp_path
                     process = await asyncio.create_subprocess_exec(shell, folder / "curl.sh", env=env, cwd=tmp_path)
                     assert await process.wait() == 0, (shell, path)
                 body = (folder / "body.json").read_bytes()
+                seen = [(one.http.raw_path, one.raw, one.headers.get("X-Team", "")) for one in server.asked]
                 asked, *again = seen
                 assert again == [(asked[0], body, 'it\'s "$HOME" `a` !x & team-secret-value; \\')] * len(again)
                 assert again
-                seen.clear()
+                server.asked.clear()
 
     asyncio.run(story())
     assert not (tmp_path / "ran").exists()

@@ -16,16 +16,16 @@ from aiohttp import web
 from rich.console import Console
 from scipy.stats import binom
 
-from launchers._simulator import STATS, SimulatorConfig, create_app, serve
+from launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from launchers.simulated import probability
 from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
-from serve_eval.evaluation.agreement.answer_pairs import read_report
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
-from serve_eval.workflows.compare import compare as story
+from serve_eval.workflows.compare import asking
 from serve_eval.workflows.compare.compare import Rules, Side, compare
 from serve_eval.workflows.compare.text import render
 from serve_eval.workflows.compare.verdict import compared
@@ -333,9 +333,9 @@ def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
         finally:
             up.remove(folder.name)
 
-    monkeypatch.setattr(story, "launch", launch)
+    monkeypatch.setattr(asking, "launch", launch)
     sides = Side(plan=_at(plan, "http://127.0.0.1:1/v1")), Side(plan=_at(plan, "http://127.0.0.1:2/v1"))
-    found = asyncio.run(compare(*sides, PAIRED, tmp_path / "out", environ={}, told=said.append))
+    found = asyncio.run(compare(*sides, PAIRED, tmp_path / "out", environ={}, notify=said.append))
     assert history == ["a", "a", "b"]
     assert [task.result.scored for task in map(_only_task, (tmp_path / "out" / "a", tmp_path / "out" / "b"))] == [N, N]
     assert any(line.startswith("one after the other, since both do not fit: GPU 0") for line in said)

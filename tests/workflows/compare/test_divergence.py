@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
-from aiohttp import web
 
-from launchers._openai_server import serve_app
 from serve_eval.client.client import Client
 from serve_eval.schema import (
     Dataset,
@@ -27,6 +25,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.workflows.compare.divergence import Divergence, Token, _tokens, first_divergence, look_at_all, read
+from tests.scripted_server import ScriptedServer, TokenLogprob, fail, logprobs
 
 YES = Token("yes", -0.70, {"yes": -0.70, "no": -0.75})
 NO = Token("no", -0.70, {"no": -0.70, "yes": -0.72})
@@ -73,35 +72,9 @@ def test_what_has_no_log_probabilities_is_not_read(choice: Mapping[str, Any]) ->
         read(msgspec.json.encode({"choices": [choice]}))
 
 
-def _endpoint(tokens: list[Token], asked: list[dict[str, Any]]) -> web.Application:
-    """Says these tokens to whatever it is asked, in the form of the route."""
-
-    async def chat(request: web.Request) -> web.Response:
-        asked.append(await request.json())
-        content = []
-        for t in tokens:
-            tops = [{"token": name, "logprob": value} for name, value in t.top.items()]
-            content.append({"token": t.text, "logprob": t.logprob, "top_logprobs": tops})
-        message = {"role": "assistant", "content": "".join(t.text for t in tokens)}
-        return web.json_response({"choices": [{"message": message, "logprobs": {"content": content}}]})
-
-    async def text(request: web.Request) -> web.Response:
-        asked.append(await request.json())
-        told = {
-            "tokens": [t.text for t in tokens],
-            "token_logprobs": [t.logprob for t in tokens],
-            "top_logprobs": [dict(t.top) for t in tokens],
-        }
-        return web.json_response({"choices": [{"text": "".join(t.text for t in tokens), "logprobs": told}]})
-
-    async def refused(request: web.Request) -> web.Response:
-        asked.append(await request.json())
-        return web.json_response({"object": "error", "message": "no logprobs here"}, status=400)
-
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", chat)
-    app.router.add_post("/v1/completions", text if tokens else refused)
-    return app
+def _endpoint(tokens: Sequence[Token]) -> ScriptedServer:
+    """Says these tokens to whatever it is asked."""
+    return ScriptedServer(logprobs([TokenLogprob(text=t.text, logprob=t.logprob, top=t.top) for t in tokens]))
 
 
 def _task() -> Task:
@@ -119,11 +92,11 @@ def _task() -> Task:
     )
 
 
-def _look(a: web.Application, b: web.Application, samples: list[Sample]) -> list[str]:
+def _look(a: ScriptedServer, b: ScriptedServer, samples: list[Sample]) -> list[str]:
     async def both() -> list[str]:
         async with (
-            serve_app(a) as at_a,
-            serve_app(b) as at_b,
+            a.serve() as at_a,
+            b.serve() as at_b,
             Client(Endpoint(base_url=at_a, model="m"), Limits()) as one,
             Client(Endpoint(base_url=at_b, model="m"), Limits()) as other,
         ):
@@ -139,8 +112,8 @@ def test_tokens_that_spell_a_key_together_are_masked() -> None:
 
     async def main() -> Divergence:
         async with (
-            serve_app(_endpoint([YES, *said], [])) as at_a,
-            serve_app(_endpoint([NO, *said], [])) as at_b,
+            _endpoint([YES, *said]).serve() as at_a,
+            _endpoint([NO, *said]).serve() as at_b,
             Client(Endpoint(base_url=at_a, model="m"), Limits(), api_key=key) as one,
             Client(Endpoint(base_url=at_b, model="m"), Limits(), api_key=key) as other,
         ):
@@ -154,10 +127,11 @@ def test_tokens_that_spell_a_key_together_are_masked() -> None:
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_both_are_asked_as_the_task_asks_with_log_probabilities(chat: bool) -> None:
-    asked: list[dict[str, Any]] = []
     prompt = (Message(role="user", content="Yes or no?"),) if chat else "Yes or no?"
     samples = [Sample(id=str(i), prompt=prompt, target="yes") for i in range(3)]
-    assert _look(_endpoint([START, YES], asked), _endpoint([START, SURE], asked), samples) == ["confident"] * 3
+    servers = _endpoint([START, YES]), _endpoint([START, SURE])
+    assert _look(*servers, samples) == ["confident"] * 3
+    asked = [body for server in servers for body in server.bodies]
     assert len(asked) == 6
     wanted = {"logprobs": True, "top_logprobs": 5} if chat else {"logprobs": 5}
     assert all({name: body[name] for name in wanted} == wanted for body in asked)
@@ -165,8 +139,8 @@ def test_both_are_asked_as_the_task_asks_with_log_probabilities(chat: bool) -> N
 
 
 def test_an_endpoint_that_refuses_is_asked_once_and_says_why() -> None:
-    asked: list[dict[str, Any]] = []
     samples = [Sample(id=str(i), prompt="?", target="yes") for i in range(5)]
-    found = _look(_endpoint([START, YES], []), _endpoint([], asked), samples)
+    refusing = ScriptedServer(fail(400, "no logprobs here"))
+    found = _look(_endpoint([START, YES]), refusing, samples)
     assert found == ["unknown HTTP 400: no logprobs here"] * 5
-    assert len(asked) == 1
+    assert len(refusing.asked) == 1

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
-from launchers._simulator import serve
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Endpoint, Limits, Plan, Prompt, Report, Spec
+from tests.scripted_server import (
+    HttpRequest,
+    Reply,
+    Responder,
+    ScriptedServer,
+    answer,
+    fail,
+    models,
+    raw,
+    stream,
+    version,
+)
 
 MODEL = "m"
 TOKENS = 12
@@ -85,44 +93,37 @@ class Server:
     loses_streams: bool = False
     chat: bool = True
     more_prompt_tokens: int = 0
-    received: list[bytes] = field(default_factory=list)
-    keys: list[str | None] = field(default_factory=list)
+    scripted: ScriptedServer = field(init=False)
     _numbers: int = 0
     _in_flight: int = 0
     _scrapes: int = 0
 
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_post("/v1/completions", self._answer)
-        if self.chat:
-            app.router.add_post("/v1/chat/completions", self._answer)
-        app.router.add_get("/v1/models", self._models)
+    def __post_init__(self) -> None:
+        paths = ["/v1/completions", *(["/v1/chat/completions"] if self.chat else [])]
+        routes: dict[str, Responder] = {"/v1/models": models(*self.models)}
         if self.metrics is not None:
-            app.router.add_get("/version", self._version)
-            app.router.add_get("/prometheus/metrics/", self._metrics)
-        return app
+            routes |= {"/version": version("1.2.1"), "/prometheus/metrics/": self._scraped}
+        self.scripted = ScriptedServer(self._reply, paths=paths, routes=routes)
 
-    async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": name} for name in self.models]})
+    @property
+    def received(self) -> list[bytes]:
+        return [request.raw for request in self.scripted.asked]
 
-    async def _version(self, request: web.Request) -> web.Response:
-        return web.json_response({"version": "1.2.1"})
+    @property
+    def keys(self) -> list[str | None]:
+        return [request.headers.get("Authorization") for request in self.scripted.asked]
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    def _scraped(self, request: HttpRequest) -> Reply:
         assert self.metrics is not None
         self._scrapes += 1
-        return web.Response(text=self.metrics(self._scrapes))
+        return raw(self.metrics(self._scrapes).encode(), content_type="text/plain")
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        raw = await request.read()
-        self.received.append(raw)
-        self.keys.append(request.headers.get("Authorization"))
-        body = json.loads(raw)
-        target = self.answers.get(_key(body))
+    async def _reply(self, request: HttpRequest) -> Reply:
+        target = self.answers.get(request.prompt)
         if target is None:
-            return self._whole(body, Said(text="4", tokens=1))
+            return self._answer(Said(text="4", tokens=1))
         self._in_flight += 1
-        asked = Asked(number=self._numbers, in_flight=self._in_flight, body=body, target=target)
+        asked = Asked(number=self._numbers, in_flight=self._in_flight, body=request.body, target=target)
         self._numbers += 1
         said = self.act(asked)
         try:
@@ -130,26 +131,14 @@ class Server:
         finally:
             self._in_flight -= 1
         if said.status >= 400:
-            return web.json_response({"object": "error", "message": said.text}, status=said.status)
-        if body.get("stream"):
-            return await self._stream(request, body, said)
-        return self._whole(body, said)
+            return fail(said.status, said.text)
+        if request.body.get("stream") and self.loses_streams:
+            return stream(["[DONE]"])
+        return self._answer(said)
 
-    def _whole(self, body: Mapping[str, Any], said: Said) -> web.Response:
-        part = {"text": said.text} if "prompt" in body else {"message": {"role": "assistant", "content": said.text}}
-        choice = {"index": 0, **part, "finish_reason": said.finish, "stop_reason": said.stop_reason}
-        usage = {"prompt_tokens": 20 + self.more_prompt_tokens, "completion_tokens": said.tokens}
-        return web.json_response({"id": "x", "choices": [choice], "usage": usage})
-
-    async def _stream(self, request: web.Request, body: Mapping[str, Any], said: Said) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        if not self.loses_streams:
-            part = {"text": said.text} if "prompt" in body else {"delta": {"content": said.text}}
-            event = {"choices": [{"index": 0, **part, "finish_reason": said.finish}]}
-            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
-        await response.write(b"data: [DONE]\n\n")
-        return response
+    def _answer(self, said: Said) -> Reply:
+        usage = 20 + self.more_prompt_tokens, said.tokens
+        return answer(said.text, finish=said.finish, usage=usage, choice={"stop_reason": said.stop_reason})
 
 
 def plan_for(folder: Path, *, accuracy: float = 90.0, protocol: str = "", **options: object) -> Plan:
@@ -176,7 +165,7 @@ def run(
     """A real evaluation of the server over a socket. `info` is what a launcher would tell of it."""
 
     async def evaluated() -> Report:
-        async with serve(server.app()) as url:
+        async with server.scripted.serve() as url:
             here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             endpoint = Endpoint(base_url=url, model=plan.model, info=info or {})
             return await evaluate(here, out, environ=environ or {}, launching=lambda *_: nullcontext(endpoint))

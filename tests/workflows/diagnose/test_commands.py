@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.rescore import Line
+from serve_eval.evaluation.storage.scores import ScoreRecord
 from serve_eval.schema import Attempt, Failure, FailureKind, Outcome, Plan, Response, Spec, Usage
 from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
@@ -38,7 +38,7 @@ def _missing(name: str, message: str, *attempts: Attempt, status: int | None = N
 def _answered(name: str, text: str, outcome: str, *attempts: Attempt, stop: str | None = None) -> Asked:
     usage = Usage(prompt_tokens=9, completion_tokens=9)
     response = Response(text=text, finish_reason="stop", stop_reason=stop, usage=usage, attempts=attempts)
-    line = Line(id=name, outcome=outcome, value=float(outcome == "correct"), target="17")
+    line = ScoreRecord(id=name, outcome=outcome, value=float(outcome == "correct"), target="17")
     return Asked(id=name, response=response, failure=None, attempts=attempts, line=line, bad=outcome != "correct")
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serve_eval.evaluation.rescore import Line
+from serve_eval.evaluation.storage.scores import ScoreRecord
+from serve_eval.schema import Outcome
 from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import ALPHA
 from serve_eval.workflows.diagnose.levels import OF_A_RUN, OF_A_TASK, summed
@@ -53,9 +54,9 @@ def healthy_with_parts(apart: int) -> Evidence:
         replace(
             one,
             bad=i < apart,
-            line=Line(
+            line=ScoreRecord(
                 id=one.id,
-                outcome="wrong" if i < apart else "correct",
+                outcome=Outcome.WRONG if i < apart else Outcome.CORRECT,
                 value=float(i >= apart),
                 target="17",
                 parts={"strict-match": float(i >= apart), "flexible-extract": 1.0},

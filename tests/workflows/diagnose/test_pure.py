@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.rescore import Line
-from serve_eval.schema import Attempt, Plan, Response, Spec, Usage
+from serve_eval.evaluation.storage.scores import ScoreRecord
+from serve_eval.evaluation.storage.sessions import SessionRecord
+from serve_eval.schema import Attempt, Limits, Outcome, Plan, Response, Spec, Usage
 from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.extraction import states
 from serve_eval.workflows.diagnose.story import findings
@@ -60,16 +61,16 @@ def healthy(rng: random.Random, n: int) -> Evidence:
                 Attempt(start_s=1e9 + start, end_s=1e9 + ends[worker], failure=None, status=200, request_id="r"),
             ),
         )
-        outcome = "correct" if right else "wrong"
+        outcome = Outcome.CORRECT if right else Outcome.WRONG
         parts = {"strict-match": float(right), "flexible-extract": float(right or rng.random() < 0.02)}
-        line = Line(id=str(i), outcome=outcome, value=float(right), target="17", answer=None, parts=parts)
+        line = ScoreRecord(id=str(i), outcome=outcome, value=float(right), target="17", answer=None, parts=parts)
         asked.append(
             Asked(id=str(i), response=response, failure=None, attempts=response.attempts, line=line, bad=not right)
         )
     return Evidence(
         folder=Path("run"),
         plan=Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),)),
-        sessions=[{"limits": {"order": "random", "concurrency": 16}, "endpoint": {"info": {}, "base_url": ""}}],
+        sessions=[SessionRecord(limits=Limits(order="random", concurrency=16))],
         report=None,
         tasks=(TaskEvidence(name="t", fingerprint=prints, asked=tuple(asked), report=None),),
         logs=(),

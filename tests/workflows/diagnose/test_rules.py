@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from launchers._simulator import serve
 from serve_eval.datasets.generated import write_gsm8k
 from serve_eval.errors import RunFolderError
 from serve_eval.protocol.shared import build_task
@@ -487,7 +486,7 @@ def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path: Path) -> Non
     servers = Server(act=sound, answers=answers), Server(act=cut, answers=answers, more_prompt_tokens=1)
 
     async def compared() -> None:
-        async with serve(servers[0].app()) as a, serve(servers[1].app()) as b:
+        async with servers[0].scripted.serve() as a, servers[1].scripted.serve() as b:
             places = [Spec(name="external", options={"base_url": url}) for url in (a, b)]
             sides = [Side(plan=replace(plan, launcher=place)) for place in places]
             rules = Rules(rule=Spec(name="paired"), again=0)

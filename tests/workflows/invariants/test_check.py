@@ -15,8 +15,8 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig, _Simulator, create_app
+from launchers._http.server import serve_app
+from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app
 from launchers.simulated import probability
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
@@ -26,8 +26,9 @@ from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.check import ALPHA, check
 from serve_eval.workflows.invariants.text import render
+from tests import skills
 from tests.cli.command import serve_eval
-from tests.skills import answer
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, hand_over
 
 N = 40
 
@@ -70,23 +71,19 @@ def _check(
     seen: Counter[str] = Counter()
     flying: Counter[str] = Counter()
 
-    async def completions(request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        prompt = body["prompt"]
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        prompt = request.prompt
         flying[prompt] += 1
         try:
-            faulty = wrong(body, seen[prompt], flying)
+            faulty = wrong(request.body, seen[prompt], flying)
             seen[prompt] += 1
-            await asyncio.sleep(0.001)
-            return _passkey(prompt, faulty) or await (bad if faulty else good).completions(request)
+            said = _passkey(prompt, faulty) or hand_over((bad if faulty else good).completions)
+            return await after(0.001, said)(request)
         finally:
             flying[prompt] -= 1
 
-    app = web.Application()
-    app.router.add_post("/v1/completions", completions)
-
     async def run() -> Invariants:
-        async with serve_app(app) as url:
+        async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             first = await check(at, out, environ={}, chunk_tokens=chunk_tokens)
             asked = seen.total()
@@ -190,29 +187,22 @@ def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) ->
     seen: Counter[str] = Counter()
     flying: Counter[str] = Counter()
 
-    async def completions(request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        prompt = body["prompt"]
-        known = simulator._answers.get(prompt_sha256(prompt))
+    async def reply(request: HttpRequest) -> Reply:
+        prompt = request.prompt
+        known = simulator.answers.by_hash.get(prompt_sha256(prompt))
         if known is None:
-            return await simulator.completions(request)
+            return hand_over(simulator.completions)
         flying[prompt] += 1
         try:
-            text = changed(body, seen[prompt], flying, known.text)
+            text = changed(request.body, seen[prompt], flying, known.text or "")
             seen[prompt] += 1
             await asyncio.sleep(0.001)
         finally:
             flying[prompt] -= 1
-        answer = {"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}
-        if not body.get("stream"):
-            return web.json_response(answer)
-        events = f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n"
-        return web.Response(text=events, content_type="text/event-stream")
+        return answer(text)
 
     async def run() -> Invariants:
-        app = web.Application()
-        app.router.add_post("/v1/completions", completions)
-        async with serve_app(app) as url:
+        async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             return await check(at, out, environ={}, chunk_tokens=())
 
@@ -260,13 +250,11 @@ def _said(found: Invariants) -> str:
     return console.file.getvalue()
 
 
-def _passkey(prompt: str, faulty: bool) -> web.Response | None:
+def _passkey(prompt: str, faulty: bool) -> Reply | None:
     """The answer to a long text, a token for each word; where it is faulty, all before the last words is lost."""
     if "pass key" not in prompt:
         return None
-    text = " 00000" if faulty else answer(prompt)
-    usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": 1}
-    return web.json_response({"choices": [{"index": 0, "text": text, "finish_reason": "stop"}], "usage": usage})
+    return answer(" 00000" if faulty else skills.answer(prompt) or "", usage=(len(prompt.split()), 1))
 
 
 def _long(body: dict[str, Any]) -> bool:
@@ -358,8 +346,8 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, t
             }
         )
     )
-    flags = ["--invariants", "--limit", "10", "--tokenizer", tmp_path / "tokenizer", "--chunk-tokens", "0"]
-    said = serve_eval("compare", tmp_path / "plan.yaml", *flags, "-o", tmp_path / "out")
+    flags = ["--limit", "10", "--tokenizer", tmp_path / "tokenizer", "--chunk-tokens", "0"]
+    said = serve_eval("invariants", tmp_path / "plan.yaml", *flags, "-o", tmp_path / "out")
     rows = {line.split()[1]: line.split() for line in said.stdout.splitlines() if line.startswith("gsm8k")}
     assert set(rows) == {"cold", "shuffled", "streamed", "repeated", "alone", "rendered"}, said.stderr
     # The simulated endpoint knows the prompts of the chat alone, so that what is rendered is another question to it.
@@ -371,14 +359,19 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["host:1"], "or A alone with --invariants"),
-        (["host:1", "host:2", "--invariants"], "or A alone with --invariants"),
-        (["host:1", "host:2", "--tokenizer", "x"], "--tokenizer is for --invariants"),
-        (["host:1", "host:2", "--chunk-tokens", "512"], "--chunk-tokens is for --invariants"),
-        (["host:1", "--invariants", "--chunk-tokens", "-1"], "--chunk-tokens must be 0 or more"),
+        (["compare", "host:1"], "One endpoint against itself: serve-eval invariants host:1"),
+        (["compare", "host:1", "host:2", "--invariants"], "is a command of its own now: serve-eval invariants"),
+        (
+            ["compare", "host:1", "--invariants", "--chunk-tokens", "0"],
+            "a command of its own now: serve-eval invariants",
+        ),
+        (["compare", "host:1", "host:2", "--tokenizer", "x"], "--tokenizer is for serve-eval invariants"),
+        (["compare", "host:1", "host:2", "--chunk-tokens", "512"], "--chunk-tokens is for serve-eval invariants"),
+        (["invariants", "host:1", "--chunk-tokens", "-1"], "--chunk-tokens must be 0 or more"),
+        (["invariants", "host:1", "--launch"], "--launch: A, host:1, is a running endpoint, and no plan file"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments: list[str], message: str) -> None:
-    said = serve_eval("compare", *arguments)
+    said = serve_eval(*arguments)
     assert said.returncode == 2
     assert message in said.stderr

@@ -10,7 +10,8 @@ from serve_eval.errors import ReferenceFileError
 from serve_eval.schema import AccuracySpec
 from serve_eval.verdicts import references
 from serve_eval.workflows.references import import_trtllm
-from serve_eval.workflows.references.import_trtllm import FileCount, ImportReport, import_directory
+from serve_eval.workflows.references.import_trtllm import ImportReport, import_directory
+from serve_eval.workflows.references.trtllm_rows import FileCount
 
 REPOSITORY_ROOT = Path(__file__).parents[3]
 SNAPSHOT = REPOSITORY_ROOT.parent / "shared" / "trtllm_references"

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from scipy.stats import chi2
 
-from launchers._simulator import SimulatorConfig, create_app, serve
+from launchers._simulated.simulator import SimulatorConfig, create_app, serve
 from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
-from serve_eval.evaluation.engine.reply_proofs import FILE as STEPS
-from serve_eval.evaluation.engine.reply_proofs import SESSION_CHARACTERS, Proofs, Step
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
+from serve_eval.evaluation.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.evaluation.storage.journal import read
+from serve_eval.evaluation.storage.reply_proofs import SESSION_CHARACTERS, Proofs, Step
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.register import register
@@ -157,6 +157,29 @@ zeta/model:   # first on purpose
     assert kept.startswith(text)
     assert references.check(file) == []
     assert "quant_algo: FP8" in kept.removeprefix(text)
+
+
+def test_a_file_of_windows_keeps_every_byte(finished: Path, tmp_path: Path) -> None:
+    file = tmp_path / "refs" / "gsm8k.yaml"
+    file.parent.mkdir()
+    old = b"# ours\r\nmy-org/other:\r\n  - accuracy: 71.250  # by hand\r\n"
+    file.write_bytes(old)
+    register([finished / "0"], tmp_path / "refs")
+    new = file.read_bytes()
+    assert new.startswith(old)
+    assert new.count(b"\n") == new.count(b"\r\n")
+    assert references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"]) is not None
+
+
+def test_entries_within_brackets_are_refused_and_the_file_stays(finished: Path, tmp_path: Path) -> None:
+    file = tmp_path / "refs" / "gsm8k.yaml"
+    file.parent.mkdir()
+    text = f"# ours\n{MODEL}: [{{accuracy: 80.5}}]\n"
+    file.write_text(text)
+    with pytest.raises(ReferenceFileError, match=r"gsm8k\.yaml:2: an entry of .* within brackets"):
+        register([finished / "0"], tmp_path / "refs")
+    assert file.read_text() == text
+    assert not list(file.parent.glob("*.partial"))
 
 
 def test_a_replacement_needs_a_reason_and_keeps_the_old_one(finished: Path, tmp_path: Path) -> None:

@@ -5,17 +5,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
-from launchers import _guided
+from launchers._simulated import guided
 from serve_eval.schema import Message
 from tests import skills
+from tests.scripted_server import (
+    EVERY_PATH,
+    HttpRequest,
+    Reply,
+    ScriptedServer,
+    fail,
+    json_reply,
+    raw,
+    stall,
+    stream,
+    version,
+)
 
 MODEL = "m"
 CONTEXT = 9000
@@ -58,81 +69,67 @@ class Said:
         return "".join(self.tokens)
 
 
-def create(quirks: Quirks) -> web.Application:
-    server = _Server(quirks)
-    app = web.Application(client_max_size=2**24)
+def create(quirks: Quirks) -> ScriptedServer:
     if "page" in quirks.names:
-        app.router.add_route("*", "/{path:.*}", server.page)
-        return app
-    app.router.add_get("/health", server.health)
-    app.router.add_get("/version", server.version)
-    app.router.add_get("/cluster_info", server.cluster)
-    app.router.add_get(f"{quirks.prefix}/models", server.models)
-    if "no_chat" not in quirks.names:
-        app.router.add_post(f"{quirks.prefix}/chat/completions", server.chat)
-    if "no_completions" not in quirks.names:
-        app.router.add_post(f"{quirks.prefix}/completions", server.completions)
-    return app
+        return ScriptedServer(_page("<html><title>gateway</title></html>"), paths=EVERY_PATH)
+    script = _Script(quirks)
+    routes = {
+        "/health": script.health,
+        "/version": script.version,
+        "/cluster_info": script.cluster,
+        f"{quirks.prefix}/models": script.models,
+    }
+    kinds = {"no_chat": "chat/completions", "no_completions": "completions"}
+    paths = [f"{quirks.prefix}/{path}" for quirk, path in kinds.items() if quirk not in quirks.names]
+    return ScriptedServer(script.completions, paths=paths, routes=routes)
 
 
-class _Server:
+class _Script:
     def __init__(self, quirks: Quirks) -> None:
         self.quirks, self.has = quirks, quirks.names.__contains__
         self._numbers = itertools.count()
         self._slots = asyncio.Semaphore(SLOTS)
-        self._streams: list[web.Request] = []
+        self._streams: list[HttpRequest] = []
         self._erred: set[str] = set()
         self.dead = False
 
-    async def page(self, request: web.Request) -> web.Response:
-        return web.Response(text="<html><title>gateway</title></html>", content_type="text/html")
-
-    async def health(self, request: web.Request) -> web.Response:
+    def health(self, request: HttpRequest) -> Reply:
         if self.has("health_page"):
-            return web.Response(status=404, text="<html>no</html>", content_type="text/html")
-        return web.Response(status=503 if self.has("unhealthy") else 200)
+            return _page("<html>no</html>", 404)
+        return fail(503) if self.has("unhealthy") else raw()
 
-    async def version(self, request: web.Request) -> web.Response:
+    def version(self, request: HttpRequest) -> Reply:
         if self.has("version_500"):
-            return web.Response(status=500, text="oops")
-        return web.Response(status=404) if self.has("no_version") else web.json_response({"version": "1.0"})
+            return _text(500, "oops")
+        return fail(404) if self.has("no_version") else version("1.0")
 
-    async def cluster(self, request: web.Request) -> web.Response:
-        if self.has("orchestrator"):
-            return web.json_response({"is_ready": True})
-        return web.Response(status=404)
+    def cluster(self, request: HttpRequest) -> Reply:
+        return json_reply({"is_ready": True}) if self.has("orchestrator") else fail(404)
 
-    async def models(self, request: web.Request) -> web.Response:
+    def models(self, request: HttpRequest) -> Reply:
         if self.has("key") and request.headers.get("Authorization") != "Bearer right":
-            return web.json_response({"error": {"message": "no key"}}, status=401)
+            return json_reply({"error": {"message": "no key"}}, 401)
         if self.has("loading"):
-            return web.Response(status=503, text="loading")
+            return _text(503, "loading")
         if self.has("starting"):
-            return web.Response(status=503, headers={"x-trtllm-server-state": "starting"})
+            return fail(503, headers={"x-trtllm-server-state": "starting"})
         if self.has("models_500"):
-            return web.Response(status=500, text="no cache folder")
+            return _text(500, "no cache folder")
         if self.has("no_models"):
-            return web.json_response({"detail": "Not Found"}, status=404)
+            return json_reply({"detail": "Not Found"}, 404)
         one = {"id": MODEL, **({} if self.has("context_untold") else {"max_model_len": CONTEXT})}
-        return web.json_response({"data": [] if self.has("empty_models") else [one]})
+        return json_reply({"data": [] if self.has("empty_models") else [one]})
 
-    async def chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._receive(request, chat=True)
-
-    async def completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._receive(request, chat=False)
-
-    async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
-        body = json.loads(await request.read())
+    async def completions(self, request: HttpRequest) -> Reply | web.StreamResponse:
         if self.dead:
-            await asyncio.Event().wait()
-        if self.quirks.errs and self.quirks.errs(body):
-            return web.Response(status=500, text="Internal Server Error")
-        if self.quirks.refuses and self.quirks.refuses(body):
-            return web.json_response(self.quirks.refusal[1], status=self.quirks.refusal[0])
+            return stall()
+        if self.quirks.errs and self.quirks.errs(request.body):
+            return _text(500, "Internal Server Error")
+        if self.quirks.refuses and self.quirks.refuses(request.body):
+            return json_reply(self.quirks.refusal[1], self.quirks.refusal[0])
         await self._slots.acquire()
         try:
-            response = await self._answer(request, body, chat)
+            response = await self._answer(request)(request)
         except BaseException:
             if not self.has("leak"):
                 self._slots.release()
@@ -142,8 +139,8 @@ class _Server:
 
     # ------------------------------------------------------------------------------------------------ what is said
 
-    async def _answer(self, request: web.Request, body: dict[str, Any], chat: bool) -> web.StreamResponse:
-        most = body.get("max_completion_tokens", body.get("max_tokens", 16))
+    def _answer(self, request: HttpRequest) -> Reply:
+        body, chat, most = request.body, request.chat, request.max_tokens
         if self.has("ignores_max_tokens") or (
             self.has("ignores_max_completion_tokens") and "max_completion_tokens" in body
         ):
@@ -151,15 +148,16 @@ class _Server:
         if most == 0 and "max_tokens_0" in "".join(self.quirks.names):
             most = 1 if self.has("max_tokens_0_is_1") else 2000
         if most <= 0:
-            return _error(f"`max_tokens` ({most}) must be greater than 0")
+            return fail(400, f"`max_tokens` ({most}) must be greater than 0")
         prompts = self._prompts(body, chat)
         lengths = [self._length(body, prompt, chat) for prompt in prompts]
         if max(lengths) + most > CONTEXT and not self.has("no_context"):
             self.dead = self.has("dies_of_long_prompts")
             if self.has("wraps_refusals"):
                 detail = "Internal server error 400, message='Bad Request', url='http://localhost:1/v1/completions'"
-                return web.json_response({"detail": detail}, status=500)
-            return _error("no" if self.has("no_reason") else f"the context has {CONTEXT} tokens, and this {lengths[0]}")
+                return json_reply({"detail": detail}, 500)
+            long = f"the context has {CONTEXT} tokens, and this {lengths[0]}"
+            return fail(400, "no" if self.has("no_reason") else long)
         n = 1 if self.has("one_choice") else body.get("n", 1) + self.has("a_choice_too_many")
         said = [self._say(prompt, body, most, index) for prompt in prompts for index in range(n)]
         if self.has("one_of_batch"):
@@ -175,10 +173,11 @@ class _Server:
         if body.get("stream") and not self.has("no_stream"):
             if self.has("errs_first") and prompts[0] not in self._erred:
                 self._erred.add(prompts[0])
-                return web.Response(body=_event(GONE), content_type="text/event-stream")
-            return await self._stream(request, body, said, usage, chat)
+                return stream([GONE])
+            ends = b"\r\n" if self.has("carriage_returns") else b"\n"
+            return stream(self._paced(request, self._events(request, said, usage)), line_end=ends)
         choices = [self._choice(body, prompts[0], one, number, chat) for number, one in enumerate(said)]
-        return web.json_response({"id": "x", "object": "answer", "model": MODEL, "choices": choices, "usage": usage})
+        return json_reply({"id": "x", "object": "answer", "model": MODEL, "choices": choices, "usage": usage})
 
     def _prompts(self, body: dict[str, Any], chat: bool) -> list[str]:
         if chat:
@@ -242,8 +241,8 @@ class _Server:
         if form and not self.has("no_guided"):
             if self.has("wrong_guided"):
                 return '{"type":"json_schema"}'
-            schema = _guided.schema_of(form)
-            return '{"answer":2}' if schema is None else _guided.fitting(schema)
+            schema = guided.schema_of(form)
+            return '{"answer":2}' if schema is None else guided.fitting(schema)
         skilled = (
             None
             if self.has("unskilled") or self.has("one_word")
@@ -291,63 +290,47 @@ class _Server:
         tops = [None if one is None else {token: one, **likelier} for token, one in zip(tokens, values, strict=True)]
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}
 
-    async def _stream(
-        self, request: web.Request, body: dict[str, Any], said: list[Said], usage: dict[str, Any], chat: bool
-    ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+    async def _paced(self, request: HttpRequest, events: Iterable[object]) -> AsyncGenerator[object]:
+        """Give the events at the pace of the quirks, and break connections where they say so."""
         if self.has("newest_stream_only"):
             for older in self._streams:
-                if older.transport is not None:
-                    older.transport.abort()
+                older.reset()
             self._streams = [request]
             await asyncio.sleep(0.01)
-        slow = body.get("ignore_eos") or most_of(body) > 100
-        for number, event in enumerate(self._events(body, said, usage, chat)):
-            cut = self.has("cut_streams") or (self.has("cut_long_streams") and slow)
-            if cut and number == 2 and request.transport is not None:
-                request.transport.abort()
-            await response.write(event)
+        slow = request.body.get("ignore_eos") or request.max_tokens > 100
+        cut = self.has("cut_streams") or (self.has("cut_long_streams") and slow)
+        for number, event in enumerate(events):
+            if cut and number == 2:
+                request.reset()
+            yield event
             if slow:
                 await asyncio.sleep(0.001)
-        await response.write_eof()
-        return response
 
-    def _events(self, body: dict[str, Any], said: list[Said], usage: dict[str, Any], chat: bool) -> Iterator[bytes]:
-        def event(data: object) -> bytes:
-            return _event(data, b"\r\n" if self.has("carriage_returns") else b"\n")
-
+    def _events(self, request: HttpRequest, said: list[Said], usage: dict[str, Any]) -> Iterator[object]:
         if self.has("done_only"):
-            yield event("[DONE]")
+            yield "[DONE]"
             return
         if self.has("error_event"):
-            yield event(GONE)
+            yield GONE
         if self.has("no_json_event"):
-            yield event("{oops")
+            yield "{oops"
         for number, one in enumerate(said):
             for token in one.tokens:
-                delta = {"delta": {"content": token}} if chat else {"text": token}
-                yield event({"choices": [{"index": number, **delta, "finish_reason": None}]})
+                delta = {"delta": {"content": token}} if request.chat else {"text": token}
+                yield {"choices": [{"index": number, **delta, "finish_reason": None}]}
             if not self.has("no_finish"):
-                end: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
-                yield event({"choices": [{"index": number, **end, "finish_reason": one.finish}]})
-        if (body.get("stream_options") or {}).get("include_usage") and not self.has("no_stream_usage"):
+                end: dict[str, Any] = {"delta": {}} if request.chat else {"text": ""}
+                yield {"choices": [{"index": number, **end, "finish_reason": one.finish}]}
+        if (request.body.get("stream_options") or {}).get("include_usage") and not self.has("no_stream_usage"):
             counted = {**usage, "completion_tokens": 999} if self.has("counts_too_much") else usage
-            yield event({"choices": [], "usage": counted})
+            yield {"choices": [], "usage": counted}
         if not self.has("no_done"):
-            yield event("[DONE]")
+            yield "[DONE]"
 
 
-def _event(data: object, end: bytes = b"\n") -> bytes:
-    text = data if isinstance(data, str) else json.dumps(data)
-    return f"data: {text}".encode() + end * 2
+def _page(html: str, status: int = 200) -> Reply:
+    return raw(html.encode(), status, content_type="text/html")
 
 
-def most_of(body: Mapping[str, Any]) -> int:
-    return int(body.get("max_completion_tokens", body.get("max_tokens", 16)))
-
-
-def _error(message: str) -> web.Response:
-    return web.json_response(
-        {"object": "error", "message": message, "type": "BadRequestError", "code": 400}, status=400
-    )
+def _text(status: int, text: str) -> Reply:
+    return raw(text.encode(), status, content_type="text/plain")

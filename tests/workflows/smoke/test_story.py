@@ -10,21 +10,20 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from aiohttp import web
 
-from launchers._openai_server import serve_app
-from launchers._simulator import SimulatorConfig, create_app
+from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.checks.curl import curl
 from serve_eval.checks.row import Sent
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
 from serve_eval.workflows.smoke import smoke
 from serve_eval.workflows.smoke.junit import junit
+from tests.scripted_server import EVERY_PATH, ScriptedServer, raw
 from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import by_name, smoke_at, smoke_of
 
 
-def _quirks(*names: str, **more: Any) -> web.Application:
+def _quirks(*names: str, **more: Any) -> ScriptedServer:
     return create(Quirks(names=frozenset(names), **more))
 
 
@@ -48,7 +47,7 @@ def test_another_base_url_than_the_one_given_is_found_and_named(path: str, prefi
 
 
 @pytest.mark.parametrize(
-    ("app", "told"),
+    ("server", "told"),
     [
         (_quirks("page"), "is not the base URL of an OpenAI-compatible server"),
         (_quirks("key"), "No key was sent: put it into OPENAI_API_KEY"),
@@ -56,8 +55,8 @@ def test_another_base_url_than_the_one_given_is_found_and_named(path: str, prefi
         (_quirks("loading"), "may still load its model"),
     ],
 )
-def test_where_nothing_can_be_asked_it_says_what_to_do(app: web.Application, told: str) -> None:
-    done = smoke_of(app)
+def test_where_nothing_can_be_asked_it_says_what_to_do(server: ScriptedServer, told: str) -> None:
+    done = smoke_of(server)
     assert [row.name for row in done.rows] == ["reachable"]
     assert told in done.rows[0].told
     assert "/models" in (done.rows[0].curl or "")
@@ -78,9 +77,9 @@ def test_nobody_listening_is_exit_code_4() -> None:
     assert done.exit_code == 4
 
 
-@pytest.mark.parametrize("app", [_quirks("no_chat", "no_completions"), _quirks(errs=lambda body: True)])
-def test_an_endpoint_that_answers_neither_kind_is_exit_code_4(app: web.Application) -> None:
-    done = smoke_of(app, model="m")
+@pytest.mark.parametrize("server", [_quirks("no_chat", "no_completions"), _quirks(errs=lambda body: True)])
+def test_an_endpoint_that_answers_neither_kind_is_exit_code_4(server: ScriptedServer) -> None:
+    done = smoke_of(server, model="m")
     assert done.stopped == "the endpoint answers neither chat nor completions"
     assert (done.exit_code, done.rows[-1].name) == (4, "completions")
 
@@ -95,20 +94,12 @@ def test_a_model_that_is_not_served_is_named() -> None:
 
 @pytest.mark.parametrize("level", ["quick", "full"])
 def test_no_more_is_sent_than_was_stated(level: smoke.Level) -> None:
-    sent: list[Any] = []
-
-    @web.middleware
-    async def counting(request: web.Request, handler: Any) -> Any:
-        sent.append(json.loads(await request.read()) if request.method == "POST" else None)
-        return await handler(request)
-
-    app = _quirks()
-    app.middlewares.append(counting)
-    done = smoke_of(app, level=level)
+    server = _quirks()
+    done = smoke_of(server, level=level)
     checks = smoke.chosen(level, context_tokens=9000)
     assert done.exit_code == 0
-    assert len(sent) == done.requests <= sum(check.requests for check in checks)
-    asked = [body for body in sent if body is not None]
+    assert len(server.requests) == done.requests <= sum(check.requests for check in checks)
+    asked = [request.body for request in server.requests if request.method == "POST"]
     most = [body.get("max_completion_tokens", body.get("max_tokens")) * body.get("n", 1) for body in asked]
     assert sum(most) <= sum(check.tokens for check in checks)
     words = sum(len(str(body.get("messages", body.get("prompt"))).split()) for body in asked)
@@ -158,18 +149,10 @@ BODY = {"model": 'it\'s `m` & "$x"; !x', "prompt": 'it\'s "$HOME" `ls` \\n\n<é>
 )
 @pytest.mark.parametrize("path", ["/v1", "/it's a $HOME/${HOME}`ls`!x&;/[1-2]{a,b}/v1"])
 def test_the_curl_line_sends_the_request_again(connection: Connection, environ: dict[str, str], path: str) -> None:
-    seen: list[tuple[Any, Any]] = []
-
-    async def keep(request: web.Request) -> web.Response:
-        assert request.path == f"{path}/completions"
-        seen.append((await request.json(), request.headers.copy()))
-        return web.Response()
-
-    app = web.Application()
-    app.router.add_post("/{rest:.*}", keep)
+    server = ScriptedServer(raw(), paths=EVERY_PATH)
 
     async def main() -> str:
-        async with serve_app(app) as url:
+        async with server.serve() as url:
             line = curl(Sent(url=f"{url.removesuffix('/v1')}{path}/completions", body=BODY), connection, environ)
             # As somebody pastes it: an interactive shell, in which a `!` may mean a command of its history.
             shell = await asyncio.create_subprocess_exec(
@@ -188,8 +171,10 @@ def test_the_curl_line_sends_the_request_again(connection: Connection, environ: 
         pytest.skip("no curl on this machine")
     line = asyncio.run(main())
     assert "sesame" not in line
-    [(body, headers)] = seen
-    assert body == BODY
+    [asked] = server.asked
+    assert (asked.method, asked.path) == ("POST", f"{path}/completions")
+    assert asked.body == BODY
+    headers = asked.headers
     assert headers["Content-Type"] == "application/json"
     for name, value in connection.headers.items():
         assert headers[name] == value.replace("${TEAM_KEY}", "sesame")

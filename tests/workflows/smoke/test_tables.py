@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from launchers import embedded
-from launchers._simulator import SimulatorConfig, create_app
+from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.schema import LaunchContext
 from serve_eval.workflows.smoke import smoke
 from serve_eval.workflows.smoke.smoke import Smoke

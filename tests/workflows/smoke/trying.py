@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from threading import Thread
 
 from aiohttp import web
 
-from launchers._openai_server import serve_app
 from serve_eval.checks.curl import curl
 from serve_eval.checks.row import Row
 from serve_eval.checks.session import Session
@@ -20,6 +16,7 @@ from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.schema import Connection, Endpoint
 from serve_eval.workflows.smoke import smoke
 from serve_eval.workflows.smoke.smoke import Smoke
+from tests.scripted_server import ScriptedServer, serve
 
 FIRST = ("reachable", "models", "chat", "completions")
 """Checks that others stand on."""
@@ -52,11 +49,11 @@ async def smoke_at(
         return await smoke.smoke(session, checks, needed=needed, curl=sent_again)
 
 
-def smoke_of(app: web.Application, path: str = "/v1", **more: object) -> Smoke:
-    """A smoke test of an application, addressed by this path."""
+def smoke_of(server: ScriptedServer | web.Application, path: str = "/v1", **more: object) -> Smoke:
+    """A smoke test of a server, addressed by this path."""
 
     async def main() -> Smoke:
-        async with serve_app(app) as url:
+        async with serve(server) as url:
             return await smoke_at(url.removesuffix("/v1") + path, **more)  # type: ignore[arg-type]
 
     return asyncio.run(main())
@@ -64,23 +61,3 @@ def smoke_of(app: web.Application, path: str = "/v1", **more: object) -> Smoke:
 
 def by_name(done: Smoke) -> dict[str, Row]:
     return {row.name: row for row in done.rows}
-
-
-@contextmanager
-def beside(app: web.Application) -> Iterator[str]:
-    """The base URL of an application that a thread of its own serves, for a command that has the main thread."""
-    loop, url, ended = asyncio.new_event_loop(), Future[str](), asyncio.Event()
-
-    async def main() -> None:
-        async with serve_app(app) as at:
-            url.set_result(at)
-            await ended.wait()
-
-    thread = Thread(target=loop.run_until_complete, args=(main(),))
-    thread.start()
-    try:
-        yield url.result(30)
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join(30)
-        loop.close()

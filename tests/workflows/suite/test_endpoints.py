@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from launchers._simulator import STATS, SimulatorConfig, create_app, serve
+from launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.evaluation.endpoint import launch as endpoints
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.protocol.shared import build_task

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from launchers._simulator import SimulatorConfig, serve
+from launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.errors import LaunchError, RunFolderError
 from serve_eval.evaluation.endpoint import launch as endpoints
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
@@ -222,7 +222,7 @@ def test_a_run_that_cannot_be_done_stops_no_other(plan: Plan, tmp_path: Path) ->
         locked=_damaged(plan, api_key="another"),
         good=plan,
     )
-    report = _evaluate(suite, tmp_path / "out", servers, told=lines.append)
+    report = _evaluate(suite, tmp_path / "out", servers, notify=lines.append)
     assert _outcomes(report) == {"nodata": "ERROR", "noref": "ERROR", "locked": "ERROR", "good": "PASS"}
     kinds = {run.name: (run.error.kind, run.error.exit_code) for run in report.runs if run.error is not None}
     assert kinds == {"nodata": ("DatasetError", 2), "noref": ("NotComparableError", 3), "locked": ("EndpointError", 4)}
@@ -238,7 +238,7 @@ def test_a_server_that_ended_is_started_anew_for_the_next_run(plan: Plan, tmp_pa
         if line.endswith(": b"):
             _kill(servers.pids[0])
 
-    report = _evaluate(_suite(a=plan, b=replace(plan, seed=1)), tmp_path / "out", servers, told=told)
+    report = _evaluate(_suite(a=plan, b=replace(plan, seed=1)), tmp_path / "out", servers, notify=told)
     assert servers.events == ["start", "stop", "start", "stop"]
     assert set(_outcomes(report).values()) == {"PASS"}
 

@@ -2,67 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiohttp import web
-
 from serve_eval.schema import Message
 from tests import skills
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models, raw
 
 
 @dataclass
 class Endpoint:
     """`wrong`: every so many questions are answered wrong, `failing`: with HTTP 500 (0: none). `empty`: with nothing.
-    `seen` are the bodies that came, `alarms` those of the webhook, which says `refusal` as long as there is one."""
+    `server.bodies` are those that came, `alarms` those of the webhook, which says `refusals` as long as there are
+    any."""
 
     wrong: int = 0
     failing: int = 0
     empty: bool = False
     chat: bool = True
-    seen: list[dict[str, Any]] = field(default_factory=list)
     alarms: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[int] = field(default_factory=list)
+    server: ScriptedServer = field(init=False)
 
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_post("/v1/chat/completions", self._chat if self.chat else self._nothing)
-        app.router.add_post("/v1/completions", self._text)
-        app.router.add_post("/hook", self._hook)
-        return app
+    def __post_init__(self) -> None:
+        paths = ("/v1/completions", *(["/v1/chat/completions"] if self.chat else []))
+        self.server = ScriptedServer(self._reply, paths=paths, routes={"/v1/models": models("m"), "/hook": self._hook})
 
-    async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "m"}]})
-
-    async def _nothing(self, request: web.Request) -> web.Response:
-        return web.json_response({"detail": "Not Found"}, status=404)
-
-    async def _chat(self, request: web.Request) -> web.Response:
-        body = json.loads(await request.read())
-        return self._answer(body, body["messages"][-1]["content"], chat=True)
-
-    async def _text(self, request: web.Request) -> web.Response:
-        body = json.loads(await request.read())
-        return self._answer(body, body["prompt"], chat=False)
-
-    def _answer(self, body: dict[str, Any], prompt: str, *, chat: bool) -> web.Response:
-        self.seen.append(body)
-        number = len(self.seen)
-        if self.failing and number % self.failing == 0:
-            return web.Response(status=500, text="Internal Server Error")
-        text = skills.answer((Message(role="user", content=prompt),)) or "hm"
-        if self.wrong and number % self.wrong == 0:
+    def _reply(self, request: HttpRequest) -> Reply:
+        if self.failing and request.number % self.failing == 0:
+            return fail(500, "Internal Server Error")
+        text = skills.answer((Message(role="user", content=request.prompt),)) or "hm"
+        if self.wrong and request.number % self.wrong == 0:
             text = "I do not know"
-        if self.empty:
-            text = ""
-        said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        usage = {"prompt_tokens": 20, "completion_tokens": 4}
-        return web.json_response({"choices": [{"index": 0, **said, "finish_reason": "stop"}], "usage": usage})
+        return answer("" if self.empty else text, usage=(20, 4))
 
-    async def _hook(self, request: web.Request) -> web.Response:
+    def _hook(self, request: HttpRequest) -> Reply:
         if self.refusals:
-            return web.Response(status=self.refusals.pop(0))
-        self.alarms.append(json.loads(await request.read()))
-        return web.Response(status=204)
+            return fail(self.refusals.pop(0))
+        self.alarms.append(request.body)
+        return raw(status=204)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from launchers._openai_server import serve_app
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
 from serve_eval.workflows.watch import alarming
@@ -64,7 +63,7 @@ def test_a_webhook_is_tried_again_where_that_may_help_and_its_address_is_not_tol
     told: list[str] = []
 
     async def main() -> list[dict[str, bool]]:
-        async with serve_app(endpoint.app()) as url:
+        async with endpoint.server.serve() as url:
             to = Delivery(webhook=url.removesuffix("/v1") + "/${PLACE}")
             return [await deliver(to, ALARM, Connection(), {"PLACE": "hook"}, told.append) for _ in range(3)]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from serve_eval.schema import Response, Sample, Score, Usage
-from serve_eval.workflows.watch import judging, pool, story
+from serve_eval.workflows.watch import asking, judging, pool
 from serve_eval.workflows.watch.judging import ACCURACY, CHECK, DOWN, FAILING, FAILURES, LEARNT, MISSES, USABLE, Rules
 from serve_eval.workflows.watch.record import Alarm, Seen, State
 
@@ -274,6 +274,6 @@ def test_a_scorer_that_raises_is_noted_of_a_round() -> None:
     asked = replace(asked, task=replace(asked.task, score=score))
     seen = Seen(round=1, started_at="", seconds=1.0, asked=[0], values=[], usable="", prompt_tokens=[], failures={})
     response = Response(text="7", finish_reason="stop", usage=Usage(prompt_tokens=9, completion_tokens=2))
-    asyncio.run(story._note(seen, _state(), asked, 0, response, None))
+    asyncio.run(asking.note(seen, _state(), asked, 0, response, None))
     assert (seen.values, seen.usable, seen.unscored, seen.came, seen.tokens) == ([None], "0", 1, 1, 11)
     assert seen.first_unscored.startswith(f"{asked.samples[0].id}: KeyError: '7' (")

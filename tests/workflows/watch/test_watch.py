@@ -13,18 +13,17 @@ from typing import Any
 
 import httpx
 import pytest
-from aiohttp import web
 
-from launchers._openai_server import serve_app
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.schema import HOLDOUT, Sample
 from serve_eval.workflows.smoke import smoke as smoking
-from serve_eval.workflows.watch import judging, pool, record
+from serve_eval.workflows.watch import judging, pool, record, story
 from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.judging import Rules
 from serve_eval.workflows.watch.metrics import Metrics, served
 from serve_eval.workflows.watch.story import Watch, watch
+from tests.scripted_server import ScriptedServer, json_reply, models
 from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import FIRST
 from tests.workflows.watch.server import Endpoint
@@ -51,9 +50,9 @@ def _job(url: str, **more: Any) -> Watch:
     return Watch(**{**given, **more})
 
 
-def _with(app: web.Application, then: Callable[[str], Awaitable[Any]]) -> Any:
+def _with(server: ScriptedServer, then: Callable[[str], Awaitable[Any]]) -> Any:
     async def main() -> Any:
-        async with serve_app(app) as url:
+        async with server.serve() as url:
             return await then(url)
 
     return asyncio.run(main())
@@ -72,9 +71,9 @@ def test_a_healthy_endpoint_is_watched_within_the_budget_and_not_accused(tmp_pat
     endpoint, lines = Endpoint(), list[str]()
 
     async def run(url: str) -> int:
-        return await watch(_job(url, rounds=12, ends=True), tmp_path, environ={}, told=lines.append)
+        return await watch(_job(url, rounds=12, ends=True), tmp_path, environ={}, notify=lines.append)
 
-    assert _with(endpoint.app(), run) == 0
+    assert _with(endpoint.server, run) == 0
     rounds = _rounds(tmp_path)
     assert [one["round"] for one in rounds] == list(range(1, 13))
     assert all(one["tokens"] <= 8000 for one in rounds)
@@ -86,7 +85,7 @@ def test_a_healthy_endpoint_is_watched_within_the_budget_and_not_accused(tmp_pat
     assert state["alarms"] == []
     assert "baseline complete: 100.0%" in "".join(lines)
     assert "evidence accuracy" in lines[-1]
-    assert all(body["temperature"] == 0.0 for body in endpoint.seen[2:])
+    assert all(body["temperature"] == 0.0 for body in endpoint.server.bodies[2:])
 
 
 def test_an_endpoint_that_turns_bad_is_noticed_also_over_restarts_and_told_once(tmp_path: Path) -> None:
@@ -100,14 +99,14 @@ def test_an_endpoint_that_turns_bad_is_noticed_also_over_restarts_and_told_once(
         job = _job(url, delivery=to)
         environ["PLACE"] = "hook"
         endpoint.refusals.append(503)
-        codes = [await watch(replace(job, rounds=5), tmp_path / "o", environ=environ, told=lines.append)]
+        codes = [await watch(replace(job, rounds=5), tmp_path / "o", environ=environ, notify=lines.append)]
         endpoint.wrong = 3
         while not endpoint.alarms and len(codes) < 20:
-            codes.append(await watch(job, tmp_path / "o", environ=environ, told=lines.append))
-        codes.append(await watch(replace(job, rounds=3), tmp_path / "o", environ=environ, told=lines.append))
+            codes.append(await watch(job, tmp_path / "o", environ=environ, notify=lines.append))
+        codes.append(await watch(replace(job, rounds=3), tmp_path / "o", environ=environ, notify=lines.append))
         return codes
 
-    codes = _with(endpoint.app(), run)
+    codes = _with(endpoint.server, run)
     assert codes[0] == 0
     assert set(codes[1:-2]) <= {0}
     assert codes[-2:] == [1, 1]
@@ -129,14 +128,14 @@ def test_an_alarm_ends_the_watch_and_stands_until_it_is_forgotten(tmp_path: Path
         codes = [await watch(job, tmp_path, environ={})]
         endpoint.wrong = 2
         codes.append(await watch(replace(job, rounds=30), tmp_path, environ={}))
-        asked = len(endpoint.seen)
-        codes.append(await watch(job, tmp_path, environ={}, told=lines.append))
-        assert len(endpoint.seen) == asked
+        asked = len(endpoint.server.bodies)
+        codes.append(await watch(job, tmp_path, environ={}, notify=lines.append))
+        assert len(endpoint.server.bodies) == asked
         endpoint.wrong = 0
         codes.append(await watch(job, tmp_path, environ={}, forget=True))
         return codes
 
-    assert _with(endpoint.app(), run) == [0, 1, 1, 0]
+    assert _with(endpoint.server, run) == [0, 1, 1, 0]
     assert "stands" in lines[0]
     assert len(_rounds(tmp_path)) < 20
     state = _state(tmp_path)
@@ -152,9 +151,9 @@ def test_answers_that_turn_empty_are_told_apart(tmp_path: Path) -> None:
         endpoint.empty = True
         await watch(_job(url, rounds=3), tmp_path, environ={})
 
-    _with(endpoint.app(), run)
+    _with(endpoint.server, run)
     assert {alarm["kind"] for alarm in _state(tmp_path)["alarms"]} == {"accuracy", "usable"}
-    assert endpoint.seen[-1]["prompt"].endswith("Answer:")
+    assert endpoint.server.bodies[-1]["prompt"].endswith("Answer:")
 
 
 def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> None:
@@ -164,11 +163,11 @@ def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> N
     async def first(url: str) -> int:
         nonlocal job
         job = _job(url, rounds=5)
-        return await watch(job, tmp_path, environ={}, told=lines.append)
+        return await watch(job, tmp_path, environ={}, notify=lines.append)
 
-    assert _with(endpoint.app(), first) == 0
+    assert _with(endpoint.server, first) == 0
     before = _state(tmp_path)["bets"]["accuracy"]
-    assert asyncio.run(watch(replace(job, rounds=8), tmp_path, environ={}, told=lines.append)) == 1
+    assert asyncio.run(watch(replace(job, rounds=8), tmp_path, environ={}, notify=lines.append)) == 1
     state = _state(tmp_path)
     assert state["bets"]["accuracy"] == before
     assert sorted(alarm["kind"] for alarm in state["alarms"]) == ["down", "failures"]
@@ -179,13 +178,8 @@ def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> N
     port = int(job.base_url.rpartition(":")[2].partition("/")[0])
 
     async def again() -> None:
-        runner = web.AppRunner(Endpoint().app())
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        try:
-            await watch(job, tmp_path, environ={}, told=lines.append)
-        finally:
-            await runner.cleanup()
+        async with Endpoint().server.serve(port=port):
+            await watch(job, tmp_path, environ={}, notify=lines.append)
 
     asyncio.run(again())
     assert {alarm["kind"]: alarm["over"] for alarm in _state(tmp_path)["alarms"]} == {"down": True, "failures": False}
@@ -199,27 +193,27 @@ def test_failures_alone_are_never_an_accuracy_alarm(tmp_path: Path) -> None:
         endpoint.failing = 2
         await watch(_job(url, rounds=12), tmp_path, environ={})
 
-    _with(endpoint.app(), run)
+    _with(endpoint.server, run)
     assert [alarm["kind"] for alarm in _state(tmp_path)["alarms"]] == ["failures"]
 
 
 def test_a_check_that_always_passed_has_to_fail_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = (*FIRST, "json", "json_schema", "json_portable", "tools")
-    monkeypatch.setattr(smoking, "chosen", lambda level: [one for one in CHECKS if one.name in names])
+    monkeypatch.setattr(story, "chosen", lambda level: [one for one in CHECKS if one.name in names])
     broken = False
-    app = create(Quirks(refuses=lambda body: broken and "response_format" in body, names=frozenset({"no_tools"})))
+    server = create(Quirks(refuses=lambda body: broken and "response_format" in body, names=frozenset({"no_tools"})))
     lines = list[str]()
 
     async def run(url: str) -> int:
         nonlocal broken
         job = _job(url, smoke=True, tokens=20_000, rounds=3)
-        await watch(job, tmp_path, environ={}, told=lines.append)
+        await watch(job, tmp_path, environ={}, notify=lines.append)
         broken = True
-        await watch(replace(job, rounds=2), tmp_path, environ={}, told=lines.append)
+        await watch(replace(job, rounds=2), tmp_path, environ={}, notify=lines.append)
         assert not [line for line in lines if line.startswith("ALARM")]
-        return await watch(replace(job, rounds=2), tmp_path, environ={}, told=lines.append)
+        return await watch(replace(job, rounds=2), tmp_path, environ={}, notify=lines.append)
 
-    assert _with(app, run) == 1
+    assert _with(server, run) == 1
     told = [line for line in lines if line.startswith("ALARM")]
     assert {line.split(":")[0] for line in told} == {f"ALARM check json{form}" for form in ("", "_schema", "_portable")}
     assert len(told) == 3
@@ -245,7 +239,7 @@ def test_figures_are_served_on_this_machine(tmp_path: Path) -> None:
             len(one["asked"]) for one in _rounds(tmp_path)
         )
 
-    _with(Endpoint().app(), run)
+    _with(Endpoint().server, run)
 
 
 def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path: Path) -> None:
@@ -263,7 +257,7 @@ def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path: P
         with pytest.raises(RunFolderError, match="watches the model m"):
             await watch(replace(job, plan=replace(job.plan, model="other")), tmp_path, environ={})
 
-    _with(Endpoint().app(), run)
+    _with(Endpoint().server, run)
 
 
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
@@ -290,7 +284,7 @@ def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
         with pytest.raises(RunFolderError, match="another version"):
             await watch(_job(url), tmp_path, environ={})
 
-    _with(Endpoint().app(), run)
+    _with(Endpoint().server, run)
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
@@ -300,21 +294,17 @@ def test_a_port_that_is_none_is_told(port: int) -> None:
 
 
 def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path: Path) -> None:
-    async def refuses(request: web.Request) -> web.Response:
-        return web.json_response({"detail": await request.json()}, status=422)
-
-    async def models(request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "m"}]})
-
-    app = web.Application()
-    app.router.add_get("/v1/models", models)
-    app.router.add_post("/v1/chat/completions", refuses)
+    server = ScriptedServer(
+        lambda request: json_reply({"detail": request.body}, 422),
+        paths=["/v1/chat/completions"],
+        routes={"/v1/models": models("m")},
+    )
     asked = pool.generated(30, chat=True)
     hidden = [replace(one, metadata={HOLDOUT: "yes"}) for one in asked.samples]
     told: list[str] = []
 
     async def run(url: str, samples: Sequence[Sample], folder: Path) -> str:
-        await watch(_job(url, pool=replace(asked, samples=samples), rounds=3), folder, environ={}, told=told.append)
+        await watch(_job(url, pool=replace(asked, samples=samples), rounds=3), folder, environ={}, notify=told.append)
         return "".join(file.read_text() for file in folder.iterdir())
 
     async def both(url: str) -> None:
@@ -323,7 +313,7 @@ def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path: Path) -> N
         assert "Reply" not in await run(url, hidden, tmp_path / "hidden") + "".join(told)
         assert "ALARM down: no answer at all in 3 rounds in a row; http_error 422" in told
 
-    _with(app, both)
+    _with(server, both)
 
 
 def test_a_kill_between_the_line_and_the_state_loses_nothing(tmp_path: Path) -> None:
@@ -341,7 +331,7 @@ def test_a_kill_between_the_line_and_the_state_loses_nothing(tmp_path: Path) -> 
         assert _replayed(tmp_path, job, 7) == state
         assert _state(tmp_path) == _replayed(tmp_path, job, 8)
 
-    _with(Endpoint(wrong=7).app(), run)
+    _with(Endpoint(wrong=7).server, run)
 
 
 def _replayed(folder: Path, job: Watch, rounds: int) -> Any:
@@ -371,7 +361,7 @@ def test_a_watch_that_ends_in_its_baseline_says_that_nothing_was_judged(tmp_path
 
     async def once(url: str, **more: Any) -> str:
         lines.clear()
-        await watch(_job(url, tokens=3000, **more), tmp_path, environ={}, told=lines.append)
+        await watch(_job(url, tokens=3000, **more), tmp_path, environ={}, notify=lines.append)
         return lines[-1]
 
     async def main(url: str) -> tuple[str, int, str, str]:
@@ -385,7 +375,7 @@ def test_a_watch_that_ends_in_its_baseline_says_that_nothing_was_judged(tmp_path
             await going
         return first, had, lines[-1], await once(url, rounds=20)
 
-    first, had, cancelled, learnt = _with(Endpoint().app(), main)
+    first, had, cancelled, learnt = _with(Endpoint().server, main)
     told = "Accuracy was not judged: the baseline is at"
     assert 0 < had < 120
     assert first.startswith(f"{told} {100 * had // 120}% ({had} answers), and a fall is bet on once it is complete")

@@ -1,0 +1,93 @@
+"""The client over both of its transports, in one table: `python bench/transports.py`.
+
+Every row runs once per round, in rounds that alternate, and the figures are medians. Client and server have a core
+each. The server sends the first token of a stream as soon as it has the request, so the time to the first token is all
+error: the client's own, its kernel's and that of a busy server. Requests that open connections are left out of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+from machine import facts, load
+from processes import run
+from serving import Mode, Server
+
+TRANSPORTS = {"ours": "HTTP/1.1 of ours", "ours_aiohttp": "aiohttp"}
+AT_ONCE, SPACED = Mode(), Mode(chunk_ms=10)
+Case = tuple[str, Mode, int, int]
+CASES: tuple[Case, ...] = (
+    ("whole", AT_ONCE, 64, 10_000),
+    ("whole", AT_ONCE, 512, 10_000),
+    ("streams", AT_ONCE, 64, 1_000),
+    ("streams", AT_ONCE, 512, 1_000),
+    ("streams, 10 ms apart", SPACED, 64, 256),
+    ("streams, 10 ms apart", SPACED, 512, 2_048),
+)
+TINY: tuple[Case, ...] = (("whole", AT_ONCE, 4, 16), ("streams", AT_ONCE, 4, 16))
+FIELDS = ("cpu_us", "per_s", "peak_rss_mb", "late_ms")
+
+
+def measure(server: Server, name: str, streamed: bool, in_flight: int, n: int) -> dict[str, float | None]:
+    """Run one client in a process of its own. Exits when an answer is wrong."""
+    script = str(Path(__file__).with_name("one_client.py"))
+    command = [sys.executable, script, name, "--base-url", server.base_url, "--n", str(n)]
+    server.reset()
+    ended = run([*command, "--concurrency", str(in_flight), *(["--stream"] if streamed else [])], limit_s=120)
+    told = json.loads(ended.out) if not ended.code else {}
+    if told.get("ok") != n:
+        sys.exit(f"{name}: {told or ended.last_words}")
+    first_s = told.get("first_token_s")
+    return {
+        "cpu_us": 1e6 * told["cpu_s"] / n,
+        "per_s": n / told["wall_s"],
+        "peak_rss_mb": told["peak_rss_mb"],
+        "late_ms": None if first_s is None else 1000 * first_s,
+    }
+
+
+def rows(rounds: int, cases: Sequence[Case]) -> list[list[str]]:
+    """Return the table, case by case and transport by transport."""
+    found: dict[tuple[int, str], list[dict[str, float | None]]] = {}
+    modes = dict.fromkeys(of for _, of, _, _ in cases)
+    for number, mode in product(range(rounds), modes):
+        names = list(TRANSPORTS) if number % 2 else list(TRANSPORTS)[::-1]
+        with Server(mode) as server:
+            for i, (answers, of, in_flight, n) in enumerate(cases):
+                for name in names if of is mode else ():
+                    found.setdefault((i, name), []).append(
+                        measure(server, name, answers.startswith("streams"), in_flight, n)
+                    )
+    lines = [["answers", "in flight", "transport", "req/s", "CPU us/request", "peak MB", "error of first token, ms"]]
+    for i, (answers, of, in_flight, _) in enumerate(cases):
+        for name, shown in TRANSPORTS.items():
+            cpu_us, per_s, peak_mb, late_ms = (_median(found[i, name], field) for field in FIELDS)
+            after = f"{late_ms:.1f}" if late_ms is not None and of is SPACED else "-"
+            lines.append([answers, str(in_flight), shown, f"{per_s:.0f}", f"{cpu_us:.1f}", f"{peak_mb:.0f}", after])
+    return lines
+
+
+def _median(runs: list[dict[str, float | None]], field: str) -> float | None:
+    known = [value for run in runs if (value := run[field]) is not None]
+    return statistics.median(known) if known else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tiny", action="store_true", help="two small rows once: does it work?")
+    given = parser.parse_args()
+    print(*facts(), sep="\n")
+    print(f"medians of {given.rounds} alternating rounds, load average {load()} before\n")
+    lines = rows(given.rounds, TINY if given.tiny else CASES)
+    print("\n".join(f"| {' | '.join(line)} |" for line in [lines[0], ["---"] * len(lines[0]), *lines[1:]]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""When servers are ready: all alive, all healthy, and one real completion through the front door."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from launchers._fleet import loading
+from launchers._fleet.fleet import Running, first_end
+from launchers._fleet.log_watch import Watching
+from launchers._logs.causes import cause
+from launchers._logs.refusals import SAME, Refusals
+from launchers._process.server_process import WATCH_S
+from launchers._trtllm.command_line import Server
+from serve_eval.errors import LaunchError
+
+POLL_S, FIRST_POLL_S = 0.5, 0.05
+"""How often the state of the servers is looked at, in the end and at first: some are there at once, and most take
+minutes."""
+HEALTH_S, OTHERS_S = 5.0, 1.0
+"""How long an answer is waited for, and that of a server that need not answer."""
+TELL_S = 10.0
+"""How often is told what is waited for."""
+
+
+async def ready(
+    running: Sequence[Running],
+    *,
+    watching: Watching,
+    front: Server,
+    model: str,
+    timeout_s: float,
+    answer_timeout_s: float,
+    told: Callable[[str], None],
+    cluster: bool = False,
+) -> None:
+    """Returns once every server is healthy and the front door has answered one completion.
+
+    With `cluster` the front door is asked for /cluster_info, and others, which register with it, need not answer.
+    `watching` gets the names of servers that are healthy.
+    Raises LaunchError when a server ends, after `timeout_s` seconds for the servers, and after `answer_timeout_s` more
+    for the completion.
+    """
+    import httpx
+
+    began, said = time.monotonic(), time.monotonic()
+    waiting = {one.server.name: one for one in running if not cluster or one.server.name == front.name}
+    unheard = {one.server.name for one in running} - waiting.keys()
+    starting: set[str] = set()
+    async with httpx.AsyncClient(trust_env=False, timeout=HEALTH_S) as client:
+        while waiting:
+            for name, one in list(waiting.items()):
+                if await _healthy(client, one.server, cluster, starting):
+                    watching.is_well(name)
+                    told(f"{name}: ready after {time.monotonic() - one.began:.0f} s")
+                    del waiting[name]
+            if cluster:
+                others = [one.server for one in running if one.server.name in unheard]
+                heard = await asyncio.gather(*(_healthy(client, one, False, starting, OTHERS_S) for one in others))
+                for server in (one for one, healthy in zip(others, heard, strict=True) if healthy):
+                    watching.is_well(server.name)
+                    unheard.remove(server.name)
+            _check_alive(running)
+            now = time.monotonic()
+            if waiting and now - began > timeout_s:
+                one = next(iter(waiting.values()))
+                says = ", it says that it is starting" if one.server.name in starting else ""
+                raise one.error(f"{', '.join(waiting)} not ready after {timeout_s:g} s{says}")
+            if now - said > TELL_S:
+                said = now
+                for one in running if cluster else waiting.values():
+                    says = ", it says that it is starting" if one.server.name in starting else ""
+                    told(
+                        f"{one.server.name}: not ready after {now - one.began:.0f} s{says}; its log: {one.last_line()}"
+                    )
+            if waiting:
+                await asyncio.sleep(min(POLL_S, FIRST_POLL_S + (now - began) / 100))
+        watching.all_are_well()
+        await _answering(client, running, front, model, answer_timeout_s, told, start_timeout_s=timeout_s)
+
+
+async def _healthy(client: Any, server: Server, cluster: bool, starting: set[str], timeout_s: float = HEALTH_S) -> bool:
+    """Whether a server is ready. `starting` gets the names of those that say that they load their model."""
+    import httpx
+
+    starting.discard(server.name)
+    with suppress(httpx.TransportError, ValueError):
+        reply = await client.get(server.url + ("/cluster_info" if cluster else server.health), timeout=timeout_s)
+        if loading.says_so(reply):
+            starting.add(server.name)
+        return reply.status_code == 200 and (not cluster or bool(reply.json().get("is_ready")))
+    return False
+
+
+async def _answering(
+    client: Any,
+    running: Sequence[Running],
+    front: Server,
+    model: str,
+    timeout_s: float,
+    told: Callable[[str], None],
+    *,
+    start_timeout_s: float,
+) -> None:
+    """One real completion: health says nothing of the engine, nor of the way between two of them.
+
+    While the front door says that it is starting, `start_timeout_s` is spent and not `timeout_s`.
+    """
+    import httpx
+
+    began, last, refusals, permanent = time.monotonic(), "no answer", Refusals(), False
+    said = began
+    body = {"model": model, "prompt": "Hello", "max_tokens": 4, "temperature": 0.0}
+    end, most = began + timeout_s, began + timeout_s + start_timeout_s
+    while not permanent and (left := end - (sent := time.monotonic())) > 0:
+        asked = asyncio.create_task(client.post(front.url + "/v1/completions", json=body, timeout=left))
+        try:
+            while not (await asyncio.wait([asked], timeout=WATCH_S))[0]:
+                _check_alive(running)
+                said = _tell(front, began, said, last, told)
+            reply = asked.result()
+            if reply.status_code == 200 and reply.json().get("choices"):
+                told(f"{front.name}: the first completion took {time.monotonic() - began:.1f} s")
+                return
+            last = f"HTTP {reply.status_code} {reply.text[:500]}"
+            permanent = refusals.permanent(reply.status_code, reply.text)
+            if loading.says_so(reply):
+                last, end = "it says that it is starting", min(most, end + time.monotonic() - sent + POLL_S)
+        except httpx.TimeoutException:
+            last = "no answer at all"
+        except (httpx.TransportError, ValueError) as error:
+            last = f"{type(error).__name__} {error}"
+        finally:
+            asked.cancel()
+        _check_alive(running)
+        said = _tell(front, began, said, last, told)
+        await asyncio.sleep(0 if permanent else POLL_S)
+    [door] = [one for one in running if one.server.name == front.name]
+    how = f"refused {SAME} times alike" if permanent else f"within {timeout_s:g} s"
+    refusal = door.error(f"{front.name} is healthy and gives no completion {how}, but: {last}")
+    if known := cause(last):
+        refusal = LaunchError(f"{refusal}\n  {known[0]}", hint=f"{known[1]} {refusal.hint}")
+    raise refusal
+
+
+def _tell(front: Server, began: float, said: float, last: str, told: Callable[[str], None]) -> float:
+    """Tells that there is no completion yet, unless that was told a moment ago; returns when it was told last."""
+    if (now := time.monotonic()) - said <= TELL_S:
+        return said
+    told(f"{front.name}: no completion after {now - began:.0f} s: {last[:160]}")
+    return now
+
+
+def _check_alive(running: Sequence[Running]) -> None:
+    if (error := first_end(running)) is not None:
+        raise error

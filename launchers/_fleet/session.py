@@ -1,0 +1,107 @@
+"""Servers for the length of a block: adapted to their version, started, ready, watched, ended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from launchers._fleet.fleet import fleet
+from launchers._fleet.log_watch import Watching
+from launchers._fleet.readiness import ready
+from launchers._logs.causes import UNKNOWN_OPTION
+from launchers._process.server_process import while_alive
+from launchers._trtllm import kv_transfer, mpi, shared_key
+from launchers._trtllm.command_line import Server
+from launchers._trtllm.flavour import adapted_to_machine, forget
+from serve_eval.errors import LaunchError
+from serve_eval.schema import Endpoint, KvTransfer, LaunchContext, ServerInfo
+
+
+@asynccontextmanager
+async def session(
+    servers: Sequence[Server],
+    context: LaunchContext,
+    *,
+    launcher: str,
+    model: str,
+    ready_timeout_s: float,
+    answer_timeout_s: float,
+    stop_timeout_s: float,
+    cluster: bool = False,
+    transfer: KvTransfer | None = None,
+    held: Mapping[str, int] | None = None,
+) -> AsyncIterator[Endpoint]:
+    """Starts the servers, waits for a completion through the last of them, the front door, and yields its endpoint.
+
+    `model` is the name that is asked for; `cluster`: the others register with the front door; `held` are locks that
+    the caller has already. The time limits, in seconds, are for the loading, for the first completion, and between
+    SIGTERM and SIGKILL. `transfer` is what is told of the KV cache. The key that the servers share where their version
+    has one is in none of what is told. Raises PlanError for an option that this version does not know, LaunchError when
+    a server does not start or ends.
+    """
+    for line in mpi.told(servers):
+        context.told(line)
+    key = shared_key.drawn()
+    adapted = await adapted_to_machine(servers, key)
+    if transfer is not None:
+        context.told(kv_transfer.told(transfer))
+    try:
+        with shared_key.secret(adapted, context, key) as (context, started):
+            async with served(
+                adapted,
+                context,
+                launcher=launcher,
+                model=model,
+                ready_timeout_s=ready_timeout_s,
+                answer_timeout_s=answer_timeout_s,
+                stop_timeout_s=stop_timeout_s,
+                cluster=cluster,
+                held=held,
+            ) as endpoint:
+                started()
+                yield endpoint if transfer is None else endpoint.with_info(kv_transfer=transfer)
+    except LaunchError as error:
+        if UNKNOWN_OPTION in str(error):
+            forget(servers)
+        raise
+
+
+@asynccontextmanager
+async def served(
+    servers: Sequence[Server],
+    context: LaunchContext,
+    *,
+    launcher: str,
+    model: str,
+    ready_timeout_s: float,
+    answer_timeout_s: float,
+    stop_timeout_s: float,
+    cluster: bool = False,
+    held: Mapping[str, int] | None = None,
+) -> AsyncIterator[Endpoint]:
+    """`session` with the command lines as they are, of any server. Raises LaunchError."""
+    front = servers[-1]
+    async with fleet(
+        servers, log_dir=context.log_dir, told=context.told, stop_timeout_s=stop_timeout_s, held=held
+    ) as running:
+        watching = Watching(running)
+        async with while_alive(watching.look):
+            await ready(
+                running,
+                watching=watching,
+                front=front,
+                model=model,
+                timeout_s=ready_timeout_s,
+                answer_timeout_s=answer_timeout_s,
+                told=context.told,
+                cluster=cluster,
+            )
+        info = ServerInfo(
+            launcher=launcher,
+            commands=tuple(tuple(server.line()) for server in servers),
+            servers={server.name: server.url for server in servers},
+            log_dir=str(context.log_dir),
+            logs={one.server.name: str(one.process.log_file) for one in running},
+            perf_metrics=front.perf_metrics,
+        )
+        yield Endpoint(base_url=f"{front.url}/v1", model=model, info=info)

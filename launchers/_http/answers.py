@@ -1,0 +1,167 @@
+"""What answers of servers of ours look like: whole ones, server-sent events, and log-probabilities in all their forms.
+
+Forms follow trtllm-serve; log-probabilities follow OpenAI, by chat and by the older endpoint, and for prompts vLLM too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from launchers._http.errors import encode
+from launchers._http.requests import Ask
+
+
+class Told(NamedTuple):
+    """A token with its log-probability (None: nothing stood before it), its rank and the likeliest ones at its place.
+
+    `text` is what it adds to the text: nothing, where a character needs more tokens. `raw` are its bytes.
+    """
+
+    text: str
+    raw: bytes
+    logprob: float | None
+    id: int = 0
+    rank: int = 1
+    top: tuple[Told, ...] = ()
+
+
+class Call(NamedTuple):
+    """A call of a tool, its arguments as JSON."""
+
+    name: str
+    arguments: str
+
+
+class Generated(NamedTuple):
+    """The answer to one prompt. With `echo` the `prompt_text` stands before it. `tokens` and `prompt` are there where
+    log-probabilities are told of."""
+
+    text: str | None
+    finish_reason: str | None
+    stop_reason: str | None = None
+    tokens_per_step: float | None = None
+    prompt_text: str = ""
+    tokens: Sequence[Told] | None = None
+    prompt: Sequence[Told] | None = None
+    calls: Sequence[Call] = ()
+
+
+class Usage(NamedTuple):
+    """Token counts of a whole request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    def body(self) -> dict[str, int]:
+        return {**self._asdict(), "total_tokens": sum(self)}
+
+
+def answer_body(ask: Ask, number: int, generated: Sequence[Generated], usage: Usage) -> bytes:
+    """A whole answer, as JSON; `number` makes its id."""
+    choices: list[dict[str, object]] = []
+    more: dict[str, object] = {}
+    for index, one in enumerate(generated):
+        told = (*(one.prompt or ()), *(one.tokens or ())) if ask.echo else one.tokens or ()
+        logprobs = _logprobs(ask, told, 0) if told and ask.logprobs is not None else None
+        text = one.text
+        if ask.echo and text is not None:
+            text = one.prompt_text + text
+        said: dict[str, object] = {"text": text, "token_ids": None, "context_logits": None}
+        if ask.chat:
+            calls = [_called(number, place, call) for place, call in enumerate(one.calls)]
+            said = {"message": {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": calls}}
+        if ask.prompt_logprobs is not None and one.prompt is not None:
+            (more if ask.chat else said)["prompt_logprobs"] = [_vllm(token) for token in one.prompt]
+        ending: dict[str, object] = {"finish_reason": one.finish_reason, "stop_reason": one.stop_reason}
+        if one.tokens_per_step is not None:
+            ending["avg_decoded_tokens_per_iter"] = one.tokens_per_step
+        choices.append({"index": index, **said, "logprobs": logprobs, **ending, "disaggregated_params": None})
+    head = _head(ask, number, chunk=False)
+    return encode({**head, "choices": choices, "usage": usage.body(), "prompt_token_ids": None, **more})
+
+
+class Events:
+    """An answer as server-sent events, one choice beside the other."""
+
+    def __init__(self, ask: Ask, number: int) -> None:
+        self._ask, self._number, self._head = ask, number, _head(ask, number, chunk=True)
+        self._offsets: dict[int, int] = {}
+
+    def opening(self, index: int, one: Generated) -> Iterable[bytes]:
+        """What comes before the text of a choice: by chat the role, else the prompt where it is echoed."""
+        if self._ask.chat:
+            # trtllm-serve writes a blank before the end of this event
+            yield self._event(index, {"role": "assistant"})[:-2] + b" \n\n"
+        elif self._ask.echo:
+            yield self.piece(index, one.prompt_text, one.prompt or ())
+
+    def piece(self, index: int, text: str, tokens: Sequence[Told] = ()) -> bytes:
+        """A piece of the text."""
+        offset = self._offsets.get(index, 0)
+        self._offsets[index] = offset + len(text)
+        logprobs = _logprobs(self._ask, tokens, offset) if tokens and self._ask.logprobs is not None else None
+        return self._event(index, {"content": text} if self._ask.chat else text, logprobs)
+
+    def call(self, index: int, place: int, call: Call, pieces: Iterable[str]) -> Iterable[bytes]:
+        """A call of a tool: its name, and its arguments in pieces."""
+        begun = {"index": place, **_called(self._number, place, call._replace(arguments=""))}
+        yield self._event(index, {"tool_calls": [begun]})
+        for piece in pieces:
+            yield self._event(index, {"tool_calls": [{"index": place, "function": {"arguments": piece}}]})
+
+    def end(self, index: int, one: Generated) -> bytes:
+        """The end of a choice."""
+        return self._event(index, {} if self._ask.chat else "", None, one)
+
+    def closing(self, usage: Usage) -> Iterable[bytes]:
+        """The end of all."""
+        if self._ask.include_usage:
+            yield b"data: " + encode({**self._head, "choices": [], "usage": usage.body()}) + b"\n\n"
+        yield b"data: [DONE]\n\n"
+
+    def _event(
+        self, index: int, said: str | Mapping[str, object], logprobs: object = None, end: Generated | None = None
+    ) -> bytes:
+        choice: dict[str, object] = {"index": index, "delta" if self._ask.chat else "text": said, "logprobs": logprobs}
+        choice |= {"finish_reason": end and end.finish_reason, "stop_reason": end and end.stop_reason}
+        if end is not None and end.tokens_per_step is not None:
+            choice["avg_decoded_tokens_per_iter"] = end.tokens_per_step
+        return b"data: " + encode({**self._head, "choices": [choice], "usage": None}) + b"\n\n"
+
+
+def _called(number: int, place: int, call: Call) -> dict[str, object]:
+    return {"id": f"call-{number}-{place}", "type": "function", "function": call._asdict()}
+
+
+def _head(ask: Ask, number: int, *, chunk: bool) -> dict[str, object]:
+    kind = "text_completion" if not ask.chat else "chat.completion.chunk" if chunk else "chat.completion"
+    prefix = "chatcmpl" if ask.chat else "cmpl"
+    return {"id": f"{prefix}-{number:032x}", "object": kind, "created": int(time.time()), "model": ask.model}
+
+
+def _logprobs(ask: Ask, tokens: Sequence[Told], offset: int) -> dict[str, object]:
+    """Log-probabilities of generated tokens, which stand `offset` characters behind the beginning of the text."""
+    if ask.chat:
+        return {"content": [{**_by_chat(token), "top_logprobs": list(map(_by_chat, token.top))} for token in tokens]}
+    top = [{one.text: one.logprob for one in (*token.top, token)} if token.top else None for token in tokens]
+    return {
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "text_offset": list(accumulate((len(token.text) for token in tokens[:-1]), initial=offset)),
+        "top_logprobs": top if any(top) else None,
+    }
+
+
+def _by_chat(token: Told) -> dict[str, object]:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.raw)}
+
+
+def _vllm(token: Told) -> dict[str, object] | None:
+    """An entry of `prompt_logprobs`: the token of the prompt first, then likelier ones."""
+    if token.logprob is None:
+        return None
+    each = {one.id: one for one in (token, *token.top)}
+    return {str(one.id): {"logprob": one.logprob, "rank": one.rank, "decoded_token": one.text} for one in each.values()}

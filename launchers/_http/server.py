@@ -1,0 +1,72 @@
+"""The OpenAI-compatible HTTP layer that servers of ours share: a socket, whole answers, event streams and errors.
+
+What a request says is read in `requests`, what an answer looks like stands in `answers`, and what an error does in
+`errors`. Of these this module alone needs aiohttp, which is an extra.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from aiohttp import web
+
+from launchers._http.arrival import Arrival
+from launchers._http.errors import encode, trtllm_error
+
+KEEPALIVE_S = 5.0
+"""Idle time after which a connection is closed, as trtllm-serve does."""
+SHUTDOWN_S = 0.2
+"""How long requests in progress may take when the server ends."""
+LINGERING_S = 2.0
+"""Seconds for which the rest of a request body is read after an early answer, so that the client sees the answer."""
+
+
+@asynccontextmanager
+async def serve_app(app: web.Application, *, port: int = 0) -> AsyncIterator[str]:
+    """Serves on a socket of 127.0.0.1 (`port` 0: any free one) and yields the base URL `http://127.0.0.1:PORT/v1`.
+
+    A request that does not arrive in time is answered with 408, and its connection closed. Raises OSError when the port
+    is taken.
+    """
+    arrival = Arrival(_too_late)
+    app.middlewares.insert(0, arrival.middleware)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=KEEPALIVE_S,
+        shutdown_timeout=SHUTDOWN_S,
+        lingering_time=LINGERING_S,
+    )
+    await runner.setup()
+    try:
+        assert runner.server is not None
+        connect = arrival.guarded(runner.server)
+        listening = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", port, backlog=1024)
+        try:
+            yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
+        finally:
+            listening.close()
+    finally:
+        await runner.cleanup()
+
+
+def json_response(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+
+
+async def send_stream(request: web.Request, events: AsyncIterable[bytes]) -> web.StreamResponse:
+    """Sends server-sent events as they come, as long as the client is there."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    await response.prepare(request)
+    with suppress(ConnectionResetError):
+        async for event in events:
+            await response.write(event)
+        await response.write_eof()
+    return response
+
+
+def _too_late(message: str) -> web.Response:
+    return json_response(408, encode(trtllm_error(message, "RequestTimeout", 408)))

@@ -1,0 +1,1 @@
+"""Read the logs of servers: lines, signs of a dead server, and known causes of its end."""

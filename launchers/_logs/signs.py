@@ -1,0 +1,222 @@
+"""Signs in a log that its server is dead, told from errors that it goes on after.
+
+Each rank's lines are read for themselves, where they name it. An exception counts where it was raised to its end: not
+at level warning or below, not in what follows such a record without a level of its own, and not as what a handler was
+dealing with when it raised another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+from launchers._logs import levels
+from launchers._logs.causes import AT_ONCE, ENDS_ITSELF, Cause, known
+from launchers._logs.growing_log import Line
+from launchers._logs.levels import GOES_ON, Kind
+
+MOST_STREAMS = 4096
+"""Ranks that are told apart."""
+
+_NVIDIA = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT)\b[^\]]*\]")
+_FINAL = re.compile(
+    r"Executor worker (?:initialization error|returned error|died during initialization)"
+    r"|Failed to initialize executor on rank|Executor creation failed"
+    r"|Failed to parse the arguments for the LLM constructor|^Rank\d+ Task exit code: [1-9]|MPI_ERRORS_ARE_FATAL"
+)
+"""Sentences with which TensorRT-LLM, its wrapper of ranks, or MPI gives up."""
+_WRAPPER = re.compile(r"Rank\d+ Task exit code: ")
+_LAST_WORDS = re.compile(
+    r"(?i)destroy_process_group|resource_tracker|leaked|shut(?:ting)? ?down|\bexit(?:ing|ed)?\b|abort"
+)
+"""What a process that ends says at any level."""
+
+
+class Strength(IntEnum):
+    """What a sign is worth, from the weakest."""
+
+    TRACEBACK = 1
+    """An exception or an error line of NVIDIA's without a known cause, or one that may have been caught."""
+    FINAL = 2
+    """A sentence with which the server gives up, without a known cause."""
+    REPORTED = 3
+    """A known cause at level error, or one that servers catch."""
+    RAISED = 4
+    """A known cause that was raised."""
+    CERTAIN = 5
+    """A sentence with which the server gives up, with a known cause."""
+
+
+class Sign(NamedTuple):
+    """A line that tells of an end."""
+
+    strength: Strength
+    line: str
+    stream: str = ""
+    cause: Cause | None = None
+
+
+class _Record(Enum):
+    """What lines without a level belong to."""
+
+    NONE = 0
+    CAUGHT = 1
+    ERROR = 2
+    RAISED = 3
+
+
+@dataclass
+class _Stream:
+    """What one rank wrote last."""
+
+    record: _Record = _Record.NONE
+    in_traceback: bool = False
+    in_thread: bool = False
+    ended: bool = False
+    """A traceback came to its end: unless it is part of a chain, the next one is another's."""
+    raised: Sign | None = None
+    """The last sign of a traceback, of which the next line may say that it was being handled."""
+
+
+class Signs:
+    """Reads lines and keeps the strongest sign."""
+
+    def __init__(self) -> None:
+        self._streams: OrderedDict[str, _Stream] = OrderedDict()
+        self.strongest: Sign | None = None
+        self._gave_up = False
+
+    def read(self, line: Line, *, later: bool = False) -> bool:
+        """Take a line in. Return whether it shows that something still happens. `later`: it was not written together
+        with the strongest sign."""
+        text, stream = line.text, self._stream(line.stream)
+        match levels.kind(text, in_traceback=stream.in_traceback):
+            case Kind.NOISE:
+                return False
+            case Kind.QUIET:
+                self._read_quiet(line, stream)
+            case Kind.ERROR:
+                stream.record = _Record.ERROR
+                stream.in_traceback, stream.in_thread = levels.begins_traceback(text), False
+                self._keep(_sign(line, stream, raised=False))
+            case Kind.THREAD:
+                self._read_thread(line, stream)
+            case Kind.HEADER:
+                stream.in_traceback = True
+                stream.in_thread = stream.in_thread and not stream.ended
+            case Kind.HANDLING:
+                stream.ended = False
+                self._take_back(stream)
+            case Kind.CHAINED:
+                stream.ended = False
+            case Kind.RAISED | Kind.COMMAND as kind if kind is Kind.RAISED or known(text) is not None:
+                self._read_raised(line, stream)
+            case Kind.PLAIN if not stream.in_traceback:
+                self._read_plain(line, stream, later=later)
+        return True
+
+    def _read_quiet(self, line: Line, stream: _Stream) -> None:
+        """Read a record at level warning or below: what follows it may be an exception that was caught."""
+        caught = levels.may_tell_of_caught(line.text)
+        stream.record = _Record.CAUGHT if caught else _Record.NONE
+        stream.in_traceback = stream.in_thread = caught and levels.begins_traceback(line.text)
+        self._weaken(line)
+
+    def _read_thread(self, line: Line, stream: _Stream) -> None:
+        """Read that an exception ended a thread, whose name may be a cause."""
+        stream.record, stream.in_thread, stream.ended = _Record.NONE, True, False
+        cause = known(line.text) if line.text.startswith("Exception in thread ") else None
+        if cause is not None and cause.ends == AT_ONCE:  # its name is a cause: nothing runs it again
+            self._keep(Sign(Strength.CERTAIN, line.text, line.stream, cause))
+
+    def _read_raised(self, line: Line, stream: _Stream) -> None:
+        """Read the last line of a traceback."""
+        stream.raised = _sign(line, stream, raised=True)
+        self._keep(stream.raised)
+        if stream.record is _Record.NONE:
+            stream.record = _Record.RAISED
+        stream.in_traceback, stream.ended = False, True
+
+    def _read_plain(self, line: Line, stream: _Stream, *, later: bool) -> None:
+        """Read a line without a level and outside a traceback."""
+        if _WRAPPER.match(line.text):
+            stream.record = _Record.NONE
+        tells = known(line.text) is not None or _FINAL.search(line.text) is not None
+        sign = _sign(line, stream, raised=stream.record is _Record.RAISED) if tells else None
+        self._keep(sign)
+        if sign is None and later:
+            self._weaken(line)
+
+    def forget(self) -> None:
+        """Drop the strongest sign. What each rank wrote last is kept."""
+        self.strongest, self._gave_up = None, False
+
+    def _stream(self, name: str) -> _Stream:
+        found = self._streams.setdefault(name, _Stream())
+        self._streams.move_to_end(name)
+        if len(self._streams) > MOST_STREAMS:
+            self._streams.popitem(last=False)
+        return found
+
+    def _keep(self, sign: Sign | None) -> None:
+        if sign is None:
+            return
+        before = self.strongest
+        self._gave_up = self._gave_up or sign.strength in (Strength.FINAL, Strength.CERTAIN)
+        if sign.cause is None and self._gave_up and before is not None and before.cause is not None:
+            sign = before  # a server gives up for what it raised
+        if self._gave_up and sign.cause is not None:
+            sign = sign._replace(strength=Strength.CERTAIN)
+        if before is not None:
+            sign = _clearer(before, sign)
+        if before is None or sign.strength > before.strength or sign.strength is Strength.TRACEBACK is before.strength:
+            self.strongest = sign
+        elif before.cause is not None and before.cause.vague and sign.cause is not None:
+            self.strongest = sign._replace(strength=before.strength)
+
+    def _take_back(self, stream: _Stream) -> None:
+        """Forget the cause of an exception that was being handled when another one came."""
+        sign = self.strongest
+        if sign is not None and sign == stream.raised and sign.strength < Strength.CERTAIN:
+            self.strongest = sign._replace(strength=Strength.TRACEBACK, cause=None)
+        stream.raised = None
+
+    def _weaken(self, line: Line) -> None:
+        """Take note that a rank writes on after its error: it caught it, unless it said that it gives up."""
+        sign = self.strongest
+        if sign is None or sign.stream != line.stream or _LAST_WORDS.search(line.text):
+            return
+        if sign.strength in (Strength.REPORTED, Strength.RAISED):
+            self.strongest = sign._replace(strength=Strength.TRACEBACK)
+
+
+def _clearer(before: Sign, sign: Sign) -> Sign:
+    """Return a sign that does not say why, with the cause that a line before it tells."""
+    vague = sign.cause is not None and sign.cause.vague
+    if vague and before.cause is not None and before.cause.ends == AT_ONCE:
+        return sign._replace(line=before.line, cause=before.cause)
+    return sign
+
+
+def _sign(line: Line, stream: _Stream, *, raised: bool) -> Sign | None:
+    """Return what a line at level error, or one that names an exception, is worth."""
+    text = line.text
+    if stream.record is _Record.CAUGHT:
+        return Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None
+    cause = known(text)
+    if cause is not None and cause.ends == ENDS_ITSELF:
+        return None
+    if _FINAL.search(text):
+        return Sign(Strength.FINAL if cause is None else Strength.CERTAIN, text, line.stream, cause)
+    if GOES_ON.search(text):
+        return Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None
+    if cause is not None:
+        strength = Strength.RAISED if raised and cause.ends == AT_ONCE else Strength.REPORTED
+        if stream.record is _Record.NONE and not raised:
+            strength = Strength.TRACEBACK  # who wrote it, and whether it is an error, is not told
+        return Sign(strength, text, line.stream, cause)
+    worth = not stream.in_thread if raised else _NVIDIA.search(text) is not None
+    return Sign(Strength.TRACEBACK, text, line.stream) if worth else None

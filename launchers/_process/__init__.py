@@ -1,0 +1,1 @@
+"""Start servers as processes of their own: their environment, their supervisor, and what they report."""

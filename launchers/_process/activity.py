@@ -1,0 +1,70 @@
+"""CPU time and bytes read of the processes below one process: whether they still do something."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from launchers._process.supervisor import descendants
+
+SAMPLE_S = 1.0
+"""The least time between two looks at the processes: CPU time is counted in hundredths of a second."""
+IDLE_SHARE = 0.05
+"""A process that uses less of a CPU is idle: one that polls every millisecond, as idle MPI pools do, uses 0.03."""
+IDLE_BYTES_PER_S = 1 << 20
+"""A process that reads less is idle. One that loads from a slow disk uses hardly any CPU time."""
+
+
+class Used(NamedTuple):
+    """Return what a process used since its start, children that ended included."""
+
+    cpu_s: float
+    bytes_read: int
+
+
+class Activity:
+    """The processes below `root`, looked at again and again. Nothing is known of them where there is no /proc."""
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self._at: float | None = None
+        self._before: Mapping[int, Used] = {}
+        self._busy_at = 0.0
+
+    def idle_s(self, now: float) -> float | None:
+        """Return how long all processes were idle up to the last look at them; None where none is seen."""
+        if self._at is None or now - self._at >= SAMPLE_S:
+            used = {pid: one for pid in descendants(self.root) if (one := used_by(pid)) is not None}
+            if not used:
+                self._at = None
+                return None
+            if self._at is None or busy(self._before, used, now - self._at):
+                self._busy_at = now
+            self._at, self._before = now, used
+        return self._at - self._busy_at
+
+
+def busy(before: Mapping[int, Used], after: Mapping[int, Used], seconds: float) -> bool:
+    """Return whether a process did something between two looks that are `seconds` apart. A new one began with 0."""
+    none = Used(0.0, 0)
+    return any(
+        now.cpu_s - before.get(pid, none).cpu_s > IDLE_SHARE * seconds
+        or now.bytes_read - before.get(pid, none).bytes_read > IDLE_BYTES_PER_S * seconds
+        for pid, now in after.items()
+    )
+
+
+def used_by(pid: int) -> Used | None:
+    """Return what a process used; None when it is gone."""
+    folder, read = Path(f"/proc/{pid}"), 0
+    with suppress(OSError, ValueError, IndexError):
+        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        cpu_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        with suppress(OSError, ValueError, KeyError):
+            counts = dict(line.split(": ") for line in (folder / "io").read_text().splitlines())
+            read = max(int(counts["rchar"]), int(counts["read_bytes"]))
+        return Used(cpu_s, read)
+    return None

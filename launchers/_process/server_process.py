@@ -1,0 +1,220 @@
+"""A server as a process of its own, from its start to its end: what every launcher that starts something shares."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from launchers._process.supervisor import AT_END_S
+from serve_eval.errors import EndpointError, LaunchError
+
+STOP_S = 10.0
+"""How long a server may take to end after SIGTERM, before SIGKILL."""
+KILL_S = 5.0
+"""How long we wait for what SIGKILL ends."""
+WATCH_S = 0.25
+"""Seconds between two looks at a server in use: its end is noticed so late at most."""
+NOTICED_S = 1.5
+"""Seconds by which a failed request may come before the end of its server is known."""
+LOG_LINES = 15
+"""Lines of the log that an error quotes."""
+
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+
+T = TypeVar("T")
+
+
+class ServerProcess:
+    """A server that `server_process` started. `pid` is also the id of its process group."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], log_file: Path, log_start: int, supervised_s: float | None = None
+    ) -> None:
+        self.pid, self.log_file, self.log_start = process.pid, log_file, log_start
+        self._process = process
+        # A supervisor is never killed while it may still end its server: a second SIGTERM tells it to do so at once.
+        self.stop_s = STOP_S if supervised_s is None else supervised_s + 2 * KILL_S
+        self._at_once = signal.SIGKILL if supervised_s is None else signal.SIGTERM
+
+    def exit_code(self) -> int | None:
+        """None while it runs. What is left of its group is killed as soon as the end is seen."""
+        if self._process.returncode is None and self._process.poll() is not None:
+            # Only now: later the number of the group could be another's.
+            self._signal(signal.SIGKILL)
+        return self._process.returncode
+
+    def ended(self, when: str = "") -> LaunchError | None:
+        """The error that tells of its end, with the last lines of the log; None while it runs."""
+        if (code := self.exit_code()) is None:
+            return None
+        ending = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        return self._error(f"the server ended with {ending}{when}")
+
+    async def until(
+        self, probe: Callable[[], Awaitable[T | None]], *, timeout_s: float, longest_pause_s: float = 0.5
+    ) -> T:
+        """What `probe` gives once it is not None; it is asked often at first, then after each longest pause.
+
+        Raises LaunchError with the last lines of the log when the server ends before, or after `timeout_s` seconds.
+        """
+        clock, pause_s = asyncio.get_running_loop().time, 0.02
+        deadline = clock() + timeout_s
+        while (found := await probe()) is None:
+            if (ended := self.ended(" before it was ready")) is not None:
+                raise ended
+            if clock() > deadline:
+                raise self._error(f"the server is not ready after {timeout_s:g} s")
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, longest_pause_s)
+        return found
+
+    def hurry(self, seconds: float) -> None:
+        """Give it no more time than this between SIGTERM and SIGKILL."""
+        self.stop_s = min(self.stop_s, seconds)
+
+    async def stop(self) -> None:
+        """Ends the server and its group: SIGTERM, then SIGKILL after STOP_S seconds or when we are cancelled."""
+        try:
+            if self.exit_code() is None:
+                self._signal(signal.SIGTERM)
+                await self._ended(self.stop_s)
+        finally:
+            for number in (self._at_once, signal.SIGKILL):
+                if self.exit_code() is None:
+                    self._signal(number)
+                    await self._ended(2 * KILL_S)
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
+    async def _ended(self, timeout_s: float) -> None:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_s
+        # Polled, since nothing tells of an end without reaping the process, which frees the number of its group.
+        while self.exit_code() is None and clock() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # macOS answers EPERM for a group of which only a zombie is left
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def log(self, last_bytes: int = 16384) -> str:
+        """The end of what it wrote since it was started; empty when the file is gone."""
+        with suppress(OSError), self.log_file.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self.log_start, size - last_bytes))
+            return file.read().decode(errors="replace")
+        return ""
+
+    def _error(self, message: str) -> LaunchError:
+        lines = self.log().splitlines()[-LOG_LINES:]
+        return LaunchError("\n  ".join([message, *lines]), hint=f"Its log is {self.log_file}.")
+
+
+@asynccontextmanager
+async def while_alive(ended: Callable[[], LaunchError | None]) -> AsyncIterator[None]:
+    """The block ends with the error that `ended` gives as soon as there is one, whatever it is doing."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancelling, death = task.cancelling(), None
+
+    async def watch() -> None:
+        nonlocal death
+        while death is None:
+            await asyncio.sleep(WATCH_S)
+            death = ended()
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if death is not None and task.uncancel() <= cancelling:
+            raise death from None
+        raise
+    except Exception as error:
+        # A failed request may be noticed before the end of the server that caused it.
+        deadline = time.monotonic() + (NOTICED_S if isinstance(error, EndpointError) else 0.0)
+        watcher.cancel()
+        while (found := death or ended()) is None and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(WATCH_S / 5)
+        if death is not None:
+            task.uncancel()
+        if found is not None and not isinstance(error, LaunchError):
+            raise found from error
+        raise
+    finally:
+        watcher.cancel()
+
+
+def supervised(
+    command: Sequence[str], *, grace_s: float, to_stop: Sequence[str] = (), at_end: Sequence[str] = ()
+) -> list[str]:
+    """The command below a supervisor, which ends it when its own stdin ends."""
+    counted = [str(len(to_stop)), *to_stop, str(len(at_end)), *at_end]
+    return [sys.executable, "-I", str(SUPERVISOR), str(grace_s), *counted, *command]
+
+
+@asynccontextmanager
+async def server_process(
+    command: Sequence[str],
+    *,
+    log_file: Path,
+    env: Mapping[str, str] | None = None,
+    grace_s: float | None = None,
+    keep: Sequence[int] = (),
+    at_end: Sequence[str] = (),
+    to_stop: Sequence[str] = (),
+) -> AsyncIterator[ServerProcess]:
+    """Runs a command in a session of its own for the length of the block; every way out of the block ends it.
+
+    Its output is added to `log_file` (mode 0600). Its stdin is a pipe that only we hold: a server that watches it ends
+    with us, however we end. For any other there is `grace_s`: a supervisor then stands between, ends the server when we
+    end, and gives it so many seconds after SIGTERM; `pid` is the supervisor's, which inherits the descriptors `keep`
+    and runs the command `to_stop` in place of SIGTERM and `at_end` last. `env` None: our environment. Raises
+    LaunchError when the command cannot be run.
+    """
+    if grace_s is not None:
+        command = supervised(command, grace_s=grace_s, to_stop=to_stop, at_end=at_end)
+        grace_s += AT_END_S if at_end else 0
+    server = _start(command, log_file, env, grace_s, keep)
+    try:
+        yield server
+    finally:
+        await server.stop()
+        if at_end and server.exit_code() == -signal.SIGKILL:  # of the supervisor, which then did not run it
+            with suppress(OSError, subprocess.SubprocessError):
+                await asyncio.to_thread(subprocess.run, at_end, stdin=subprocess.DEVNULL, env=env, timeout=AT_END_S)
+
+
+def _start(
+    command: Sequence[str],
+    log_file: Path,
+    env: Mapping[str, str] | None,
+    supervised_s: float | None,
+    keep: Sequence[int],
+) -> ServerProcess:
+    try:
+        log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+            log_start = log.tell()
+            process = subprocess.Popen(  # noqa: S603 - the launcher's own command, and no shell
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+                pass_fds=keep,
+            )
+    except OSError as error:
+        raise LaunchError(f"{command[0]} cannot be started: {error}") from error
+    return ServerProcess(process, log_file, log_start, supervised_s)

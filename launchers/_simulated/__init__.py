@@ -1,0 +1,1 @@
+"""Serve a simulated endpoint, which looks answers up in a file."""

@@ -1,0 +1,92 @@
+"""Answers of the simulated endpoint: drawn from the answer file, or made up for a prompt that it does not know.
+
+The answer file has one JSON object per line: `sha256` of the prompt (`serve_eval.schema.prompt_hash`), the texts
+`right` and `wrong`, and the `probability` of the right one. A token is a word with the white space before it.
+
+Chance is decided by hashes. A prompt is answered right where a uniform number of (seed, run, prompt) lies below its
+probability times (1 - damage), so more damage only ever adds wrong answers. Which prompts fail, are cut or come back
+empty depends on (seed, prompt).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from launchers._http.answers import Generated
+from launchers._http.requests import Ask
+from launchers._simulated import guided, tools, words
+from launchers._simulated.config import SimulatorConfig
+from serve_eval.schema.prompt_hash import uniform
+
+UNKNOWN_ANSWER = "I do not know."
+SAMPLED_ANSWERS = (
+    UNKNOWN_ANSWER,
+    "I cannot tell.",
+    "That is unknown to me.",
+    "Nobody told me that.",
+    "I have no answer to this.",
+)
+"""What is said to a prompt that the answer file does not know: the first, or where it is asked with a temperature, one
+that the request's seed decides."""
+
+
+class _Entry(msgspec.Struct):
+    """A line of the answer file."""
+
+    sha256: str
+    right: str
+    wrong: str
+    probability: float
+
+
+class AnswerFile:
+    """Draw chance once, when the answer file is read; a request then only looks up.
+
+    `by_hash` has the answer of each known prompt, `failing` the hashes of the prompts that fail.
+    Raises OSError or msgspec.MsgspecError for a bad answer file.
+    """
+
+    def __init__(self, config: SimulatorConfig) -> None:
+        self._config = config
+        self.by_hash: dict[str, Generated] = {}
+        self.failing: set[str] = set()
+        self._entries: dict[str, _Entry] = {}
+        self._drawn: Counter[str] = Counter()
+        lines = config.answers.read_bytes() if config.answers else b""
+        for entry in msgspec.json.Decoder(_Entry).decode_lines(lines):
+            self.by_hash[entry.sha256] = self._draw(entry)
+            if config.varied:
+                self._entries[entry.sha256] = entry
+            if uniform(f"{config.seed}:fail:{entry.sha256}") < config.failure_rate:
+                self.failing.add(entry.sha256)
+
+    def answer(self, key: str, ask: Ask) -> Generated:
+        """Return the answer of a prompt by its hash, drawn again with `varied`; a made-up one where it is unknown."""
+        if key in self._entries:
+            again = self._drawn[key]
+            self._drawn[key] += 1
+            return self._draw(self._entries[key], again)
+        return self.by_hash.get(key) or self._made_up(key, ask)
+
+    def _draw(self, entry: _Entry, again: int = 0) -> Generated:
+        config, key = self._config, entry.sha256
+        drawn = f"{config.seed}:{config.run}:{key}" + (f":{again}" if again else "")
+        right = uniform(drawn) < entry.probability * (1.0 - config.damage)
+        text = entry.right if right else entry.wrong
+        if uniform(f"{config.seed}:empty:{key}") < config.empty_rate:
+            return Generated("", "stop")
+        if uniform(f"{config.seed}:truncate:{key}") < config.truncate_rate:
+            return Generated(words.first(text, max(1, len(text.split()) // 2)), "length")
+        return Generated(text, "stop")
+
+    def _made_up(self, key: str, ask: Ask) -> Generated:
+        if ask.response_format and not self._config.no_guided:
+            schema = guided.schema_of(ask.response_format)
+            if schema is not None:
+                return Generated(guided.fitting(schema), "stop")
+        if ask.tools:
+            return Generated(tools.fitting(ask.tools), "stop")
+        draw = int(len(SAMPLED_ANSWERS) * uniform(f"{ask.seed or 0}:{key}")) if ask.temperature else 0
+        return Generated(SAMPLED_ANSWERS[draw], "stop")

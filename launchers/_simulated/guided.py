@@ -1,0 +1,97 @@
+"""Guided decoding as a simulated server does it: to a prompt that it does not know, an answer that fits the schema."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+_PLAIN: Mapping[str, object] = {"string": "a", "integer": 1, "number": 1.5, "boolean": True, "null": None}
+_LARGEST = 10_000
+"""Most items or characters of a made-up value."""
+
+
+def schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The JSON schema of a `response_format`, in trtllm-serve's form or OpenAI's; None where it has none."""
+    inner = response_format.get("json_schema")
+    found = inner.get("schema", inner) if isinstance(inner, dict) else response_format.get("schema")
+    return found if isinstance(found, dict) else None
+
+
+def fitting(schema: Mapping[str, Any]) -> str:
+    """Return a small JSON text that a schema allows, provided that it has no pattern and allows something small.
+
+    Return null for a schema that needs itself, or is not valid.
+    """
+    try:
+        return json.dumps(_fitting(schema, schema, frozenset({"#"})))
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return "null"
+
+
+def _fitting(schema: Any, root: Mapping[str, Any], within: frozenset[str]) -> object:
+    """`within` are the references that lead here: the least value needs none of them again. Raises RecursionError for
+    a schema that needs itself."""
+    if not isinstance(schema, Mapping):
+        return _PLAIN["string"]
+    if "const" in schema:
+        return schema["const"]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if isinstance(reference := schema.get("$ref"), str):
+        if reference in within:
+            raise RecursionError("the schema needs itself")
+        return _fitting(_referred(root, reference), root, within | {reference})
+    if ways := schema.get("anyOf") or schema.get("oneOf"):
+        return _first_fitting(ways, root, within)
+    return _fitting_type(schema, root, within)
+
+
+def _first_fitting(ways: Sequence[Any], root: Mapping[str, Any], within: frozenset[str]) -> object:
+    """Follow the first way that does not need itself."""
+    for way in ways[:-1]:
+        with suppress(RecursionError):
+            return _fitting(way, root, within)
+    return _fitting(ways[-1], root, within)
+
+
+def _fitting_type(schema: Mapping[str, Any], root: Mapping[str, Any], within: frozenset[str]) -> object:
+    """Return a small value of the schema's type."""
+    match _type(schema):
+        case "object":
+            properties = schema.get("properties", {})
+            return {name: _fitting(properties.get(name), root, within) for name in schema.get("required", ())}
+        case "array":
+            return [_fitting(schema.get("items"), root, within) for _ in range(_size(schema, "minItems", 0))]
+        case "string":
+            return "a" * min(_size(schema, "minLength", 1), int(schema.get("maxLength", 1 + _LARGEST)))
+        case "integer" | "number" as kind:
+            return _number(schema, _PLAIN[kind])
+        case kind:
+            return _PLAIN.get(kind, "a")
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    kind = schema.get("type", "object" if {"properties", "required"} & schema.keys() else "string")
+    return str(kind[0] if isinstance(kind, list) and kind else kind)
+
+
+def _size(schema: Mapping[str, Any], word: str, usual: int) -> int:
+    return min(max(usual, int(schema.get(word, 0))), _LARGEST)
+
+
+def _number(schema: Mapping[str, Any], usual: Any) -> object:
+    """Return the usual number, or one near it within the bounds."""
+    least = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf) + 1)
+    most = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf) - 1)
+    return min(max(usual, least), most)
+
+
+def _referred(root: Mapping[str, Any], reference: str) -> object:
+    """Return the part of the schema that a reference names."""
+    found: object = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found

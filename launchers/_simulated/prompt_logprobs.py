@@ -1,0 +1,81 @@
+"""Log-probabilities of prompts as a simulated endpoint gives them: every token of a prompt has the same one.
+
+A token is a word with the white space before it, the last one with what follows it, and the mark that begins texts
+where there is one; the first has no log-probability.
+A token that is less than even is not the likeliest one in its place.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from launchers._http.answers import Generated, Told
+from launchers._http.requests import Ask
+
+Form = Literal["none", "echo", "prompt_logprobs"]
+"""What a server can: nothing, as trtllm-serve, which echoes the text alone; `echo` with `logprobs`; vLLM's field, and
+`echo` ignored."""
+Telling = Literal["none", "vllm", "llama_cpp"]
+"""The server that is imitated in telling the token that begins texts; none tells nothing."""
+UNKNOWN = -1.0
+"""Log-probability of the tokens of prompts that the answer file has no number for."""
+OTHER = "~"
+"""The likeliest token where it is another one."""
+
+_TOKEN = re.compile(r"\s*\S+(?:\s+\Z)?")
+
+
+def told(ask: Ask, form: Form) -> bool:
+    """Whether this request gets log-probabilities of its prompt."""
+    if form == "prompt_logprobs":
+        return ask.prompt_logprobs is not None
+    return form != "none" and ask.echo and ask.logprobs is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """The token that begins texts: its text `mark`, and if the server `puts` it before each prompt itself."""
+
+    mark: str = ""
+    puts: bool = False
+
+    def rest(self, prompt: str) -> tuple[list[str], str]:
+        """Return the marks before a prompt, and the prompt without its own mark."""
+        own = bool(self.mark) and prompt.startswith(self.mark)
+        return [self.mark] * (self.puts + own), prompt.removeprefix(self.mark) if own else prompt
+
+
+def with_prompt(generated: Generated, truncate: int | None, form: Form, beginning: Beginning) -> Generated:
+    """The answer with the tokens of its prompt, whose log-probability is the number that its text is. With `echo` the
+    likeliest token at each place is told too."""
+    marks, rest = beginning.rest(generated.prompt_text)
+    texts = [*marks, *_TOKEN.findall(rest)][-(truncate or 0) :]
+    value = _number(generated.text)
+    tokens = [_token(i, text, None if i == 0 else value, form) for i, text in enumerate(texts)]
+    said = generated.text or ""
+    return Generated(
+        text=said,
+        finish_reason="length",
+        prompt_text="".join(texts[beginning.puts :]),
+        tokens=[_token(len(texts), said, UNKNOWN, form)],
+        prompt=tokens,
+    )
+
+
+def _token(number: int, text: str, logprob: float | None, form: Form) -> Told:
+    token = Told(text=text, raw=text.encode(), logprob=logprob, id=number)
+    if logprob is None:
+        return token
+    rest = math.log(-math.expm1(logprob)) if logprob < 0 else -math.inf  # of all others together
+    likeliest = token if logprob >= rest else Told(text=OTHER, raw=OTHER.encode(), logprob=rest, id=-1)
+    return token._replace(rank=1 if likeliest is token else 2, top=(likeliest,) if form == "echo" else ())
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        return UNKNOWN

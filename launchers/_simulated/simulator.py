@@ -1,0 +1,228 @@
+"""The simulated endpoint: an OpenAI-compatible server that looks answers up in a file. There is no model in it.
+
+`python -m launchers._simulated` runs it as a process. `answer_file` says how chance decides what a prompt gets; the
+jitter of the latency depends on (seed, number of the request).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from launchers._http.answers import Generated
+from launchers._http.errors import Refused, bad_request, encode, openai_error
+from launchers._http.requests import (
+    DEFAULT_MAX_TOKENS,
+    refuse_too_few,
+    refuse_too_long,
+    refuse_unknown_fields,
+    understand,
+)
+from launchers._http.server import json_response, send_stream, serve_app
+from launchers._simulated import failed_replies, prompt_logprobs, tools, words
+from launchers._simulated.answer_file import AnswerFile
+from launchers._simulated.asked import Asked, events, whole
+from launchers._simulated.config import SimulatorConfig
+from serve_eval.schema import Prompt
+from serve_eval.schema.prompt_hash import prompt_sha256, uniform
+
+__all__ = ["STATS", "SimulatorConfig", "Stats", "create_app", "serve"]
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+RECORDED = 1000
+"""Requests of which bodies and headers are kept with `record`: the latest ones."""
+
+
+@dataclass(slots=True)
+class Stats:
+    """What the server has seen, for tests in the same process: completion requests by prompt hash, the most that were
+    in progress at once, and with `record` the latest bodies and headers."""
+
+    requests: Counter[str] = field(default_factory=Counter)
+    concurrent: int = 0
+    max_concurrent: int = 0
+    bodies: deque[Any] = field(default_factory=lambda: deque(maxlen=RECORDED))
+    headers: deque[Mapping[str, str]] = field(default_factory=lambda: deque(maxlen=RECORDED))
+
+
+STATS = web.AppKey("stats", Stats)
+"""Key of the Stats of an application."""
+
+
+def create_app(config: SimulatorConfig) -> web.Application:
+    """The server as an aiohttp application. Raises OSError or msgspec.MsgspecError for a bad answer file."""
+    simulator = _Simulator(config)
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app[STATS] = simulator.stats
+    if not config.no_completions:
+        app.router.add_post("/v1/completions", simulator.completions)
+    if not config.no_chat:
+        app.router.add_post("/v1/chat/completions", simulator.chat_completions)
+    app.router.add_get("/health", _health)
+    app.router.add_get("/version", _version)
+    told = encode({"bos_token": config.begins_with or None, "eos_token": {"content": "<end>"}})
+    routes: dict[str, str] = {"vllm": "/tokenizer_info", "llama_cpp": "/props"}
+    if config.tells_beginning in routes:
+        app.router.add_get(routes[config.tells_beginning], partial(_told, told))
+    if not config.no_models:
+        app.router.add_get("/v1/models", simulator.models)
+    return app
+
+
+def serve(simulator: SimulatorConfig | web.Application, *, port: int = 0) -> AbstractAsyncContextManager[str]:
+    """Serves on a socket of 127.0.0.1 (`port` 0: any free one) and yields the base URL `http://127.0.0.1:PORT/v1`.
+
+    Raises OSError when the port is taken.
+    """
+    return serve_app(simulator if isinstance(simulator, web.Application) else create_app(simulator), port=port)
+
+
+class _Simulator:
+    """Chance is drawn once, when the answer file is read; a request then only looks up."""
+
+    def __init__(self, config: SimulatorConfig) -> None:
+        self.config, self.stats = config, Stats()
+        self._beginning = prompt_logprobs.Beginning(mark=config.begins_with, puts=config.puts_beginning)
+        self.answers = AnswerFile(config)
+        self._received = 0
+        models = {"id": config.model, "object": "model", "created": int(time.time()), "owned_by": "simulated"}
+        self._models = encode({"object": "list", "data": [models]})
+
+    async def models(self, request: web.Request) -> web.Response:
+        if refused := self._unauthorized(request):
+            return refused
+        return json_response(200, self._models)
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=False)
+
+    async def chat_completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=True)
+
+    def _unauthorized(self, request: web.Request) -> web.Response | None:
+        key = self.config.api_key
+        if key is None or request.headers.get("Authorization") == f"Bearer {key}":
+            return None
+        return json_response(401, encode(openai_error("Incorrect API key provided.", "invalid_api_key")))
+
+    async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+        if refused := self._unauthorized(request):
+            return refused
+        stats = self.stats
+        self._received += 1
+        if self.config.crash_after is not None and self._received > self.config.crash_after:
+            sys.stderr.write(f"crashing after {self.config.crash_after} requests, as told\n")
+            sys.stderr.flush()
+            os._exit(1)
+        number = self._received
+        stats.concurrent += 1
+        stats.max_concurrent = max(stats.max_concurrent, stats.concurrent)
+        try:
+            asked = self._understand(await request.read(), request.headers, chat)
+            await self._wait(number)
+            generated = self._generate(asked)
+            if self._fails(asked):
+                return await failed_replies.reply(self.config.failure_kind, request, asked, number, generated)
+            if asked.ask.stream:
+                return await send_stream(request, events(asked, number, generated))
+            return json_response(200, whole(asked, number, generated))
+        except Refused as error:
+            return json_response(error.status, encode(error.body))
+        finally:
+            stats.concurrent -= 1
+
+    def _understand(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> Asked:
+        """Raises Refused, as `understand` does."""
+        config = self.config
+        if config.record or config.strict_fields:
+            self._look_closely(raw, headers, chat)
+        models = None if config.any_model else {config.model}
+        ask = understand(raw, chat=chat, models=models)
+        ask = replace(ask, tools=()) if config.no_tools else ask
+        prompts = [prompt for prompt in ask.prompts if not isinstance(prompt, list)]
+        if len(prompts) < len(ask.prompts):
+            raise bad_request("prompts of token ids are not simulated")
+        if ask.n != 1:
+            raise bad_request("only n = 1 is served")
+        max_tokens = DEFAULT_MAX_TOKENS if ask.max_tokens is None else ask.max_tokens
+        refuse_too_few(max_tokens)
+        shown = len(encode(ask.tools).split(b",")) if ask.tools else 0
+        lengths = [self._length(prompt, ask.truncate) + shown for prompt in prompts]
+        refuse_too_long(max(lengths) + max_tokens, config.context_tokens)
+        if config.no_images and any(
+            turn.images for prompt in prompts if not isinstance(prompt, str) for turn in prompt
+        ):
+            raise bad_request("simulated is not a multimodal model")
+        asked = Asked(ask, prompts, [prompt_sha256(prompt) for prompt in prompts], max_tokens, sum(lengths))
+        self.stats.requests.update(asked.hashes)
+        return asked
+
+    def _length(self, prompt: Prompt, truncate: int | None) -> int:
+        marks, rest = self._beginning.rest(prompt) if isinstance(prompt, str) else ([], prompt)
+        length = len(marks) + words.of_prompt(rest, None)
+        return length if truncate is None else min(length, truncate)
+
+    def _look_closely(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> None:
+        try:
+            body = msgspec.json.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return
+        if self.config.record:
+            self.stats.bodies.append(body)
+            self.stats.headers.append(dict(headers))
+        if self.config.strict_fields and isinstance(body, dict):
+            refuse_unknown_fields(body, chat=chat)
+
+    async def _wait(self, number: int) -> None:
+        config = self.config
+        if config.latency_s or config.latency_jitter_s:
+            jitter = config.latency_jitter_s and config.latency_jitter_s * uniform(f"{config.seed}:latency:{number}")
+            await asyncio.sleep(config.latency_s + jitter)
+
+    def _fails(self, asked: Asked) -> bool:
+        """Whether this request fails; called once per request, after it was counted."""
+        config = self.config
+        if not config.failure_rate:
+            return False
+        chosen = [key for key in asked.hashes if config.failure_rate >= 1.0 or key in self.answers.failing]
+        return any(not config.failures_per_prompt or self._due(key) for key in chosen)
+
+    def _due(self, key: str) -> bool:
+        return self.stats.requests[key] <= self.config.failures_per_prompt
+
+    def _generate(self, asked: Asked) -> list[Generated]:
+        steps, found = self.config.tokens_per_step, []
+        told = prompt_logprobs.told(asked.ask, self.config.prompt_logprobs)
+        for key, prompt in zip(asked.hashes, asked.prompts, strict=True):
+            one = words.limited(self.answers.answer(key, asked.ask), 1 if told else asked.max_tokens, asked.ask.stop)
+            if isinstance(prompt, str):
+                one = one._replace(prompt_text=prompt)
+                if told:
+                    form = self.config.prompt_logprobs
+                    one = prompt_logprobs.with_prompt(one, asked.ask.truncate, form, self._beginning)
+            one = tools.told(one, asked.ask)
+            found.append(one if steps is None else one._replace(tokens_per_step=steps))
+        return found
+
+
+async def _told(body: bytes, request: web.Request) -> web.Response:
+    return json_response(200, body)
+
+
+async def _health(request: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def _version(request: web.Request) -> web.Response:
+    return json_response(200, b'{"version":"simulator"}')

@@ -1,0 +1,49 @@
+"""Calls of tools as a simulated server makes them.
+
+A known answer of the form `{"tool_calls": [{"name": ..., "arguments": {...}}]}` is told as calls where its request
+offers tools, and as the text that it is where none are. A prompt that the server does not know gets a call of the first
+tool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from launchers._http.answers import Call, Generated
+from launchers._http.requests import Ask
+from launchers._simulated import guided
+
+
+class _Call(msgspec.Struct):
+    name: str
+    arguments: Any = {}
+
+
+class _Calls(msgspec.Struct, forbid_unknown_fields=True):
+    tool_calls: list[_Call]
+
+
+_decode = msgspec.json.Decoder(_Calls).decode
+
+
+def told(generated: Generated, ask: Ask) -> Generated:
+    """The answer with its calls apart, where the request offers tools and the answer calls some."""
+    if not ask.tools or generated.finish_reason != "stop" or not generated.text:
+        return generated
+    try:
+        found = _decode(generated.text).tool_calls
+    except msgspec.DecodeError:
+        return generated
+    calls = [Call(call.name, json.dumps(call.arguments)) for call in found]
+    return generated._replace(text=None, finish_reason="tool_calls", calls=calls) if calls else generated
+
+
+def fitting(tools: Sequence[Mapping[str, Any]]) -> str:
+    """A call of the first tool, with arguments that its schema allows."""
+    function = tools[0].get("function") or {}
+    arguments = json.loads(guided.fitting(function.get("parameters") or {"type": "object"}))
+    return json.dumps({"tool_calls": [{"name": function.get("name", "unnamed"), "arguments": arguments}]})

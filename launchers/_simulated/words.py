@@ -1,0 +1,50 @@
+"""Words as the tokens of a simulated endpoint: counted, and an answer cut at so many of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+
+from launchers._http.answers import Generated
+from serve_eval.schema import Prompt
+
+IMAGE_TOKENS = 64
+"""Tokens that an image of a prompt stands for."""
+
+_WORD = re.compile(r"\s*\S+")
+_PIECE = re.compile(r"\s*\S+|\s+")
+
+
+def of_prompt(prompt: Prompt, truncate: int | None) -> int:
+    """The tokens of a prompt, of which `truncate` are kept."""
+    texts = [prompt] if isinstance(prompt, str) else [turn.text for turn in prompt]
+    images = 0 if isinstance(prompt, str) else sum(len(turn.images) for turn in prompt)
+    words = sum(len(text.split()) for text in texts) + IMAGE_TOKENS * images
+    return words if truncate is None else min(words, truncate)
+
+
+def pieces(text: str) -> Iterator[str]:
+    """A text word by word, each with the white space before it."""
+    return (match.group() for match in _PIECE.finditer(text))
+
+
+def first(text: str, count: int) -> str:
+    """The text up to the end of its `count`-th word."""
+    end = 0
+    for word in itertools.islice(_WORD.finditer(text), count):
+        end = word.end()
+    return text[:end]
+
+
+def limited(generated: Generated, max_tokens: int, stops: Sequence[str]) -> Generated:
+    """What is left of an answer at `max_tokens` words and before the first stop string."""
+    text, finish_reason, *_ = generated
+    assert text is not None
+    if len(text) > max_tokens and len(text.split()) > max_tokens:
+        text, finish_reason = first(text, max_tokens), "length"
+    ends = [(end, stop) for stop in stops if (end := text.find(stop)) >= 0]
+    if ends:
+        end, stop = min(ends)
+        return Generated(text[:end], "stop", stop)
+    return Generated(text, finish_reason)

@@ -1,0 +1,1 @@
+"""Run servers as steps of a SLURM allocation."""

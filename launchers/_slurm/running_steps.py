@@ -1,0 +1,61 @@
+"""The steps of a SLURM job that are known by their names; run as a script, it ends one of them.
+
+`running_steps.py JOB NAME SIGNAL GRACE_S [COMMAND...]`, run by its path with the standard library alone: the step gets
+the signal, all its processes on all its nodes, and what is left of it after GRACE_S seconds is cancelled. SLURM's
+scancel without a signal, and srun when it gets one itself, kill within a moment. COMMAND is run last, whatever happened
+before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+ASK_S = 20.0
+"""How long an answer of SLURM's controller may take."""
+POLL_S = 0.5
+
+
+def steps(job: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The ids of the job's steps by their names; none when the job is over. `env` None: our environment, which is that
+    of the step's launch where this is a script. Raises OSError and SubprocessError."""
+    words = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j"]
+    done = subprocess.run(  # noqa: S603
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S, check=False, env=env
+    )
+    pairs = (line.strip().partition(" ") for line in done.stdout.splitlines())
+    return {name.strip(): number for number, _, name in pairs}
+
+
+def cancel(step: str, *options: str, env: Mapping[str, str] | None = None) -> None:
+    """Raises OSError and SubprocessError."""
+    subprocess.run(  # noqa: S603
+        ["scancel", *options, step],  # noqa: S607
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=ASK_S,
+        check=False,
+        env=env,
+    )
+
+
+def end(job: str, name: str, signal: str, grace_s: float) -> None:
+    """Ends the step of that name, if there is one. Raises OSError and SubprocessError."""
+    deadline = time.monotonic() + grace_s
+    if grace_s > 0 and (step := steps(job).get(name)) is not None:
+        cancel(step, f"--signal={signal}")
+        while name in steps(job) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+    if (step := steps(job).get(name)) is not None:
+        cancel(step)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        end(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]))
+    if last := sys.argv[5:]:
+        sys.exit(subprocess.run(last, stdin=subprocess.DEVNULL, check=False).returncode)  # noqa: S603

@@ -1,0 +1,98 @@
+"""Servers of SLURM steps in containers: by its plug-in pyxis, or by docker or podman within the step. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from launchers._process import environment
+from launchers._trtllm import containers, mpi
+from launchers._trtllm.command_line import Server
+from launchers._trtllm.deployments import Deployment
+from serve_eval.errors import PlanError
+
+OURS = (
+    *("-J", "--job-name", "--jobid", "--overlap", "--exclusive", "-N", "--nodes", "-w", "--nodelist", "-n", "--ntasks"),
+    *("--ntasks-per-node", "--mpi", "--container-image", "--container-mounts", "--container-workdir", "-o", "--output"),
+)
+"""Options of srun that a plan may not hold: the launcher writes these, or has to read the output."""
+WHERE = "launcher.container"
+OF_PYXIS = ("workdir", "args")
+OF_ENGINES = tuple(name for name in containers.Image.__struct_fields__ if name not in ("image", "mounts"))
+
+
+class Container(containers.Image, frozen=True, kw_only=True):
+    """The image that a step runs in. pyxis: `mounts` are SOURCE:TARGET[:FLAGS], the folder of the logs is mounted
+    besides, and `args` are further options such as --container-writable. docker, podman: as the launcher `container`
+    runs it, on the network of the host."""
+
+    engine: Literal["pyxis", "docker", "podman"] = "pyxis"
+    workdir: str | None = None
+    args: list[str] = msgspec.field(default_factory=list)
+
+
+def by_engine(container: Container | None) -> bool:
+    """Whether it is docker or podman that runs it."""
+    return container is not None and container.engine != "pyxis"
+
+
+def check(container: Container, deployment: Deployment, model: str) -> None:
+    """Raises PlanError for what cannot be meant, before anything starts. `model` is what is loaded."""
+    usual = Container(image=container.image)
+    strange = OF_PYXIS if by_engine(container) else OF_ENGINES
+    problems = [
+        f"{WHERE}.{name}: not an option of {container.engine}"
+        for name in strange
+        if getattr(container, name) != getattr(usual, name)
+    ]
+    if problems:
+        hint = "workdir and args are for pyxis, which is the default of engine; docker and podman have run_args."
+        raise PlanError(problems, hint=hint)
+    if by_engine(container):
+        containers.check(_run(container), deployment, model, WHERE)
+    else:
+        _check_pyxis(container)
+
+
+def _check_pyxis(container: Container) -> None:
+    environment.check_words(container.args, f"{WHERE}.args")
+    problems = [] if container.image.strip() else [f"{WHERE}.image: required"]
+    problems += [
+        f"{WHERE}.mounts: {mount}: give SOURCE:TARGET[:FLAGS]"
+        for mount in container.mounts
+        if not all(mount.split(":")[:2]) or ":" not in mount or "," in mount
+    ]
+    problems += [
+        f"{WHERE}.args: {argument} is an option of the launcher"
+        for argument in container.args
+        if argument.partition("=")[0] in OURS
+    ]
+    if problems:
+        raise PlanError(problems)
+
+
+def within(server: Server, container: Container | None, tag: str | None) -> Server:
+    """The server as a step is to run it: with docker or podman their run line, else as it is."""
+    if container is None:
+        return server
+    if not by_engine(container):  # pyxis makes root of us where the site has it so
+        return replace(server, env={**mpi.for_container(None), **server.env}) if server.place.gpus else server
+    return containers.wrapped(server, _run(container), tag or "", tied=True)
+
+
+def flags(container: Container | None, log_dir: Path) -> tuple[str, ...]:
+    """The options of srun for pyxis; none for another engine."""
+    if container is None or by_engine(container):
+        return ()
+    mounts = ",".join([f"{log_dir}:{log_dir}", *container.mounts])
+    workdir = (f"--container-workdir={container.workdir}",) if container.workdir else ()
+    return (f"--container-image={container.image}", f"--container-mounts={mounts}", *workdir, *container.args)
+
+
+def _run(container: Container) -> containers.Container:
+    engine: containers.Engine = "podman" if container.engine == "podman" else "docker"
+    same = {name: getattr(container, name) for name in containers.Image.__struct_fields__}
+    return containers.Container(engine=engine, **same)

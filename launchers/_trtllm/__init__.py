@@ -1,0 +1,1 @@
+"""Describe what trtllm-serve serves: command lines, deployments, and what each version knows."""

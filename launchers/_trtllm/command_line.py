@@ -1,0 +1,232 @@
+"""Command lines and config files of trtllm-serve. Pure: nothing here looks at the machine, but for config files that a
+plan names, and for the port that a server tells."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launchers._machine import hosts
+from launchers._process import reported
+from serve_eval.errors import PlanError
+from serve_eval.schema import PerfMetricsFolders
+
+PARALLEL = {
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "moe_expert_parallel_size",
+}
+"""Our short names, which are also the portable flags (`--tp_size`), and the keys of the config file."""
+KV_CACHE = {
+    "free_gpu_memory_fraction": "free_gpu_memory_fraction",
+    "kv_cache_free_gpu_memory_fraction": "free_gpu_memory_fraction",
+    "kv_cache_dtype": "dtype",
+}
+"""Flags whose value stands in the config under kv_cache_config."""
+OURS = ("--host", "--port", "--config", "--extra_llm_api_options", "--server_role", "--disagg_cluster_uri", "--backend")
+"""What `extra_args` may not hold: the launcher has to know these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a server runs: it binds `host` and `port` and uses `gpus`; `address` is the host under which others reach
+    it (None: as from the same machine)."""
+
+    host: str
+    port: int
+    gpus: tuple[str, ...] = ()
+    address: str | None = None
+
+    @property
+    def reached_at(self) -> str:
+        return self.address or loopback(self.host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """One process to start. `name` also names its log. `probe` is a command that tells of its flags with --help, mostly
+    the beginning of `argv`. `env` is set on top of what is inherited (None: removed), of which `pass_env` names more.
+    `files` are written before, and `folders` made, for this user alone. `perf_metrics` is for the endpoint's info.
+
+    `here`: it uses ports and GPUs of this machine, which are then checked and locked. `at_end` is a command that ends
+    what the end of the process does not, such as a container. `to_stop` is a command that asks it to end, where SIGTERM
+    for the process is not the way. `image`: the container image that holds trtllm-serve. `options_at`: where in `argv`
+    the options of trtllm-serve begin (None: after as many words as `probe` has). `health` is the path that answers 200
+    once it is up.
+
+    What depends on the version: `report` is where a server that finds a port itself tells it, which only one does whose
+    port nobody chose. `auth_key`: its files get the key of the launch (None: where its version has one). `refused` are
+    things that a version does not do, each with the option by which it is known.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    probe: tuple[str, ...]
+    place: Place
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
+    files: Mapping[Path, str] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
+    perf_metrics: PerfMetricsFolders | None = None
+    here: bool = True
+    at_end: tuple[str, ...] = ()
+    to_stop: tuple[str, ...] = ()
+    image: str | None = None
+    options_at: int | None = None
+    health: str = "/health"
+    report: Path | None = None
+    auth_key: bool | None = False
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The words of `argv` that trtllm-serve itself reads after its subcommand."""
+        return self.argv[len(self.probe) if self.options_at is None else self.options_at :]
+
+    def line(self) -> list[str]:
+        """The command line with its environment, ready to paste."""
+        removed = [word for name, value in self.env.items() if value is None for word in ("-u", name)]
+        changed = [*removed, *(f"{name}={value}" for name, value in self.env.items() if value is not None)]
+        return [*(["env", *changed] if changed else []), *self.argv]
+
+    @property
+    def url(self) -> str:
+        """The address that a client uses; with port 0 where the server has not told it yet."""
+        port = self.place.port or (reported.port(self.report) if self.report else None) or 0
+        return f"http://{hosts.authority(self.place.reached_at, port)}"
+
+
+def loopback(host: str) -> str:
+    """The host under which what binds to `host` is reached from this machine."""
+    if host == "::":
+        return "::1"
+    return "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - compared, not bound
+
+
+def with_defaults(launch: Callable[..., object], options: Mapping[str, object]) -> dict[str, Any]:
+    """The options with the defaults of a launcher for those that are not given."""
+    parameters = inspect.signature(launch).parameters
+    return {**{name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}, **options}
+
+
+def words(command: str | Sequence[str]) -> tuple[str, ...]:
+    """The executable or the command prefix in words. Raises PlanError when there are none."""
+    try:
+        found = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+    except ValueError as error:
+        raise PlanError(f"launcher.command: {error}") from error
+    if not found:
+        raise PlanError("launcher.command: name an executable, such as trtllm-serve")
+    return found
+
+
+def read_config(config: str | Mapping[str, Any] | None, where: str) -> dict[str, Any]:
+    """The content of a config: a mapping as it is, a path as YAML. Raises PlanError when it is no mapping."""
+    import yaml
+
+    if config is None or isinstance(config, Mapping):
+        return dict(config or {})
+    path = Path(config).expanduser()
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise PlanError(f"{where}: {path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise PlanError(f"{where}: {path} is not a YAML mapping")
+    return content
+
+
+def to_yaml(content: Mapping[str, Any]) -> str:
+    """The text of a config file, in the order in which it was given."""
+    import yaml
+
+    text: str = yaml.safe_dump(dict(content), sort_keys=False)
+    return text
+
+
+def once(given: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What may stand as an option or in the config file, by our name: the options that are not None, then the config.
+
+    Which of the two wins differs between versions, so PlanError is raised when they differ.
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        key = PARALLEL.get(name, name)
+        in_file = config.get(key)
+        if value is not None and in_file is not None and value != in_file:
+            raise PlanError(
+                f"{where}: {name} is {value} and {key} in the config is {in_file}",
+                hint="Versions differ in which of the two wins: give it in one place only.",
+            )
+        found[name] = in_file if value is None else value
+    return found
+
+
+def width(parallel: Mapping[str, Any], where: str) -> int:
+    """How many GPUs a server needs. Raises PlanError for a size below 1."""
+    sizes = {name: 1 if parallel[name] is None else parallel[name] for name in ("tp", "pp", "cp")}
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise PlanError(f"{where}: {name} is {size}; it is a number of GPUs, 1 or more")
+    return int(sizes["tp"] * sizes["pp"] * sizes["cp"])
+
+
+def serve(
+    command: Sequence[str],
+    model: str,
+    *,
+    host: str,
+    port: int,
+    options: Mapping[str, Any],
+    config: Mapping[str, Any],
+    config_file: Path | None,
+    role: str | None = None,
+    extra_args: Sequence[str] = (),
+    where: str = "launcher",
+) -> tuple[str, ...]:
+    """The words of `trtllm-serve serve`. What the config holds is not said again. Raises PlanError for extra arguments
+    that are the launcher's own, or that the config holds as well."""
+    for argument in extra_args:
+        flag = argument.partition("=")[0]
+        if flag == "--set":
+            raise PlanError(f"{where}.extra_args: --set: the launcher has to know what it sets: put it into config")
+        if in_config := _in_config(flag, config):
+            raise PlanError(
+                f"{where}: {flag} stands in extra_args, and {in_config} in the config",
+                hint="Versions differ in which of the two wins: give it in one place only.",
+            )
+        if flag in OURS or flag in [f"--{name}_size" for name in PARALLEL] + [f"--{key}" for key in PARALLEL.values()]:
+            raise PlanError(f"{where}.extra_args: {flag} is an option of the launcher: set that instead")
+    argv = [*command, "serve", model, "--host", host, "--port", str(port)]
+    for name, value in options.items():
+        if value is not None and PARALLEL.get(name, name) not in config:
+            argv += [f"--{name}_size" if name in PARALLEL else f"--{name}", str(value)]
+    if config_file is not None:
+        argv += ["--config", str(config_file)]
+    if role is not None:
+        argv += ["--server_role", role]
+    return (*argv, *extra_args)
+
+
+def value_of(flag: str, extra_args: Sequence[str]) -> str | None:
+    """What a flag among further arguments is given, the last time."""
+    found = None
+    for i, word in enumerate(extra_args):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            found = value if equals else "".join(extra_args[i + 1 : i + 2])
+    return found or None
+
+
+def _in_config(flag: str, config: Mapping[str, Any]) -> str | None:
+    """The key of the config that says the same as a flag, if it is there."""
+    name = flag.removeprefix("--")
+    within = config.get("kv_cache_config")
+    if name in KV_CACHE and isinstance(within, Mapping) and KV_CACHE[name] in within:
+        return f"kv_cache_config.{KV_CACHE[name]}"
+    return name if flag != name and name in config else None

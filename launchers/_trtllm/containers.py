@@ -1,0 +1,209 @@
+"""A server inside a container: the same command line behind `docker run` or `podman run`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Literal
+
+import msgspec
+
+from launchers._machine import hosts
+from launchers._process import environment
+from launchers._trtllm import mpi
+from launchers._trtllm.command_line import Server
+from launchers._trtllm.deployments import Aggregated, Deployment, Options
+from serve_eval.errors import PlanError
+
+Engine = Literal["docker", "podman"]
+HOST = "host"
+ULIMITS: dict[str, int | str] = {"memlock": -1, "stack": 67108864}
+"""What NVIDIA's quick start of TensorRT-LLM gives its containers."""
+OURS = (
+    *(
+        "--name",
+        "--rm",
+        "--detach",
+        "--interactive",
+        "--tty",
+        "--init",
+        "--gpus",
+        "--env",
+        "--publish",
+        "--publish-all",
+    ),
+    *("--network", "--net", "--ipc", "--shm-size", "--ulimit", "--user", "--unsetenv"),
+)
+OURS_SHORT = "deiptuP"
+"""What `run_args` may not hold: options of the launcher, and what takes the container away from us."""
+
+
+TIED = (
+    "bash",
+    "-c",
+    'exec 3<&0; "$@" 3<&- & server=$!; trap "kill -TERM $server" TERM; { cat <&3 > /dev/null; kill -KILL $$; } & '
+    "while wait $server; kill -0 $server 2> /dev/null; do :; done; wait $server",
+    "bash",
+)
+"""What ends a container when its stdin does: the shell that it was started with is killed, and all else with that. It
+hands SIGTERM on, and ends as the server does."""
+
+
+class Image(Options, frozen=True, kw_only=True):
+    """An image and how it is run, whoever runs it. `mounts` are SOURCE:TARGET[:OPTIONS]; `pass_env` names variables
+    whose values are taken from the environment and stand on no command line. `mount_paths`: full paths on the server's
+    command line are mounted under their own path, read-only."""
+
+    image: str
+    mounts: list[str] = msgspec.field(default_factory=list)
+    mount_paths: bool = True
+    ipc: str | None = HOST
+    shm_size: str | None = None
+    ulimits: dict[str, int | str] = msgspec.field(default_factory=ULIMITS.copy)
+    user: str | None = None
+    pass_env: list[str] = msgspec.field(default_factory=lambda: ["HF_TOKEN"])
+    run_args: list[str] = msgspec.field(default_factory=list)
+
+
+class Container(Image, frozen=True, kw_only=True):
+    """The same with the engine that runs it, and the network that the engine gives it."""
+
+    engine: Engine = "docker"
+    network: str = HOST
+
+
+def check(container: Container, deployment: Deployment, model: str, where: str = "launcher") -> None:
+    """Raises PlanError for what cannot work, before anything starts. `model` is what is loaded, `where` the place of
+    these options in a plan."""
+    problems = [
+        *(f"{where}.{problem}" for problem in _option_problems(container, deployment)),
+        *(f"{where}.{problem}" for problem in _word_problems(container)),
+    ]
+    if model.startswith((".", "~")):
+        problems.append(f"{where}: the model {model}: a container knows full paths only")
+    if problems:
+        raise PlanError(problems)
+    environment.check_names(container.pass_env, f"{where}.pass_env")
+    for name in (*container.pass_env, *deployment.pass_env):
+        if name.endswith("*"):
+            raise PlanError(f"{where}.pass_env: {name}: a container gets variables by their whole names")
+    environment.check_words(container.run_args, f"{where}.run_args")
+
+
+def _option_problems(container: Container, deployment: Deployment) -> Iterator[str]:
+    """Name the options that cannot work, alone or together."""
+    if not container.image or container.image.startswith("-"):
+        yield "image: the name of an image is required"
+    if container.network != HOST and not isinstance(deployment, Aggregated):
+        yield "network: servers that talk to each other need the network of the host"
+    if container.shm_size is not None and container.ipc == HOST:
+        yield "shm_size: with ipc: host the size is the host's; set ipc: private besides"
+
+
+def _word_problems(container: Container) -> Iterator[str]:
+    """Name the mounts and arguments that an engine would misread, or that are ours."""
+    for mount in container.mounts:
+        if mount.startswith((".", "~")) or ":/" not in mount:
+            yield f"mounts: {mount}: give full paths, SOURCE:TARGET[:OPTIONS]"
+    for argument in container.run_args:
+        flag = argument.partition("=")[0]
+        if flag in OURS or (flag[:1] == "-" and flag[1:2] in [*OURS_SHORT]):
+            yield f"run_args: {flag} is an option of the launcher, or takes the container away from it"
+
+
+def wrapped(server: Server, container: Container, launch: str = "", *, tied: bool = False) -> Server:
+    """The server with a run line of the engine before its command line. `launch` keeps the names of containers apart.
+
+    Its environment goes with it, but for CUDA_VISIBLE_DEVICES: inside, the GPUs of the engine's device option are all
+    that there are. A server without GPUs sees all of them, as on a machine: the libraries of the driver, which
+    TensorRT-LLM cannot be imported without, come with the GPUs only. With a network of its own the server binds every
+    address in there, and its port is published at the host that it was to bind. The engine's client ends with the
+    container and hands signals on; what a client that was killed leaves behind is removed by name, at the end. `tied`:
+    it ends without that as well, since the engine closes its stdin when its client is gone; the client's own stdin must
+    not end before, and the image needs bash.
+
+    Raises PlanError for a path that cannot be mounted.
+    """
+    name = "-".join(part for part in ("serve-eval", launch, server.name) if part)
+    as_root = mpi.for_container(container.user) if server.place.gpus else {}
+    env = {**as_root, **{key: value for key, value in server.env.items() if key != "CUDA_VISIBLE_DEVICES"}}
+    names = tuple(dict.fromkeys((*container.pass_env, *server.pass_env)))
+    run = (container.engine, "run", "--rm", "--init", *(("--interactive",) if tied else ()))
+    within = TIED if tied else ()
+    same = (*_shared(container), *_environment_words(env, names, container), *container.run_args, container.image)
+    published, words = _published(server, container)
+    own = ("--name", name, *_devices(server.place.gpus, container.engine), *published, *_mounted(server, container))
+    before = (*run, *own, *same)
+    at = len(server.argv) - len(server.options)
+    return replace(
+        server,
+        argv=(*before, *within, *words),
+        probe=(*run, *_devices((), container.engine), *same, *within, *server.probe),
+        env={key: None for key, value in env.items() if value is None and container.engine == "docker"},
+        pass_env=names,  # the engine's client reads their values
+        at_end=(container.engine, "rm", "-f", name),
+        image=container.image,
+        options_at=len(before) + len(within) + at,
+    )
+
+
+def _devices(gpus: tuple[str, ...], engine: Engine) -> tuple[str, ...]:
+    if engine == "podman":
+        return tuple(word for gpu in gpus or ("all",) for word in ("--device", f"nvidia.com/gpu={gpu}"))
+    # Docker reads the value as a line of CSV, in which the list of devices is one field.
+    return ("--gpus", f'"device={",".join(gpus)}"' if gpus else "all")
+
+
+def _shared(container: Container) -> tuple[str, ...]:
+    """What is the same for all containers of a plan."""
+    found = ["--network", container.network]
+    found += ["--ipc", container.ipc] if container.ipc is not None else []
+    found += ["--shm-size", container.shm_size] if container.shm_size is not None else []
+    found += [word for name, value in container.ulimits.items() for word in ("--ulimit", f"{name}={value}")]
+    found += ["--user", container.user] if container.user is not None else []
+    return (*found, *(word for mount in container.mounts for word in ("-v", mount)))
+
+
+def _environment_words(env: dict[str, str | None], names: Sequence[str], container: Container) -> tuple[str, ...]:
+    """Docker removes a variable that is named without a value and not set outside; Podman has an option for that."""
+    environment.check(env, "launcher.env")
+    remove = "--unsetenv" if container.engine == "podman" else "-e"
+    words = [(remove, name) if value is None else ("-e", f"{name}={value}") for name, value in env.items()]
+    words += [("-e", name) for name in names if name not in env]
+    return tuple(word for pair in words for word in pair)
+
+
+def _published(server: Server, container: Container) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The options that publish the port, and the server's command line within."""
+    if container.network == HOST:
+        return (), server.argv
+    place, words = server.place, list(server.argv)
+    words[words.index("--host") + 1] = "0.0.0.0"  # noqa: S104 - of the container's own network
+    return ("-p", f"{hosts.authority(place.host, place.port)}:{place.port}"), tuple(words)
+
+
+def _mounted(server: Server, container: Container) -> tuple[str, ...]:
+    """The folders of the server's files and, read-only, the full paths on its command line.
+
+    Raises PlanError for a path with a comma, which separates the parts of the option.
+    """
+    targets = [PurePath(mount.partition(":/")[2].partition(":")[0]) for mount in container.mounts]
+    covered = [PurePath("/") / target for target in targets]
+    folders = list(dict.fromkeys(str(path.parent) for path in server.files))
+    found = [(folder, "") for folder in folders]
+    covered += [PurePath(folder) for folder in folders]
+    for word in server.options if container.mount_paths else ():
+        path = PurePath(word.partition("=")[2] if word.startswith("-") else word)
+        if path.is_absolute() and not any(path.is_relative_to(place) for place in covered):
+            covered.append(_whole(path))
+            found.append((str(_whole(path)), ",readonly=true"))
+    for path_text, _ in found:
+        if "," in path_text:
+            raise PlanError(f"launcher: {path_text} cannot be mounted: its name has a comma")
+    return tuple(word for path, more in found for word in ("--mount", f"type=bind,source={path},target={path}{more}"))
+
+
+def _whole(path: PurePath) -> PurePath:
+    """A snapshot in a cache of the hub consists of links into the folder of its model: that folder."""
+    return next((parent for parent in path.parents if parent.name.startswith("models--")), path)

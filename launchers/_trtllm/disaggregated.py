@@ -1,0 +1,165 @@
+"""Disaggregated serving, pure: what both sides must agree on, and the file of the orchestrator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from launchers._machine import hosts
+from launchers._trtllm import router_types, shared_key, version
+from serve_eval.errors import PlanError
+
+TRANSCEIVER = "cache_transceiver_config"
+CACHE_TYPE = "kv_cache_config.dtype"
+CLUSTER = "disagg_cluster"
+OWN = ("hostname", "port", "context_servers", "generation_servers", CLUSTER, shared_key.NAME)
+"""Keys of the orchestrator's file that the launcher writes."""
+KNOWN = (
+    "max_retries",
+    "perf_metrics_max_requests",
+    "conditional_disagg_config",
+    "otlp_config",
+    "node_id",
+    "schedule_style",
+    "return_perf_metrics",
+    "perf_metrics_output_dir",
+    "allow_request_chat_template",
+    "gen_strip_message_history",
+    "gen_tokids_ctxbytes",
+    "server_keep_alive_timeout",
+)
+"""Further keys. The orchestrator takes any other one, and a typo, for an argument of the workers and says nothing."""
+HEARTBEAT_S, INACTIVE_S = 5, 10
+ETCD = re.compile(r"etcd://(\[[0-9a-fA-F:]+\]|[^\s/@:,\[\]]+):\d{1,5}")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""What versions with a limit take for it: names and addresses as they are written."""
+
+
+def agreed(
+    context: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    transceiver: Mapping[str, Any],
+    cache_types: Sequence[str | None] = (None, None),
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configs of both sides, with `transceiver` where neither has one. `cache_types` are those of the KV cache that
+    their command lines say besides.
+
+    The overlap scheduler is off on context servers unless their config says otherwise: older versions refuse it there.
+    Raises PlanError where the sides differ in what must be the same, which the servers themselves do not diagnose.
+    """
+    sides = {"context_servers": dict(context), "generation_servers": dict(generation)}
+    if not any(TRANSCEIVER in side for side in sides.values()):
+        for side in sides.values():
+            side[TRANSCEIVER] = dict(transceiver)
+    problems = [*_differences(sides, cache_types), *_own_problems(sides)]
+    if problems:
+        raise PlanError(problems, hint="Correct the config of one side or of both.")
+    sides["context_servers"].setdefault("disable_overlap_scheduler", True)
+    return sides["context_servers"], sides["generation_servers"]
+
+
+def _differences(sides: Mapping[str, Mapping[str, Any]], cache_types: Sequence[str | None]) -> Iterator[str]:
+    """Name what must be the same on both sides and is not."""
+    same = {
+        TRANSCEIVER: TRANSCEIVER,
+        CACHE_TYPE: "the type of the KV cache",
+        "kv_cache_config.tokens_per_block": "the block size of the KV cache",
+        "guided_decoding_backend": "the backend of guided decoding",
+    }
+    for path, told in same.items():
+        values = [_at(side, path) for side in sides.values()]
+        if path == CACHE_TYPE:
+            values = [said or value for said, value in zip(cache_types, values, strict=True)]
+            values = [None if value == "auto" else value for value in values]
+        if values[0] != values[1]:
+            yield f"launcher: {told} differs: context servers {values[0]}, generation servers {values[1]}"
+
+
+def _own_problems(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Name what a side says that cannot work, or that the launcher writes itself."""
+    for name, side in sides.items():
+        if CLUSTER in side:
+            yield f"launcher.{name}: {CLUSTER} is written by the launcher: set discovery instead"
+        if shared_key.NAME in side:
+            yield f"launcher.{name}: {shared_key.NAME}: the launcher draws one, and a plan holds no secret"
+        given = side.get(TRANSCEIVER)
+        if given is not None and not (isinstance(given, Mapping) and given.get("backend")):
+            yield f"launcher.{name}: {TRANSCEIVER} has no backend, which turns it off"
+
+
+def _at(config: Mapping[str, Any], path: str) -> Any:
+    value: Any = config
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def etcd(discovery: bool | str) -> str | None:
+    """The addresses of etcd, where they are given; None for the orchestrator's own. Raises PlanError for others."""
+    if isinstance(discovery, bool):
+        return None
+    addresses = discovery.split(",")
+    if not all(ETCD.fullmatch(address) for address in addresses):
+        raise PlanError(
+            f"launcher.discovery: {discovery}: not an address of etcd",
+            hint="Give true, or etcd://HOST:PORT, several with commas between them.",
+        )
+    return discovery
+
+
+def cluster(
+    host: str, port: int, context: int, generation: int, *, etcd: str | None = None, tag: str | None = None
+) -> dict[str, Any]:
+    """The section for service discovery, the same for all. Its name keeps launches apart: in an etcd, which others use
+    too, by a `tag` that no other launch has."""
+    name = f"serve-eval-{port}"
+    return {
+        "cluster_uri": etcd or f"http://{host}:{port}",
+        "cluster_name": f"{name}-{tag}" if etcd and tag else name,
+        "minimal_instances": {"context_servers": context, "generation_servers": generation},
+        "heartbeat_interval_sec": HEARTBEAT_S,
+        "inactive_timeout_sec": INACTIVE_S,
+    }
+
+
+def refused(section: Mapping[str, Any] | None, hostname: str) -> dict[str, str]:
+    """What a version that limits discovery over HTTP to one machine does not do, by the option that tells it."""
+    uri = urlsplit(section["cluster_uri"]) if section is not None else None
+    if uri is None or uri.scheme != "http" or {uri.hostname, hostname.lower()} <= {*LOOPBACK}:
+        return {}
+    beyond = hostname if hostname.lower() not in LOOPBACK else uri.hostname
+    return {
+        version.NEWEST: f"launcher.discovery: this version lets servers register over HTTP on loopback only, and the "
+        f"orchestrator is to listen at {beyond}: give discovery: etcd://HOST:PORT, or leave it out"
+    }
+
+
+def orchestrator(
+    host: str,
+    port: int,
+    addresses: Mapping[str, list[str]],
+    routers: Mapping[str, str | Mapping[str, Any] | None],
+    discovery: Mapping[str, Any] | None,
+    more: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The content of the orchestrator's file. `more` are keys of the user's own. Raises PlanError for one that is not
+    known, for a router without a known type, and for an IPv6 address."""
+    for key in more:
+        if key in OWN:
+            raise PlanError(f"launcher.orchestrator.{key}: is written by the launcher")
+        if key not in KNOWN:
+            raise PlanError(f"launcher.orchestrator.{key}: unknown key", hint=f"Known: {', '.join(KNOWN)}.")
+    # A hidden second try would make the same request twice and hide what failed.
+    content: dict[str, Any] = {"hostname": hosts.check_ipv4(host), "port": port, "max_retries": 0, **more}
+    for side, urls in addresses.items():
+        content[side] = {"num_instances": len(urls)}
+        if discovery is None:
+            content[side]["urls"] = urls
+        router = routers[side]
+        if router is not None:
+            content[side]["router"] = router_types.section(side, router)
+    if discovery is not None:
+        content[CLUSTER] = dict(discovery)
+    return content

@@ -1,0 +1,89 @@
+"""Parts of a deployment before they have a place: the servers that there will be, and the GPUs that each needs.
+
+Pure, but for config files that a plan names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from launchers._process import environment
+from launchers._trtllm import command_line, disaggregated, kv_transfer, metrics
+from launchers._trtllm.deployments import Aggregated, Deployment, Side, role, served
+from launchers._trtllm.kv_transfer import Ways
+from serve_eval.errors import PlanError
+from serve_eval.schema import KvTransfer, LaunchContext
+
+ORCHESTRATOR = "orchestrator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A server to be placed: `width` GPUs (an orchestrator: none) for tp * pp * cp ranks. `given` are the options that
+    go to its command line, `content` is that of its config file."""
+
+    name: str
+    kind: str
+    width: int
+    given: Mapping[str, Any] = field(default_factory=dict)
+    content: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def transfer_backend(self) -> str:
+        """The library that moves the KV cache to or from this server."""
+        return str(self.content[disaggregated.TRANSCEIVER]["backend"])
+
+
+def list_parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
+    """List one server; or context servers, generation servers and the orchestrator, the front, in this order.
+
+    Raises PlanError for options that contradict each other.
+    """
+    served(deployment, context)
+    environment.check(deployment.env, "launcher.env")
+    environment.check_names(deployment.pass_env, "launcher.pass_env")
+    environment.check_words(command_line.words(deployment.command), "launcher.command")
+    if isinstance(deployment, Aggregated):
+        environment.check_words(deployment.extra_args, "launcher.extra_args")
+        content = command_line.read_config(deployment.config, "launcher.config")
+        return [_part("trtllm", "trtllm", deployment, deployment.backend, content, "launcher")]
+    sides = deployment.sides
+    disaggregated.etcd(deployment.discovery)
+    for kind, side in sides.items():
+        environment.check(side.env, f"launcher.{kind}.env")
+        environment.check_words(side.extra_args, f"launcher.{kind}.extra_args")
+        if side.num_instances < 1:
+            raise PlanError(f"launcher.{kind}.num_instances: must be 1 or more")
+    read = [command_line.read_config(side.config, f"launcher.{kind}.config") for kind, side in sides.items()]
+    types = [command_line.value_of("--kv_cache_dtype", side.extra_args) for side in sides.values()]
+    if deployment.perf_metrics:
+        read = [{**metrics.WORKER, **content} for content in read]
+    contents = disaggregated.agreed(read[0], read[1], deployment.cache_transceiver, types)
+    found = [
+        _part(f"{role(kind)}_{i}", kind, side, deployment.backend, content, f"launcher.{kind}")
+        for (kind, side), content in zip(sides.items(), contents, strict=True)
+        for i in range(side.num_instances)
+    ]
+    return [*found, Part(name=ORCHESTRATOR, kind=ORCHESTRATOR, width=0)]
+
+
+def summarise_transfer(deployment: Deployment, context: LaunchContext, ways: Ways | None) -> KvTransfer | None:
+    """Summarise the transfer between the servers, by the context servers' settings; None for a single server.
+
+    `ways` None: they are on several machines, and nothing is set.
+    """
+    if isinstance(deployment, Aggregated):
+        return None
+    backend = list_parts(deployment, context)[0].transfer_backend
+    env: Mapping[str, str | None] = {**deployment.env, **deployment.context_servers.env}
+    return kv_transfer.summary(backend, ways, env)
+
+
+def _part(
+    name: str, kind: str, options: Aggregated | Side, backend: str | None, content: Mapping[str, Any], where: str
+) -> Part:
+    given = {"tp": options.tp, "pp": options.pp, "cp": options.cp, "ep": options.ep, "backend": backend}
+    width = command_line.width(command_line.once(given, content, where), where)
+    return Part(name=name, kind=kind, width=width, given=given, content=content)

@@ -1,0 +1,162 @@
+"""Servers of a deployment whose parts have their places: command lines, config files and environments. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launchers._trtllm import command_line, disaggregated, kv_transfer, metrics, mpi
+from launchers._trtllm.command_line import Place, Server
+from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated, role, served
+from launchers._trtllm.kv_transfer import Ways
+from launchers._trtllm.parts import ORCHESTRATOR, Part
+from serve_eval.errors import PlanError
+from serve_eval.schema import LaunchContext
+
+REQUEST_S = 7200
+"""The least time that the orchestrator gives a request; its own default of 180 s cuts long answers."""
+START_MARGIN_S = 60
+"""By how much longer than we the orchestrator waits for its servers, so that it is us who tell which one is late."""
+
+
+def build_servers(
+    deployment: Deployment,
+    context: LaunchContext,
+    placed: Sequence[tuple[Part, Place]],
+    *,
+    ready_timeout_s: float,
+    ways: Ways | None = Ways(),  # noqa: B008 - frozen
+    tag: str | None = None,
+) -> list[Server]:
+    """Build what to start, in the order of the parts.
+
+    `ways` is what is known of the one machine that all of them share, for which settings of UCX are made (None: they
+    are on several). `tag` is the launch's own name.
+
+    Raises PlanError for extra arguments that are the launcher's own and for time limits that contradict each other.
+    """
+    words = command_line.words(deployment.command)
+    model = served(deployment, context)
+    if isinstance(deployment, Aggregated):
+        [(part, place)] = placed
+        return [_aggregated(deployment, context, part, place, words, model)]
+    front, section = placed[-1][1], None
+    if deployment.discovery:
+        counts = [side.num_instances for side in deployment.sides.values()]
+        etcd = disaggregated.etcd(deployment.discovery)
+        section = disaggregated.cluster(front.reached_at, front.port, *counts, etcd=etcd, tag=tag)
+    workers = [_worker(deployment, context, part, place, words, model, section, ways) for part, place in placed[:-1]]
+    return [*workers, _orchestrator(deployment, context, placed, words, section, ready_timeout_s)]
+
+
+def _aggregated(
+    deployment: Aggregated, context: LaunchContext, part: Part, place: Place, words: Sequence[str], model: str
+) -> Server:
+    files, config_file = {}, None
+    if isinstance(deployment.config, str):
+        config_file = Path(deployment.config).expanduser().absolute()
+    elif part.content:
+        config_file = context.log_dir / f"{part.name}.yaml"
+        files[config_file] = command_line.to_yaml(part.content)
+    argv = command_line.serve(
+        words,
+        model,
+        host=place.host,
+        port=place.port,
+        options=part.given,
+        config=part.content,
+        config_file=config_file,
+        extra_args=deployment.extra_args,
+    )
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus), **mpi.for_ranks(), **deployment.env}
+    return Server(
+        name=part.name,
+        argv=argv,
+        probe=(*words, "serve"),
+        place=place,
+        env=env,
+        pass_env=tuple(deployment.pass_env),
+        files=files,
+    )
+
+
+def _worker(
+    deployment: Disaggregated,
+    context: LaunchContext,
+    part: Part,
+    place: Place,
+    words: Sequence[str],
+    model: str,
+    section: Mapping[str, Any] | None,
+    ways: Ways | None,
+) -> Server:
+    side = deployment.sides[part.kind]
+    config_file = context.log_dir / f"{part.kind}.yaml"
+    content = part.content if section is None else {**part.content, "disagg_cluster": section}
+    argv = command_line.serve(
+        words,
+        model,
+        host=place.host,
+        port=place.port,
+        options=part.given,
+        config=part.content,
+        config_file=config_file,
+        role=role(part.kind) if deployment.discovery else None,
+        extra_args=side.extra_args,
+        where=f"launcher.{part.kind}",
+    )
+    ucx = kv_transfer.variables(part.transfer_backend, ways)
+    return Server(
+        name=part.name,
+        argv=argv,
+        probe=(*words, "serve"),
+        place=place,
+        env={"CUDA_VISIBLE_DEVICES": ",".join(place.gpus), **mpi.for_ranks(), **ucx, **deployment.env, **side.env},
+        pass_env=tuple(deployment.pass_env),
+        files={config_file: command_line.to_yaml(content)},
+        auth_key=deployment.auth_key,
+    )
+
+
+def _orchestrator(
+    deployment: Disaggregated,
+    context: LaunchContext,
+    placed: Sequence[tuple[Part, Place]],
+    words: Sequence[str],
+    section: Mapping[str, Any] | None,
+    ready_timeout_s: float,
+) -> Server:
+    sides, place = deployment.sides, placed[-1][1]
+    addresses = {kind: [f"{p.reached_at}:{p.port}" for part, p in placed if part.kind == kind] for kind in sides}
+    routers = {kind: side.router for kind, side in sides.items()}
+    more, env = deployment.orchestrator, {"TRTLLM_DISAGG_NO_RETRY": "1", **deployment.env}
+    told = None
+    if deployment.perf_metrics:
+        more = {**metrics.orchestrator_keys(context.log_dir), **more}
+        env = {**metrics.orchestrator_env(context.log_dir), **env}
+        told = metrics.told(more, env)
+    content = disaggregated.orchestrator(place.host, place.port, addresses, routers, section, more)
+    file = context.log_dir / f"{ORCHESTRATOR}.yaml"
+    limit = deployment.request_timeout_s or max(REQUEST_S, math.ceil(2 * context.patience_s))
+    if limit <= context.patience_s:
+        raise PlanError(
+            f"launcher.request_timeout_s: the orchestrator would give up after {limit} s, before the client, which "
+            f"waits for {context.patience_s:g} s",
+            hint="Leave it out, or make it longer than limits.sample_timeout_s.",
+        )
+    start_limit = math.ceil(ready_timeout_s) + START_MARGIN_S
+    return Server(
+        name=ORCHESTRATOR,
+        argv=(*words, "disaggregated", "-c", str(file), "-t", str(start_limit), "-r", str(limit)),
+        probe=(*words, "disaggregated"),
+        place=place,
+        env=env,
+        pass_env=tuple(deployment.pass_env),
+        files={file: command_line.to_yaml(content)},
+        folders=tuple(Path(one) for one in (told.output_dir, told.trace_dir) if one is not None) if told else (),
+        perf_metrics=told,
+        auth_key=deployment.auth_key,
+        refused=disaggregated.refused(section, place.host),
+    )

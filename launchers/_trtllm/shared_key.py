@@ -1,0 +1,90 @@
+"""The key that the servers of one launch share, so that no one else can have the KV cache of a request moved.
+
+Every launch draws a new one. Only the config files hold it, which this user alone can read, and only until the
+servers have read them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from launchers._trtllm.command_line import Server
+from serve_eval.errors import ServeEvalError
+from serve_eval.masking import Masking
+from serve_eval.schema import LaunchContext
+
+NAME = "internal_request_auth_key"
+SHOWN = "drawn for each launch"
+"""Stands for it in a dry run."""
+GONE = f"# {NAME} was here while the servers started.\n"
+
+
+def drawn() -> str:
+    """A new key."""
+    return secrets.token_hex(32)
+
+
+def given(server: Server, key: str) -> Server:
+    """The server with the key in its config files."""
+    return replace(server, files={path: f"{text}{NAME}: {key}\n" for path, text in server.files.items()})
+
+
+def is_given(servers: Iterable[Server]) -> bool:
+    """Tell whether servers have a key in their files."""
+    return any(_line(text) for server in servers for text in server.files.values())
+
+
+@contextmanager
+def secret(
+    servers: Sequence[Server], context: LaunchContext, key: str
+) -> Iterator[tuple[LaunchContext, Callable[[], None]]]:
+    """Keep the key out of messages and files for the block.
+
+    Yields a context that masks it, and a function to call once the servers have read their files.
+    """
+    if not is_given(servers):
+        yield context, lambda: None
+        return
+    masking = Masking([key])
+    logs = [context.log_dir / f"{server.name}.log" for server in servers]
+    context.told(f"{NAME}: drawn for this launch")
+    try:
+        yield replace(context, told=lambda line: context.told(masking.text(line))), partial(forget, servers, logs, key)
+    except ServeEvalError as error:
+        error.args = tuple(masking.text(part) if isinstance(part, str) else part for part in error.args)
+        error.hint = error.hint and masking.text(error.hint)
+        raise
+    finally:
+        forget(servers, logs, key)
+
+
+def forget(servers: Iterable[Server], logs: Iterable[Path], key: str) -> None:
+    """Takes the key out of what was written: its line out of the config files, and each piece of it out of the logs, in
+    which as many stars take its place, since a server may be writing on."""
+    for path, text in {path: text for server in servers for path, text in server.files.items()}.items():
+        if line := _line(text):
+            with suppress(OSError):
+                path.write_text(text.replace(line, GONE))
+    masking = Masking([key])
+    for log in logs:
+        with suppress(OSError):
+            _star_out(log, masking)
+
+
+def _line(text: str) -> str:
+    return next((line for line in text.splitlines(keepends=True) if line.startswith(f"{NAME}: ")), "")
+
+
+def _star_out(log: Path, masking: Masking) -> None:
+    with log.open("rb") as file, log.open("r+b") as over:
+        for line in iter(file.readline, b""):
+            told = line.decode("latin-1")
+            if (blanked := masking.blanked(told)) != told:
+                over.seek(file.tell() - len(line), os.SEEK_SET)
+                over.write(blanked.encode("latin-1"))

@@ -1,0 +1,64 @@
+"""What a version of trtllm-serve is given that others do not know, by the options that its --help lists. Pure.
+
+The newest option stands for what came to main before it: `--report_addr` is of August 2026, two weeks after the key
+between servers and three months after the limit of service discovery over HTTP. No option came together with either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from launchers._trtllm import shared_key
+from launchers._trtllm.command_line import Server
+
+CONFIG, OLD_CONFIG = "--config", "--extra_llm_api_options"
+"""The option that names the config file; all versions know the second, those from November 2025 on both."""
+REPORT = "--report_addr"
+"""An option of a server that finds a port itself and tells it in a file."""
+NEWEST = REPORT
+ONE_FRONT_DOOR = ("--num_serve_frontends", "--grpc", "--enable_visual_gen")
+"""With one of these a server cannot tell its port."""
+
+Known = Mapping[tuple[str, ...], frozenset[str]]
+"""The options of a version, by what asked for them."""
+
+
+def fitted(servers: Sequence[Server], known: Known, key: str | None = None) -> list[Server]:
+    """The servers as their version needs them; those of which nothing is known stay as they are.
+
+    `key` is the one that they share where all of their versions know such a key.
+    """
+    found = [_fitted(server, known[server.probe]) if server.probe in known else server for server in servers]
+    sharing = [server for server in servers if server.auth_key is not False]
+    if key is None or not sharing or not all(_takes_key(server, known) for server in sharing):
+        return found
+    return [shared_key.given(server, key) if server.auth_key is not False else server for server in found]
+
+
+def refusals(server: Server, flags: frozenset[str]) -> list[str]:
+    """Why a version with these options would not do what this server is for."""
+    return [reason for flag, reason in server.refused.items() if flag in flags]
+
+
+def _takes_key(server: Server, known: Known) -> bool:
+    return bool(server.auth_key) or NEWEST in known.get(server.probe, ())
+
+
+def _fitted(server: Server, flags: frozenset[str]) -> Server:
+    own, options = server.argv[: len(server.argv) - len(server.options)], list(server.options)
+    if CONFIG in options and CONFIG not in flags and OLD_CONFIG in flags:
+        options[options.index(CONFIG)] = OLD_CONFIG
+    if server.report is not None and (REPORT not in flags or _several_front_doors(options)):
+        server = replace(server, report=None)
+    if server.report is not None:
+        options[options.index("--port") + 1] = "0"
+        options += [REPORT, str(server.report)]
+        server = replace(server, place=replace(server.place, port=0))
+    if "--no-telemetry" in flags and not {"--telemetry", "--no-telemetry"} & set(options):
+        options.append("--no-telemetry")
+    return replace(server, argv=(*own, *options))
+
+
+def _several_front_doors(options: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] in ONE_FRONT_DOOR for word in options)

@@ -1,0 +1,100 @@
+"""Offer the stories to Python programs. Import them from `serve_eval`; docs/python-api.md shows them at work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from serve_eval.checks.run import chosen
+from serve_eval.evaluation.evaluate import evaluate as run_plan
+from serve_eval.evaluation.plan.resolve import resolve_address
+from serve_eval.evaluation.trust import to_read
+from serve_eval.schema import Comparison, Plan, Progress, Report, Spec
+from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, Rules, Side
+from serve_eval.workflows.compare.compare import compare as compare_sides
+from serve_eval.workflows.smoke.endpoint import smoke_endpoint
+from serve_eval.workflows.smoke.smoke import Smoke, required
+
+
+async def evaluate(
+    plan: Plan,
+    folder: str | Path,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
+    notify: Callable[[str], None] = lambda line: None,
+    strict: bool = False,
+) -> Report:
+    """Run a plan in a run folder, or resume what is there, and return the report.
+
+    The folder holds the same report as report.json. Keys are read from `environ` under the names in
+    `plan.connection`. `notify` receives a line now and then about what the run waits for. `strict` makes an undecided
+    run fail. Raises ServeEvalError for whatever stops the run; finished answers stay in the folder.
+    """
+    return await run_plan(plan, Path(folder), environ=environ, progress=progress, notify=notify, strict=strict)
+
+
+async def compare(
+    a: Plan | str | Path,
+    b: Plan | str | Path,
+    folder: str | Path,
+    *,
+    rule: Spec | None = None,
+    ask_twice: int = SELF,
+    show_flips: int = SHOW_FLIPS,
+    environ: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
+    notify: Callable[[str], None] = lambda line: None,
+    strict: bool = False,
+) -> Comparison:
+    """Ask two endpoints the same prompts at the same time, and judge B with A as the reference.
+
+    A side is a plan, or the folder of a finished run, which is not asked again. `rule` is `paired` unless it is given.
+    `ask_twice` prompts per task are asked a second time on one side, which measures how much an endpoint differs from
+    itself. Raises NotComparableError where the sides do not ask the same, and ServeEvalError for whatever stops a run.
+    """
+    return await compare_sides(
+        _side(a),
+        _side(b),
+        Rules(rule=rule or Spec(name="paired"), again=ask_twice),
+        Path(folder),
+        show_flips=show_flips,
+        strict=strict,
+        progress=progress,
+        environ=environ,
+        notify=notify,
+    )
+
+
+async def smoke(
+    endpoint: str,
+    *,
+    model: str | None = None,
+    level: Literal["quick", "full"] = "quick",
+    require: Sequence[str] = (),
+    timeout_s: float = 60.0,
+    environ: Mapping[str, str] = os.environ,
+) -> Smoke:
+    """Check what an endpoint does with each kind of request, without a data set.
+
+    `endpoint` is an address as the command line takes it, such as `localhost:8000`. UNSUPPORTED counts as FAIL for the
+    checks in `require`. Raises PlanError for an address or a check that does not exist.
+    """
+    settings = {"base_url": endpoint} | ({} if model is None else {"model": model})
+    checks = chosen(level)
+    return await smoke_endpoint(
+        resolve_address(settings, environ),
+        checks,
+        needed=required(require, checks),
+        timeout_s=timeout_s,
+        environ=environ,
+    )
+
+
+def _side(given: Plan | str | Path) -> Side:
+    """Return a side of a comparison: a plan to ask, or a finished run."""
+    if isinstance(given, Plan):
+        return Side(plan=given)
+    return Side(plan=to_read(Path(given), (), writes=False), folder=Path(given))

@@ -1,0 +1,60 @@
+"""Scorers of cases: by name and options, by what a case expects, and checked before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from serve_eval.errors import PlanError
+from serve_eval.plugins import registry
+from serve_eval.plugins.registry import SCORERS
+from serve_eval.plugins.scope import Scope, current
+from serve_eval.protocol.fingerprint import canonical
+from serve_eval.schema import Scorer, Spec
+
+_BY_FIELD = {"parts_of_query": "regex", "words_in_response": "words"}
+"""Scorers of cases that name none, by what they expect; else the answer is compared exactly."""
+_EXACT = "exact"
+
+
+def spec_of(raw: Any) -> Spec | None:
+    """A scorer as files and options name it: `words`, or `{words: {ignore_case: true}}`. Raises PlanError."""
+    if raw is None or isinstance(raw, str):
+        return None if raw is None else Spec(name=raw)
+    if isinstance(raw, Mapping) and len(raw) == 1:
+        [(name, options)] = raw.items()
+        return Spec(name=str(name), options=dict(options or {}))
+    raise PlanError("scorer: expected a name, or a name with its options: {words: {ignore_case: true}}")
+
+
+def scorer_of(spec: Spec) -> Scorer:
+    """The scorer of a name and its options. Raises PlanError for what is unknown."""
+    return _scorer(current(), spec.name, canonical(spec.options))
+
+
+@lru_cache(maxsize=256)
+def _scorer(scope: Scope | None, name: str, options: str) -> Scorer:
+    """Kept, since thousands of cases share a scorer, for the scope in which its name was found."""
+    make = registry.load(SCORERS, name)
+    checked = registry.check_options(make, msgspec.json.decode(options), f"scorer.{name}")
+    made: Scorer = make(**checked)
+    return made
+
+
+def check_scorer(spec: Spec, place: str) -> None:
+    """Raise PlanError for a scorer of the whole module that is none, once and not at each case."""
+    try:
+        scorer_of(spec)
+    except PlanError as error:
+        raise PlanError([f"{place}scorer: {problem}" for problem in error.problems], hint=error.hint) from error
+
+
+def usual_scorer(expected: object) -> Spec:
+    """Return the scorer of a case that names none."""
+    if isinstance(expected, Mapping) and "answer" not in expected:
+        name = next((scorer for key, scorer in _BY_FIELD.items() if key in expected), _EXACT)
+        return Spec(name=name)
+    return Spec(name=_EXACT)

@@ -1,0 +1,49 @@
+"""Questions that cases become, and cases that are not asked: nouns only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from serve_eval.cases.biochatter import Lacking
+from serve_eval.cases.file import Module
+from serve_eval.schema import Message, Override, SamplingParams, Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One expanded case. `question` is the hash of all that is asked, `md5` BioChatter's key of the case;
+    `as_biochatter`: it is scored as in BioChatter's benchmark."""
+
+    id: str
+    name: str
+    turns: tuple[Message, ...]
+    override: Override | None
+    expected: object
+    scorer: Spec
+    question: str
+    md5: str
+    holdout: bool
+    where: str
+    as_biochatter: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A case that is not asked, and why. `md5` is BioChatter's key of it, `lacking` what options could give."""
+
+    name: str
+    where: str
+    reason: str
+    md5: str = ""
+    lacking: Lacking | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """The questions of a task, in the order of the files; `notes` are remarks on their scoring."""
+
+    module: Module
+    sampling: SamplingParams
+    asked: tuple[Question, ...]
+    skipped: tuple[Skipped, ...]
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,186 @@
+"""Makes questions of the cases of a module: expanded, with their turns, their scorers and their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from serve_eval.cases import biochatter, keys, prompts
+from serve_eval.cases.case_scorers import scorer_of, spec_of, usual_scorer
+from serve_eval.cases.expansion import Expanded, ExpansionError, count, expand
+from serve_eval.cases.file import RawCase
+from serve_eval.cases.question import Question, Skipped
+from serve_eval.errors import PlanError
+from serve_eval.pace import Pace
+from serve_eval.schema import Override, SamplingParams, Spec
+
+MOST_TEXT = 1 << 29
+"""Characters of all prompts of a task."""
+UNTOLD = 10**9
+"""So many cases are a mistake, and Python refuses to write a number of thousands of digits."""
+
+
+class QuestionMaker:
+    """Make questions of the cases of a module, and collect what is wrong with them.
+
+    `twice` are the cases that ask what another one asks.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        common: Mapping[str, Any],
+        sampling: SamplingParams,
+        resources: Mapping[str, Any],
+        scorer: Spec | None,
+        as_biochatter: bool,
+    ) -> None:
+        self._module, self._common, self._resources, self._scorer = module, common, resources, scorer
+        self._as_biochatter = as_biochatter
+        self.sampling = sampling
+        self.problems: list[str] = []
+        self.twice: list[Skipped] = []
+
+    def questions(self, cases: Sequence[RawCase], most: int) -> tuple[Question, ...]:
+        """Raises PlanError with every problem."""
+        total = sum(self._count(case) for case in cases)
+        if total > most:
+            largest = max(cases, key=self._count)
+            raised = f", or raise it: --set cases:{self._module}.max_expanded={total}" if total < UNTOLD else ""
+            self.problems.append(
+                f"{largest.where()}: {self._module}: the cases expand to {_number(total)}, more than the {most} of "
+                f"max_expanded ({largest.name} alone to {_number(self._count(largest))}): leave variants out{raised}"
+            )
+            raise PlanError(list(dict.fromkeys(self.problems)))
+        made: dict[str, Question] = {}
+        pace = Pace(f"cases:{self._module}", total, "cases")
+        try:
+            self._make(cases, made, pace)
+        finally:
+            pace.end()
+        if self.problems:
+            raise PlanError(list(dict.fromkeys(self.problems)))
+        return tuple(made.values())
+
+    def _make(self, cases: Sequence[RawCase], made: dict[str, Question], pace: Pace) -> None:
+        done = length = 0
+        for case in cases:
+            for question in self._of(case):
+                done, length = done + 1, length + sum(len(turn.text) for turn in question.turns)
+                pace.at(done)
+                if length > MOST_TEXT:
+                    raise PlanError(
+                        f"{question.where}: {self._module}: its prompts have more than {MOST_TEXT} characters together",
+                        hint="Leave cases out, or make several tasks of them in files of their own.",
+                    )
+                if case.biochatter and question.id in made and made[question.id].md5 != question.md5:
+                    # Two cases to it, which expect something else of one question: both are asked.
+                    question = replace(question, id=f"{question.id}-{question.md5[:6]}")
+                known = made.setdefault(question.id, question)
+                if known is question:
+                    continue
+                if case.biochatter:
+                    reason = f"it is the same as at {known.where}, and asked once"
+                    one = Skipped(name=question.name, where=case.where(), reason=reason, md5=question.md5)
+                    self.twice.append(one)
+                elif (known.expected, known.scorer) == (question.expected, question.scorer):
+                    self._add(case, (), question.name, f"it is there already, at {known.where}")
+                else:
+                    self._add(case, (), question.name, f"the same question expects something else at {known.where}")
+
+    def _count(self, case: RawCase) -> int:
+        try:
+            return count(case.content)
+        except ExpansionError:
+            return 0
+
+    def _add(self, case: RawCase, path: tuple[str, ...], name: str, message: str) -> None:
+        shown = f"{'.'.join(path)}: " if path and not message.startswith(path[0]) else ""
+        self.problems.append(f"{case.where(*path)}: {self._module}: case {name}: {shown}{message}")
+
+    def _of(self, case: RawCase) -> Iterator[Question]:
+        content = dict(case.content)
+        values = dict(content["input"])
+        for key in ("prompt", "system_messages"):
+            if key not in values and key in self._common and not (key == "prompt" and values.get("messages")):
+                values[key] = self._common[key]
+        told: set[tuple[tuple[str, ...], str]] = set()
+        expanding = expand(content)
+        added = {key: value for key, value in values.items() if key not in content["input"]}
+        while True:
+            try:
+                one = next(expanding, None)
+                if one is None:
+                    return
+                yield self._question(case, one, added)
+            except ExpansionError as error:
+                self._add(case, error.key, case.name, str(error))
+                return
+            except _Wrong as wrong:
+                if (wrong.path, wrong.message) not in told:  # not once for each of its variants
+                    told.add((wrong.path, wrong.message))
+                    self._add(case, wrong.path, wrong.name, wrong.message)
+
+    def _question(self, case: RawCase, one: Expanded, added: Mapping[str, Any]) -> Question:
+        values = {**(biochatter.as_sent(one.content) if case.biochatter else one.content["input"]), **added}
+        try:
+            turns = prompts.turns(values, self._resources, case.folder)
+        except PlanError as error:
+            raise _Wrong(one.name, ("input",), str(error)) from error
+        try:
+            expected, spec, theirs = self._scored(case, one.content)
+            problems = scorer_of(spec).problems(expected)
+        except PlanError as error:
+            raise _Wrong(one.name, ("scorer",), "; ".join(error.problems)) from error
+        if problems:
+            raise _Wrong(one.name, ("expected",), f"{'; '.join(problems)} (scorer {spec.name})")
+        override = _override(one.content.get("sampling"), values)
+        question = keys.question_sha256(turns, self.sampling, override)
+        return Question(
+            id=keys.sample_id(one.name, question),
+            name=one.name,
+            turns=turns,
+            override=override,
+            expected=expected,
+            scorer=spec,
+            question=question,
+            md5=keys.compat_md5(one.content),
+            holdout=case.holdout,
+            where=case.where(),
+            as_biochatter=theirs,
+        )
+
+    def _scored(self, case: RawCase, content: Mapping[str, Any]) -> tuple[Any, Spec, bool]:
+        """Return the expectation, the scorer, and True where BioChatter scores the case so."""
+        expected, chosen = content.get("expected"), spec_of(content.get("scorer")) or self._scorer
+        if not case.biochatter:
+            return expected, chosen or usual_scorer(expected), False
+        compared, usual = biochatter.scoring(self._module, expected)
+        if usual is not None and self._as_biochatter and chosen in (None, usual):
+            return compared, usual, True
+        if chosen is not None and chosen.options.get(biochatter.AS_BIOCHATTER):
+            return expected, chosen, False
+        readable = biochatter.readable(expected)
+        return readable, chosen or usual_scorer(readable), False
+
+
+class _Wrong(Exception):
+    """What is wrong with one expanded case."""
+
+    def __init__(self, name: str, path: tuple[str, ...], message: str) -> None:
+        super().__init__(message)
+        self.name, self.path, self.message = name, path, message
+
+
+def _number(cases: int) -> str:
+    return str(cases) if cases < UNTOLD else f"{UNTOLD} or more"
+
+
+def _override(sampling: Any, values: Mapping[str, Any]) -> Override | None:
+    own = dict(sampling or {})
+    extra = {key: values[key] for key in ("tools", "tool_choice") if values.get(key)}
+    if not own and not extra:
+        return None
+    stop = own.get("stop")
+    return Override(max_tokens=own.get("max_tokens"), stop=None if stop is None else tuple(stop), extra=extra)

@@ -1,0 +1,23 @@
+"""Read the address of a running endpoint, for commands that take it as an argument."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from serve_eval.cli._options import settings_of
+from serve_eval.evaluation.plan.options import ConnectionOptions
+
+ADDRESS_HELP = "host:port, .../v1 or a full path (default OPENAI_BASE_URL, or localhost)."
+_FROM_VARIABLES = ("base_url", "model", "api_key_env", "proxy", "ca_bundle", "max_tokens_field")
+
+
+def address_of(url: str | None, model: str | None, connection: ConnectionOptions) -> dict[str, Any]:
+    """Return how an endpoint is reached as settings of a plan: of the flags, else of their SERVE_EVAL_* variables.
+
+    A variable may be empty, such as that of the key's name, which sends none.
+    """
+    named = {name: value for name, value in (("base_url", url), ("model", model)) if value is not None}
+    variables = {name: os.environ.get(f"SERVE_EVAL_{name.upper()}") for name in _FROM_VARIABLES}
+    given = {name: value for name, value in variables.items() if value is not None}
+    return {**given, **named, **settings_of(connection)}

@@ -1,0 +1,139 @@
+"""Write the help of a command as plain text: usage, purpose, examples, then the options by panel.
+
+A command with many options shows the usual ones, and all of them with --help-all. Flags are shown without a type, and
+rich is not imported: its import takes longer than the rest of `--help`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from typer.core import TyperCommand
+
+from serve_eval.cli._options import EVERYTHING, Examples
+
+MOST_WIDTH = 80
+"""Columns of the text, on a wider terminal too: long lines are hard to read."""
+MOST_INDENT = 30
+"""Columns before the meaning of an option; where its flags need more, the meaning begins on the next line."""
+METAVARS = {"int": "N", "float": "NUMBER", "str": "TEXT", "Path": "PATH", "path": "PATH", "file": "PATH"}
+"""What stands for a value of a type, unless an option says it."""
+
+Row = tuple[str, str]
+"""What is typed, and its meaning."""
+
+
+class HelpedCommand(TyperCommand):
+    """A command whose help is plain text."""
+
+    usual: tuple[str, ...] = ()
+    examples: Examples = ()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, or with `usual` its short form."""
+        formatter.write(f"{page(self, ctx, everything=not self.usual)}\n")
+
+    def full_help(self, ctx: Any) -> str:
+        """Return the help with all options."""
+        return page(self, ctx, everything=True)
+
+
+def page(command: HelpedCommand, ctx: Any, *, everything: bool) -> str:
+    """Return the help of a command."""
+    width = min(MOST_WIDTH, ctx.terminal_width or _columns())
+    pieces = " ".join(command.collect_usage_pieces(ctx))
+    blocks = [_wrapped(f"Usage: {ctx.command_path} {pieces}", width, "", "  "), *_purpose(command, width)]
+    if command.examples:
+        lines = [f"  {text}\n    {line}" for text, line in command.examples]
+        blocks.append("\n".join(["Examples:", *lines]))
+    params = [one for one in command.get_params(ctx) if not getattr(one, "hidden", False)]
+    arguments = [one for one in params if one.param_type_name == "argument"]
+    options = [one for one in params if one.param_type_name == "option"]
+    if everything:
+        panels = {title: [_row(one) for one in of_one] for title, of_one in _by_panel(options).items()}
+    else:
+        known = {one.name: one for one in options}
+        panels = {"Usual options": [_row(known[name]) for name in command.usual]}
+    panels = {"Arguments": [_argument_row(one) for one in arguments], **panels}
+    blocks += [_panel(title, rows, width) for title, rows in panels.items() if rows]
+    if not everything:
+        blocks.append(f"All {len(options)} options: {ctx.command_path} {EVERYTHING}")
+    return "\n\n".join(blocks)
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns
+
+
+def _purpose(command: Any, width: int) -> list[str]:
+    """Return the paragraphs of the docstring."""
+    text = inspect.cleandoc(command.help or "")
+    return [_wrapped(" ".join(paragraph.split()), width) for paragraph in text.split("\n\n") if paragraph]
+
+
+def _by_panel(options: Iterable[Any]) -> dict[str, list[Any]]:
+    """Return the options by their panels; those without one come last."""
+    panels: dict[str, list[Any]] = {}
+    for option in options:
+        panels.setdefault(option.rich_help_panel or "", []).append(option)
+    rest = panels.pop("", [])
+    return {**panels, "Other options" if panels else "Options": rest}
+
+
+def _row(option: Any) -> Row:
+    short = [flag for flag in option.opts if not flag.startswith("--")]
+    long = [flag for flag in (*option.opts, *option.secondary_opts) if flag.startswith("--")]
+    value = "" if option.is_flag else f" {_metavar(option)}"
+    lead = f"{', '.join(short)}, " if short else "    "
+    return f"{lead}{', '.join(long)}{value}", _meaning(option)
+
+
+def _meaning(param: Any) -> str:
+    """Return the meaning of a parameter, with its default where the text does not tell it."""
+    text, default = param.help or "", param.default
+    untold = default is None or isinstance(default, bool | list) or callable(default) or default == ""
+    if param.required and param.param_type_name == "option":
+        more = "required"
+    elif untold or not param.show_default or "default" in text.lower():
+        return text
+    else:
+        more = f"default {default:g}" if isinstance(default, float) else f"default {default}"
+    return f"{text.removesuffix('.')} ({more})."
+
+
+def _argument_row(argument: Any) -> Row:
+    return _metavar(argument, argument.name.upper()), _meaning(argument)
+
+
+def _metavar(param: Any, otherwise: str = "") -> str:
+    """Return what stands for the value."""
+    if param.metavar:
+        return str(param.metavar)
+    if otherwise:
+        return otherwise
+    kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
+    names = (getattr(kind, "__args__", None) or (kind,))[0]
+    return METAVARS.get(getattr(names, "__name__", ""), "TEXT")
+
+
+def _panel(title: str, rows: Sequence[Row], width: int) -> str:
+    """Return a title with its rows in two columns."""
+    fitting = [len(typed) for typed, _ in rows if len(typed) + 4 <= MOST_INDENT]
+    indent = max(fitting, default=MOST_INDENT - 4) + 4
+    lines = [f"{title}:"]
+    for typed, text in rows:
+        told = textwrap.wrap(text, width - indent, break_long_words=False, break_on_hyphens=False) or [""]
+        beside = len(typed) + 4 <= indent
+        lines.append(f"  {typed.ljust(indent - 2)}{told[0]}".rstrip() if beside else f"  {typed}")
+        lines += [f"{'':{indent}}{line}" for line in told[beside:]]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, width: int, first: str = "", others: str = "") -> str:
+    return textwrap.fill(
+        text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )

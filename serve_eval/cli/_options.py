@@ -1,0 +1,165 @@
+"""Derive the flags of a command from its structures of options, and the settings of a plan from what was given.
+
+A command takes structures next to its own parameters, and gets each filled in:
+
+    @command(usual=("model", "tasks"), examples=[("Judge an endpoint:", "serve-eval run --tasks mmlu")])
+    def run(asked: AskedOptions, limits: LimitsOptions) -> None: ...
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import typing
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any
+
+import typer
+
+from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Declared, declared
+
+EVERYTHING = "--help-all"
+Examples = Sequence[tuple[str, str]]
+"""Each a line of text and the command that it speaks of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command: the function that typer reads, and what its help shows.
+
+    `usual` names the parameters that --help shows, in this order, where --help-all shows the rest.
+    """
+
+    function: Callable[..., None]
+    usual: tuple[str, ...]
+    examples: tuple[tuple[str, str], ...]
+
+
+def command(
+    *, usual: Sequence[str] = (), examples: Examples = (), every_variable: bool = False
+) -> Callable[[Callable[..., None]], Command]:
+    """Make a Command of a function; with `every_variable` each option has its SERVE_EVAL_* variable."""
+
+    def make(function: Callable[..., None]) -> Command:
+        flat = _flattened(function, every_variable=every_variable, more=[_HELP_ALL] if usual else [])
+        return Command(function=flat, usual=tuple(usual), examples=tuple(examples))
+
+    return make
+
+
+def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str, Any]:
+    """Return what the sections say as settings for `resolve`; with `only`, from the options of these names alone.
+
+    Of two options with the same key, lists are joined, the second replaces the first otherwise, and False stays.
+    Raises PlanError for a value that cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for section in sections:
+        structure: Any = type(section)
+        for option in declared(structure):
+            value = getattr(section, option.name)
+            if value is None or option.setting.refused or (only is not None and option.name not in only):
+                continue
+            if option.setting.parse is not None:
+                value = option.setting.parse(value)
+            if value is not None:
+                name = option.key.rpartition(".")[2]
+                found[name] = _joined(found.get(name), value)
+    return found
+
+
+def given_as_flags(ctx: typer.Context) -> set[str]:
+    """Return the names of the parameters that were given as flags, not by their variables or not at all."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def lines_of(variable: str) -> list[str]:
+    """Return the values of a repeated option that a variable holds, one per line."""
+    return [line for line in os.environ.get(variable, "").splitlines() if line.strip()]
+
+
+def _joined(first: Any, second: Any) -> Any:
+    if isinstance(first, list):
+        return [*first, *second]
+    return first if first is False else second
+
+
+def _flattened(
+    function: Callable[..., None], *, every_variable: bool, more: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Return the function with a parameter for each option of its structures, and `more` that it does not get."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    structures = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
+    options = {name: declared(structure) for name, structure in structures.items()}
+
+    def call(**given: Any) -> None:
+        for option in (option for of_one in options.values() for option in of_one):
+            if option.setting.refused is not None and given[option.name] not in (None, False):
+                message, hint = option.setting.refused
+                raise PlanError(message, hint=hint)
+        for one in more:
+            given.pop(one.name, None)
+        for name, structure in structures.items():
+            values = {one.name: _value(one, given.pop(one.name), every_variable) for one in options[name]}
+            given[name] = structure(**values)
+        function(**given)
+
+    parameters = [*more]
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in structures:
+            title = structures[name].title  # type: ignore[attr-defined]
+            parameters += [_parameter(one, title, every_variable) for one in options[name]]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    return call
+
+
+def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Parameter:
+    """Return an option as a parameter that typer reads."""
+    reads = _reads_variable(option, every_variable) and not option.repeated
+    info = typer.Option(
+        *option.flags,
+        help=option.setting.help,
+        metavar=option.setting.metavar or None,
+        envvar=option.variable if reads else None,
+        show_envvar=False,
+        rich_help_panel=title,
+        hidden=option.setting.refused is not None,
+    )
+    kind = option.kind if option.default is not None else option.kind | None
+    return inspect.Parameter(
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=Annotated[kind, info]
+    )
+
+
+def _value(option: Declared, value: Any, every_variable: bool) -> Any:
+    """Return a value, or the lines of its variable where a repeated option was not given."""
+    if not option.repeated:
+        return value
+    return value or (lines_of(option.variable) if _reads_variable(option, every_variable) else None) or None
+
+
+def _reads_variable(option: Declared, every_variable: bool) -> bool:
+    return option.setting.variable == "always" or (every_variable and option.setting.variable == "run")
+
+
+def _show_all(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        typer.echo(ctx.command.full_help(ctx))  # type: ignore[attr-defined]
+        raise typer.Exit
+
+
+_HELP_ALL = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, typer.Option(EVERYTHING, help="Show all options and exit.", is_eager=True, callback=_show_all)
+    ],
+)

@@ -1,0 +1,103 @@
+"""Sides of a comparison: a running endpoint, a plan file or a run folder, each resolved to a plan."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.plugins.setting import Setting
+
+if TYPE_CHECKING:
+    from serve_eval.evaluation.plan.resolve import Resolved
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """Choose the prompts."""
+
+    title: ClassVar[str] = "What is asked"
+    tasks: shared.Tasks = None
+    cases: shared.Cases = None
+    dataset_root: shared.DatasetRoot = None
+    model: shared.Model = None
+    limit: shared.Limit = None
+    seed: shared.Seed = None
+    settings: shared.Set = None
+    allow_code_execution: shared.AllowCodeExecution = None
+    include_path: shared.IncludePath = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendingOptions:
+    """Choose how requests are sent to each endpoint."""
+
+    title: ClassVar[str] = "How the requests are sent"
+    concurrency: Annotated[
+        int | None,
+        Setting("Requests in flight at each endpoint (default 64).", metavar="N", key="limits.concurrency"),
+    ] = None
+    rate_limit: shared.RateLimit = None
+    order: shared.Order = None
+    order_seed: shared.OrderSeed = None
+    stream: shared.Stream = None
+    api_key_env: shared.ApiKeyEnv = None
+    header: shared.Header = None
+
+
+def new_folder(command: str) -> Path:
+    """Return the folder of a command that was given none, named by the time."""
+    return Path("outputs") / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{command}"
+
+
+def check_launched(texts: dict[str, str], settings: dict[str, Any]) -> None:
+    """Raise PlanError for a side that is no plan, or whose plan launches nothing."""
+    from serve_eval.errors import PlanError
+
+    problems = []
+    for name, text in texts.items():
+        if is_endpoint(text) or Path(text).is_dir():
+            what = "a running endpoint" if is_endpoint(text) else "a finished run"
+            problems.append(f"--launch: {name}, {text}, is {what}, and no plan file")
+        elif resolved_side(text, settings)[0].plan.launcher.name == "external":
+            problems.append(f"--launch: the plan of {name}, {text}, names no launcher that starts servers")
+    if problems:
+        raise PlanError(problems, hint="Such as launcher: {name: trtllm}. Without --launch, each side may be anything.")
+
+
+def is_endpoint(text: str) -> bool:
+    """Return whether a side is the address of a running endpoint."""
+    return not Path(text).exists() and not text.endswith((".yaml", ".yml"))
+
+
+def resolved_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | None]:
+    """Return the plan of a file or of a run folder, with that folder."""
+    from serve_eval.errors import PlanError
+    from serve_eval.evaluation.plan.serialise import to_file
+    from serve_eval.evaluation.trust import to_read
+    from serve_eval.yaml_source import read
+
+    path = Path(text)
+    if path.is_dir():
+        saved = to_file(to_read(path, settings.get("include_path", ()), writes=False))
+        saved = {key: value for key, value in saved.items() if key not in ("verdict", "early_stop")}
+        judged = [one for one in settings.get("set", ()) if one.startswith("verdict.")]
+        kept: dict[str, Any] = {name: settings[name] for name in ("verdict", "include_path") if name in settings}
+        return with_plan(saved, {**kept, "set": judged}), path
+    document = read(path, PlanError)
+    if not isinstance(document.value, dict):
+        raise PlanError(f"{path}: expected a mapping of keys such as model and tasks")
+    content = {key: value for key, value in document.value.items() if key not in ("verdict", "early_stop")}
+    return with_plan(content, settings, lambda *place: f"{path}:{document.line(*place)}: "), None
+
+
+def with_plan(document: dict[str, Any], settings: dict[str, Any], line: Any = None) -> Resolved:
+    """Return the plan of a side. Variables that stand for an address, or ask for less, would be those of both."""
+    from serve_eval.evaluation.plan.resolve import resolve
+
+    replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
+    inherited = {name: value for name, value in os.environ.items() if name not in replaced}
+    return resolve(document, settings, inherited, *([] if line is None else [line]))

@@ -1,0 +1,147 @@
+"""`serve-eval invariants`: one endpoint against itself, under changes that should change no answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._sides import (
+    PromptOptions,
+    SendingOptions,
+    check_launched,
+    is_endpoint,
+    new_folder,
+    resolved_side,
+    with_plan,
+)
+from serve_eval.plugins.setting import Setting
+
+USUAL = (
+    "tasks",
+    "cases",
+    "dataset_root",
+    "model",
+    "limit",
+    "settings",
+    "tokenizer",
+    "chunk_tokens",
+    "launch",
+    "concurrency",
+    "stream",
+    "output_dir",
+    "as_json",
+)
+EXAMPLES = (
+    (
+        "Ask 200 problems in several passes, each changed in one respect:",
+        "serve-eval invariants host:8000 --tasks gsm8k --dataset-root DIR --limit 200",
+    ),
+    (
+        "Start the server by a plan, so that the first pass is a cold one:",
+        "serve-eval invariants PLAN.yaml --launch -o OUT",
+    ),
+    (
+        "Render the chat here too; texts around 4096 tokens:",
+        "serve-eval invariants PLAN.yaml --tokenizer DIR --chunk-tokens 4096",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassOptions:
+    """Choose the passes."""
+
+    title: ClassVar[str] = "Passes"
+    tokenizer: Annotated[
+        str | None, Setting("Folder with the chat template, to render it here in a pass more.", metavar="DIR")
+    ] = None
+    chunk_tokens: Annotated[
+        list[int] | None,
+        Setting("Chunk size to try (default 2048 and 8192; 0: none). Repeatable.", metavar="N", variable="never"),
+    ] = None
+    launch: Annotated[bool, Setting("Insist on a plan whose launcher starts its servers.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """Choose the folder and the output."""
+
+    title: ClassVar[str] = "What is written"
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "Folder (default outputs/<time>_invariants). One that is there goes on.",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
+    ] = None
+    as_json: Annotated[bool, Setting("Print invariants.json.", flags=("--json",))] = False
+
+
+@command(usual=USUAL, examples=EXAMPLES)
+def invariants(
+    a: Annotated[
+        str, typer.Argument(metavar="ENDPOINT", help="A running endpoint (host:port or URL), or a plan file.")
+    ],
+    prompts: PromptOptions,
+    passes: PassOptions,
+    sending: SendingOptions,
+    result: ResultOptions,
+) -> None:
+    """Ask an endpoint the same prompts under changes that should change no answer: cache, order, batch, streams.
+
+    It needs no right answer and no reference. It asks 100 prompts per task unless --limit says otherwise. The same
+    command again goes on where it was ended.
+
+    Exit codes: 0 all hold, 1 one is broken, 2 usage, 4 endpoint or infrastructure,
+    5 nothing was answered, 130 interrupted.
+    """
+    from serve_eval.errors import PlanError
+    from serve_eval.workflows.invariants.check import CHUNKS
+
+    for size in passes.chunk_tokens or ():
+        if size < 0:
+            raise PlanError("--chunk-tokens must be 0 or more")
+    settings = settings_of(prompts, sending)
+    if passes.launch:
+        check_launched({"A": a}, settings)
+    folder = str(Path(passes.tokenizer).expanduser().absolute()) if passes.tokenizer else None
+    chunks = CHUNKS if passes.chunk_tokens is None else tuple(size for size in passes.chunk_tokens if size)
+    out_dir = result.output_dir or new_folder("invariants")
+    raise typer.Exit(_execute(a, settings, out_dir, folder, chunks, as_json=result.as_json))
+
+
+def _execute(
+    a: str, settings: dict[str, Any], out_dir: Path, tokenizer: str | None, chunks: tuple[int, ...], *, as_json: bool
+) -> int:
+    """Check an endpoint with progress on stderr and the result on stdout; return the exit code."""
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._kept import kept
+    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.errors import PlanError
+    from serve_eval.evaluation.storage.file_names import INVARIANTS
+    from serve_eval.evaluation.storage.private_files import written_text
+    from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.invariants.check import check
+    from serve_eval.workflows.invariants.text import render
+
+    if Path(a).is_dir():
+        raise PlanError(f"{a} is a finished run, and this command asks an endpoint")
+    plan = (with_plan({}, {**settings, "base_url": a}) if is_endpoint(a) else resolved_side(a, settings)[0]).plan
+    say(f"serve-eval invariants: folder {out_dir}")
+    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
+    try:
+        found = run_async(check(plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, notify=say))
+    except Interrupted:
+        say(kept(out_dir, f"the same command with -o {out_dir}"))
+        return INTERRUPTED
+    if as_json:
+        emit(written_text(out_dir / INVARIANTS))
+    else:
+        draw(lambda console: render(found, out_dir, console))
+    return found.exit_code

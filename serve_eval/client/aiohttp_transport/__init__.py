@@ -1,0 +1,1 @@
+"""Carry requests by aiohttp: the second transport, which proves the seam."""

@@ -1,0 +1,210 @@
+"""One attempt at a request: sent, waited for, judged and put on record."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from serve_eval.client.attempts.liveness import LivenessGuard
+from serve_eval.client.attempts.outcome import Missed, OutcomeReader
+from serve_eval.client.attempts.patience import STALL, Patience, Wait
+from serve_eval.client.attempts.rate import StartRate
+from serve_eval.client.channel import Channel
+from serve_eval.client.request_ids import RequestIds
+from serve_eval.client.transport import (
+    BadHttp,
+    CannotConnect,
+    Disconnected,
+    ProxyRefused,
+    RequestHead,
+    Transport,
+)
+from serve_eval.client.wire_format.answer import microseconds, response
+from serve_eval.client.wire_format.echoes import Echoes
+from serve_eval.client.wire_format.reply import Reply
+from serve_eval.client.wire_format.wire import Said
+from serve_eval.masking import Masking
+from serve_eval.schema import Attempt, FailureKind, Limits, Request, Response
+
+NOT_SENT = (CannotConnect, ProxyRefused, BadHttp, Disconnected)
+"""Errors with which a transport says that a request was never sent."""
+
+
+class AttemptUnderWay:
+    """The state of one attempt. `channel` is None until the request was sent."""
+
+    __slots__ = (
+        "channel",
+        "end",
+        "failure",
+        "named",
+        "reply",
+        "request_id",
+        "start",
+        "status",
+        "streamed",
+        "unwanted",
+        "used",
+    )
+
+    def __init__(self, request_id: str, reply: Reply, start: float, streamed: bool) -> None:
+        self.request_id, self.reply, self.start, self.streamed = request_id, reply, start, streamed
+        self.channel: Channel | None = None
+        self.failure: FailureKind | None = FailureKind.TIMEOUT  # what it is when the sample's time limit cuts it off
+        self.status: int | None = None
+        self.end = 0.0
+        self.used = self.named = self.unwanted = False
+
+
+class AttemptSender:
+    """Makes attempts by a transport.
+
+    `cancelled` counts the requests that were sent and given up by their senders.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        limits: Limits,
+        *,
+        ids: RequestIds,
+        masking: Masking,
+        reader: OutcomeReader,
+        liveness: LivenessGuard,
+        wants_timing: bool,
+    ) -> None:
+        self._transport, self._limits, self._ids, self._masking = transport, limits, ids, masking
+        self._reader, self._liveness, self._wants_timing = reader, liveness, wants_timing
+        self._mask = masking.body if masking else None
+        self._rate = StartRate(limits.rate_limit) if limits.rate_limit else None
+        self._echoes = Echoes()
+        self._in_flight = self.max_in_flight = self.cancelled = 0
+        self._epoch = time.time() - time.monotonic()
+
+    def open(self, patience: Patience) -> None:
+        """Begin the session on the event loop that runs."""
+        self._patience, self._loop = patience, asyncio.get_running_loop()
+
+    def now(self) -> float:
+        """Return the time on the clock of the attempts: seconds since 1970 in UTC that never jump."""
+        return self._epoch + time.monotonic()
+
+    async def attempt(
+        self,
+        request: Request,
+        head: RequestHead,
+        body: bytes,
+        wait: Wait,
+        attempts: list[Attempt],
+        *,
+        stream: bool,
+        fresh: bool,
+    ) -> Response:
+        """Send the request once and return the answer. Raises Missed. Either way `attempts` grows by one."""
+        if self._rate is not None:
+            with wait.paused():
+                await self._rate.wait()
+        start = time.monotonic()
+        reply = Reply(
+            self._loop.create_future(),
+            limit=self._limits.max_response_bytes,
+            now=start,
+            mask=self._mask,
+            metrics=self._wants_timing,
+        )
+        this = AttemptUnderWay(self._ids.new(), reply, start, stream)
+        self._in_flight += 1
+        if self._in_flight > self.max_in_flight:
+            self.max_in_flight = self._in_flight
+        try:
+            channel = await self._transport.send(head, body, reply, request_id=this.request_id, fresh=fresh)
+            this.channel, this.used = channel, channel.turns > 0
+            self._patience.expect(wait, reply)
+            await reply.ended
+            said = self._judge(this, channel, request)
+            this.failure, self._liveness.spent_s = None, 0.0
+        except asyncio.CancelledError:
+            if not wait.cut_off(STALL):
+                this.unwanted = this.channel is not None and wait.over is None
+                self.cancelled += this.unwanted
+                raise
+            message = f"no data for {self._limits.stall_timeout_s:g} s"
+            raise Missed(FailureKind.TIMEOUT, message, status=reply.status or None) from None
+        except Missed as missed:
+            self._note(this, missed)
+            raise
+        except (TimeoutError, *NOT_SENT) as error:
+            unsent = self._reader.not_connected() if isinstance(error, TimeoutError) else self._reader.of_error(error)
+            self._note(this, unsent)
+            raise unsent from error
+        finally:
+            self._end(this, wait, attempts)
+        streamed = reply.stream
+        return response(
+            request,
+            said,
+            start=start,
+            end=this.end,
+            first_at=None if streamed is None else streamed.first_at,
+            last_at=None if streamed is None else streamed.last_at,
+            attempts=tuple(attempts),
+        )
+
+    def _judge(self, this: AttemptUnderWay, channel: Channel, request: Request) -> Said:
+        """Return the answer, once nothing says that it is another request's. Raises Missed."""
+        reply, ids, ledger = this.reply, self._ids, self._transport.ledger
+        if channel.out and this.used:
+            raise Missed(FailureKind.INVALID_RESPONSE, "an answer too many came on its connection", stale=True)
+        said = self._reader.said(reply, request)
+        named = None if reply.request_id is None else ids.named(reply.request_id)
+        if named is None and said.id is not None and ids.own in said.id:
+            named = ids.named(said.id)
+        if named is not None and named != this.request_id:
+            ledger.stray(channel, "an answer named another request of ours")
+            why = f"the answer to another request: it names {named}"
+            raise Missed(FailureKind.INVALID_RESPONSE, why, stale=this.used)
+        if self._echoes.seen(channel, said):
+            raise Missed(FailureKind.INVALID_RESPONSE, "the connection gave the answer to an earlier request once more")
+        if named is not None:
+            this.named = True
+            ledger.prove_next(channel)
+        return said
+
+    def _note(self, this: AttemptUnderWay, missed: Missed) -> None:
+        """Note why an attempt gave no answer. A used connection that ended without a word may be to blame."""
+        this.failure = missed.kind
+        this.status = missed.status = missed.status or this.reply.status or None
+        silent = this.channel is not None and this.used and not this.reply.received
+        if silent and this.channel is not None and missed.kind is FailureKind.DISCONNECTED:
+            missed.stale = True
+            self._transport.met_its_end(this.channel, time.monotonic())
+
+    def _end(self, this: AttemptUnderWay, wait: Wait, attempts: list[Attempt]) -> None:
+        """Give the connection back and write the record."""
+        reply, channel = this.reply, this.channel
+        this.end = time.monotonic()
+        self._patience.expect_no_more(wait, this.end)
+        self._in_flight -= 1
+        # Only an answer on a used connection whose request it did not name needs a proof.
+        doubtful = channel is not None and this.failure is None and this.used and not this.named
+        attempts.append(
+            Attempt(
+                start_s=microseconds(self._epoch + this.start),
+                end_s=microseconds(self._epoch + this.end),
+                failure=this.failure,
+                status=this.status or reply.status or None,
+                request_id=this.request_id,
+                streamed=this.streamed,
+                connection=channel.number if doubtful and channel is not None else 0,
+                turn=channel.turns + 1 if doubtful and channel is not None else 0,
+                timing=self._masking.value(reply.timing) if self._masking else reply.timing,
+            )
+        )
+        if channel is None:
+            return
+        if this.failure is None and reply.whole:
+            self._transport.keep(channel, this.end)
+            return
+        if this.failure is not None:
+            reply.settle()  # after an error a connection may still get the answer that the error came before
+        self._transport.give_up(channel, reply, unwanted=this.unwanted)

@@ -1,0 +1,105 @@
+"""What an attempt came to: an answer, or why it missed."""
+
+from __future__ import annotations
+
+from serve_eval.client.attempts import retry, starting
+from serve_eval.client.transport import CannotConnect, Disconnected, ProxyRefused
+from serve_eval.client.wire_format import logprobs, wire
+from serve_eval.client.wire_format.reply import Reply
+from serve_eval.client.wire_format.wire import Said
+from serve_eval.masking import Masking
+from serve_eval.schema import FailureKind, Request
+
+
+class Missed(Exception):
+    """One attempt that gave no answer.
+
+    `lost_stream`: the stream was empty, and without streaming the answer may come. `refused`: nobody may be listening.
+    `stale`: the fault was that of a used connection. `starting`: the endpoint said that it still starts.
+    """
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        message: str,
+        *,
+        status: int | None = None,
+        retryable: bool = True,
+        retry_after: str | None = None,
+        lost_stream: bool = False,
+        refused: bool = False,
+        stale: bool = False,
+        starting: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.status, self.retryable, self.retry_after = kind, status, retryable, retry_after
+        self.lost_stream, self.stale, self.refused, self.starting = lost_stream, stale, refused, starting
+
+    def noting(self, note: str) -> Missed:
+        """Return the same outcome with a note behind its message."""
+        return Missed(self.kind, f"{self} ({note})", status=self.status, retryable=self.retryable)
+
+
+class OutcomeReader:
+    """Reads replies and errors. What came from elsewhere is masked before any of it is cut or quoted."""
+
+    def __init__(self, masking: Masking, connect_timeout_s: float) -> None:
+        self._masking, self._connect_timeout_s = masking, connect_timeout_s
+
+    def said(self, reply: Reply, request: Request) -> Said:
+        """Return the answer in a reply. Raises Missed when it holds none."""
+        if reply.error is not None:
+            raise self.of_error(reply.error)
+        if reply.status >= 300:
+            raise self._of_status(reply)
+        try:
+            if request.prompt_logprobs:
+                said = logprobs.decode(reply.content, reply.content_type, str(request.prompt))
+            elif reply.stream is None:
+                return wire.decode(reply.content, reply.content_type)
+            else:
+                said = reply.stream.said()
+        except wire.InvalidResponse as error:
+            raise self.of_error(error) from error
+        # The pieces of a stream, or the tokens of a prompt, may spell a secret together.
+        return self._masking.value(said) if self._masking else said
+
+    def _of_status(self, reply: Reply) -> Missed:
+        status = reply.status
+        if status < 400:
+            return Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", retryable=False)
+        message = self.described(reply.content)
+        return Missed(
+            FailureKind.HTTP_ERROR,
+            f"HTTP {status}: {starting.SAID}" if reply.starting else f"HTTP {status}: {message}",
+            retryable=retry.worth_retrying(status, message),
+            retry_after=reply.retry_after,
+            starting=reply.starting,
+        )
+
+    def of_error(self, error: Exception) -> Missed:
+        """Return the outcome of an attempt that ended with an error, before or behind its sending."""
+        if isinstance(error, ProxyRefused):
+            again = retry.worth_retrying(error.status, "")
+            return Missed(FailureKind.HTTP_ERROR, str(error), status=error.status, retryable=again)
+        if isinstance(error, CannotConnect):
+            message = self.brief(str(error))
+            return Missed(FailureKind.DISCONNECTED, message, retryable=error.may_pass, refused=error.refused)
+        told = error.told(self._masking.message) if isinstance(error, wire.InvalidResponse) else str(error)
+        return Missed(
+            FailureKind.DISCONNECTED if isinstance(error, Disconnected) else FailureKind.INVALID_RESPONSE,
+            self.brief(told),
+            lost_stream=isinstance(error, wire.LostStream),
+        )
+
+    def not_connected(self) -> Missed:
+        """Return the outcome of an attempt whose connection took too long."""
+        return Missed(FailureKind.TIMEOUT, f"no connection within {self._connect_timeout_s:g} s")
+
+    def described(self, body: bytes) -> str:
+        """Return the message of an error body."""
+        return wire.describe(body, self._masking.message)
+
+    def brief(self, text: str) -> str:
+        """Return a message without what must not be shown, and not longer than one may be."""
+        return self._masking.message(text)[: wire.MAX_MESSAGE]

@@ -1,0 +1,203 @@
+"""One HTTP/1.1 connection: one request at a time, and what comes back is taken up as it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from serve_eval.client.transport import BadHttp, Disconnected
+from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
+
+FIRST_CHECK, CHECK_EVERY = 8, 512
+"""Answers on a connection before its first check, and before each further one, which costs as much as four requests."""
+MAX_HEAD = 98304
+"""Bytes that the head of an answer may have. Main's metrics take up to 80 KiB of it."""
+
+_GOODBYE = b"HTTP/1.1 408", b"HTTP/1.0 408"
+"""Sent unasked by some proxies before they close an idle connection; it answers nothing."""
+
+
+class Http1Connection(asyncio.Protocol):
+    """`usable`: another request may be sent. A connection on which anything came that nobody asked for is closed, since
+    it may be one answer behind. While it is open it stands in `everyone`; when it is gone it stands in `idle` no more.
+
+    `last_id` and `last_text` are of its last answer; see `Echoes`. It had `turns` answers, of which the first `proven`
+    were surely those to their requests, and was `sent` so many requests. `out`: it is out of step, which `stray` was
+    told. `closing`: the server announced its end. `number` is its own.
+    """
+
+    __slots__ = (
+        "_all",
+        "_head",
+        "_head_size",
+        "_idle",
+        "_informational",
+        "_parser",
+        "_reply",
+        "_stray",
+        "_transport",
+        "closing",
+        "last_id",
+        "last_text",
+        "number",
+        "out",
+        "proven",
+        "sent",
+        "turns",
+        "usable",
+        "used_at",
+    )
+
+    def __init__(
+        self,
+        everyone: set[Http1Connection],
+        idle: dict[Http1Connection, None],
+        number: int = 0,
+        stray: Callable[[Http1Connection, str], None] = lambda connection, why: None,
+    ) -> None:
+        self._all, self._idle, self.number, self._stray = everyone, idle, number, stray
+        self._parser = HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._reply: Reply | None = None
+        self._head: dict[bytes, str] = {}
+        self._head_size = 0
+        self._informational = False
+        self.usable, self.used_at = True, 0.0
+        self.last_id: str | None = None
+        self.last_text = self.turns = self.proven = self.sent = 0
+        self.out = self.closing = False
+
+    @property
+    def unproven(self) -> bool:
+        """Return whether it gave answers that may be those to other requests; its first one cannot be."""
+        return self.turns > 1 and self.turns > self.proven
+
+    @property
+    def due(self) -> bool:
+        """Return whether it gave enough answers to be checked."""
+        return self.turns - self.proven >= (CHECK_EVERY if self.proven else FIRST_CHECK)
+
+    def send(self, request: bytes, reply: Reply) -> None:
+        """Writes a whole request; what comes back goes to `reply`."""
+        self._reply = reply
+        self.sent += 1
+        if self._transport is None or not self.usable:
+            reply.fail(Disconnected("the connection was closed before the request was sent"))
+        else:
+            self._transport.write(request)
+
+    def rest(self, now: float) -> None:
+        """The reply was had whole; nothing is expected now."""
+        self._reply, self.used_at = None, now
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------------------------------- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is none
+        self._all.add(self)
+        if not self.usable:  # something came before anything was asked
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        reply = self._reply
+        if reply is None:
+            if self.sent and self.usable and not data.startswith(_GOODBYE):
+                self._stray(self, "bytes came that nobody asked for")
+            self.abort()
+            return
+        reply.read_at = time.monotonic()
+        reply.received += len(data)
+        reply.idle += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            self._refuse(reply, "it switches to another protocol")
+        except HttpParserError as error:
+            self._refuse(reply, str(error))
+        if not reply.whole:
+            if not reply.status and reply.received > MAX_HEAD:
+                self._refuse(reply, f"a head of more than {MAX_HEAD} bytes")
+            elif reply.status and reply.idle > MAX_HEAD + len(data):
+                self._refuse(reply, f"more than {MAX_HEAD} bytes that belong to no body")
+            elif reply.received > reply.most:
+                reply.too_large()
+            elif reply.stream is not None:
+                reply.hurry()
+
+    def eof_received(self) -> None:
+        """The server will say no more: what it has not read is not waited for."""
+        self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.usable, self._transport = False, None
+        self._all.discard(self)
+        self._idle.pop(self, None)
+        reply, self._reply = self._reply, None
+        if reply is None or reply.ended.done():
+            return
+        if error is None and reply.until_close:
+            reply.finish()
+        elif reply.stream is not None and reply.stream.complete:
+            reply.settle()
+        else:
+            when = "within the answer" if reply.status else "before an answer came"
+            why = f" ({type(error).__name__}: {error})" if error is not None else ""
+            reply.fail(Disconnected(f"the connection ended {when}{why}"))
+
+    # ----------------------------------------------------------------------------------------- called by the parser
+
+    def on_message_begin(self) -> None:
+        self._head, self._head_size, self._informational = {}, 0, False
+        if self._reply is None or self._reply.whole:
+            self._stray(self, "a second message came behind a whole answer")
+            self.usable = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_size += len(name) + len(value)
+        name = name.lower()
+        if name in HEAD_FIELDS:
+            self._head[name] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        reply, head, status = self._reply, self._head, self._parser.get_status_code()
+        if reply is None or reply.whole:
+            return
+        self._informational = 100 <= status < 200
+        if status < 100:
+            self._refuse(reply, f"the status {status}")
+        elif self._head_size > MAX_HEAD:
+            self._refuse(reply, f"a head of more than {MAX_HEAD} bytes")
+        elif not self._informational:
+            reply.until_close = not (
+                b"content-length" in head or "chunked" in head.get(b"transfer-encoding", "").lower()
+            )
+            reply.begin(status, head)
+
+    def on_body(self, piece: bytes) -> None:
+        reply = self._reply
+        if reply is not None and not reply.whole and not self._informational:
+            reply.take(piece)
+
+    def on_message_complete(self) -> None:
+        reply = self._reply
+        if reply is None or reply.whole or self._informational:
+            return
+        if not self._parser.should_keep_alive():
+            self.usable, self.closing = False, True
+        reply.finish()
+
+    def _refuse(self, reply: Reply, why: str) -> None:
+        if reply.whole:
+            self._stray(self, "bytes came behind a whole answer")
+        self.usable = False
+        reply.fail(BadHttp(f"no HTTP answer: {why}"))

@@ -1,0 +1,135 @@
+"""New connections: names looked up, addresses tried, TLS and proxies passed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+
+import aiohappyeyeballs
+
+from serve_eval.client.http1.connection import Http1Connection
+from serve_eval.client.http1.tunnel import Tunnel
+from serve_eval.client.server_address import ServerAddress
+from serve_eval.client.tls import ssl_context
+from serve_eval.client.transport import CannotConnect
+
+ADDRESSES_S = 10.0
+"""How long the addresses of a name are kept."""
+NEXT_ADDRESS_S = 0.25
+"""After so long without a connection the next address of a name is tried as well (RFC 8305)."""
+
+
+class Dialer:
+    """Makes connections to `target`, or through `proxy`, in `timeout_s` at most, from the look-up of the name to TLS.
+
+    A proxy gets a CONNECT for https. Raises PlanError for a `ca_bundle` that cannot be used.
+    """
+
+    def __init__(
+        self,
+        target: ServerAddress,
+        proxy: ServerAddress | None,
+        *,
+        ca_bundle: str | None,
+        timeout_s: float,
+        new_connection: Callable[[], Http1Connection],
+        lost: Callable[[Http1Connection], None],
+    ) -> None:
+        self._target, self._proxy, self._timeout_s = target, proxy, timeout_s
+        self._new_connection, self._lost = new_connection, lost
+        self._ssl = ssl_context(target, proxy, ca_bundle)
+        self._addresses: Sequence[aiohappyeyeballs.AddrInfoType]
+        self._resolved_at, self._turn = 0.0, 0
+        self._lookup: asyncio.Task[None] | None = None
+
+    @property
+    def first(self) -> ServerAddress:
+        """Return the address that connections are made to."""
+        return self._proxy or self._target
+
+    async def dial(self) -> Http1Connection:
+        """Return a new connection. Raises CannotConnect, TimeoutError, and what Tunnel.ask does."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._connect(self.first)
+        except TimeoutError:
+            self._resolved_at = 0.0
+            raise
+        except (OSError, UnicodeError, RuntimeError) as error:  # uvloop raises the last for some sockets
+            self._resolved_at = 0.0
+            raise CannotConnect(self.first, error) from error
+
+    async def _connect(self, first: ServerAddress) -> Http1Connection:
+        loop = asyncio.get_running_loop()
+        addresses = await self._resolve(first)
+        sock = await aiohappyeyeballs.start_connection(
+            addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=loop
+        )
+        tls, name, patience_s = (self._ssl, first.host, self._timeout_s) if first.tls else (None, None, None)
+        if self._proxy is None or not self._target.tls:
+            connection = self._new_connection()
+            try:
+                await loop.create_connection(
+                    lambda: connection, sock=sock, ssl=tls, server_hostname=name, ssl_handshake_timeout=patience_s
+                )
+            except BaseException:
+                connection.abort()
+                self._lost(connection)  # uvloop tells a protocol nothing of a transport whose making was cancelled
+                raise
+            return connection
+        _, tunnel = await loop.create_connection(
+            Tunnel, sock=sock, ssl=tls, server_hostname=name, ssl_handshake_timeout=patience_s
+        )
+        return await self._through(tunnel, self._proxy)
+
+    async def _through(self, tunnel: Tunnel, proxy: ServerAddress) -> Http1Connection:
+        """Return a connection to the target that the proxy leads to."""
+        target, connection = self._target, self._new_connection()
+        transport = await tunnel.ask(f"{target.name}:{target.port}", proxy.credentials)
+        assert self._ssl is not None
+        try:
+            inner = await asyncio.get_running_loop().start_tls(
+                transport,
+                connection,
+                self._ssl,
+                server_hostname=target.host,
+                ssl_handshake_timeout=self._timeout_s,
+            )
+        except ssl.SSLError as error:
+            transport.abort()
+            raise CannotConnect(target, error) from error
+        except BaseException:
+            transport.abort()
+            raise
+        if inner is None:
+            raise OSError("the connection ended")
+        connection.connection_made(inner)
+        return connection
+
+    async def _resolve(self, address: ServerAddress) -> Sequence[aiohappyeyeballs.AddrInfoType]:
+        """Return the addresses of a name, each connection's beginning with another; one look-up serves all who wait."""
+        if not self._resolved_at or time.monotonic() - self._resolved_at > ADDRESSES_S:
+            if self._lookup is None:
+                self._lookup = asyncio.create_task(self._look_up(address))
+                self._lookup.add_done_callback(_retrieve)
+            await asyncio.shield(self._lookup)
+        self._turn += 1
+        first = self._turn % len(self._addresses)
+        return [*self._addresses[first:], *self._addresses[:first]]
+
+    async def _look_up(self, address: ServerAddress) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self._addresses = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            self._resolved_at = time.monotonic()
+        finally:
+            self._lookup = None
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Take note of an error for which nobody waits any more."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,145 @@
+"""Is each reply on a kept connection the one to the request before it?
+
+A proxy that answers twice, or speaks unasked, puts an answer that nobody asked for before the next one, and HTTP/1.1
+has no number that would tell. Such a connection stays behind for all its life. So one request whose reply cannot be an
+answer (GET /models) proves at any time that all replies before it were in step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from serve_eval.client.http1.connection import Http1Connection
+from serve_eval.client.request_ids import RequestIds
+from serve_eval.client.step_ledger import StepLedger
+from serve_eval.client.transport import BadHttp
+from serve_eval.client.wire_format.reply import Reply
+from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE
+
+CHECK_S = 5.0
+"""Seconds that a check may take; a connection that is silent for longer proves nothing."""
+PARK_S = 2.0
+"""Seconds to wait for the answer to a cancelled request, so that its connection can still be checked."""
+LISTEN_S = 0.5
+"""Seconds to listen for an unasked answer behind errors that may answer earlier requests."""
+NO_ROUTE = (401, 403, 404, 405)
+"""Errors of a path, which no completion gets where others get answers."""
+IDLE_S = 1.0
+"""A connection that is idle for so long is checked before its server closes it."""
+TRIES = 3
+"""So many error statuses in a row count as in step: some servers have no such route, and no answers but errors."""
+
+
+class StepChecker:
+    """Checks connections, and notes in the `ledger` what came of it.
+
+    `head` is the beginning of a request for the models up to the value of X-Request-ID. `most` is the number of
+    requests after which the server closes a connection (0: not known).
+    """
+
+    def __init__(self, ledger: StepLedger, head: bytes, ids: RequestIds, limit: int) -> None:
+        self._ledger, self._head, self._ids, self._limit = ledger, head, ids, limit
+        self.most = self._closed_at = 0
+        self._checks: set[asyncio.Task[None]] = set()
+
+    def closed(self, connection: Http1Connection) -> None:
+        """Notes that the server announced the end of a connection: two after as many requests show its limit."""
+        if connection.sent > 1:
+            if connection.sent == self._closed_at:
+                self.most = connection.sent
+            self._closed_at = connection.sent
+
+    def due(self, connection: Http1Connection) -> bool:
+        """Return whether to give a connection up after a check, since the server is about to close it."""
+        return connection.sent >= self.most - TRIES
+
+    def check(
+        self, connection: Http1Connection, then: Callable[[Http1Connection], None], unwanted: Reply | None = None
+    ) -> None:
+        """Checks a connection on which nothing is expected, or only the `unwanted` end of a reply; `then` gets it when
+        it is still good."""
+        task = asyncio.create_task(self._check(connection, then, unwanted))
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
+
+    async def settle(self) -> None:
+        """Returns when no check is under way; that takes PARK_S and CHECK_S at most."""
+        while self._checks:
+            await asyncio.wait(self._checks)
+
+    def close(self) -> None:
+        """Gives all checks up."""
+        for task in self._checks:
+            task.cancel()
+
+    async def _check(
+        self, connection: Http1Connection, then: Callable[[Http1Connection], None], unwanted: Reply | None
+    ) -> None:
+        in_step = False
+        try:
+            if unwanted is not None:
+                async with asyncio.timeout(PARK_S):
+                    await unwanted.ended
+            if unwanted is None or unwanted.whole:
+                async with asyncio.timeout(CHECK_S):
+                    in_step = await self._in_step(connection)
+        except TimeoutError:
+            pass
+        finally:
+            if in_step:
+                self._ledger.prove(connection, connection.turns)
+            if in_step and connection.usable:
+                then(connection)
+            else:
+                connection.abort()
+
+    async def _in_step(self, connection: Http1Connection) -> bool:
+        """Return whether a connection was proven in step; one that proves nothing is not.
+
+        A list behind errors proves nothing: it may be that which the request before the last one asked for. Then one
+        answer more comes, as it does behind nothing but errors of a connection out of step.
+        """
+        told, errors, clear = None, 0, True
+        while told is None and errors < TRIES:
+            request_id = self._ids.new()
+            reply = Reply(asyncio.get_running_loop().create_future(), limit=self._limit, now=time.monotonic(), raw=True)
+            connection.send(b"%b%b\r\n\r\n" % (self._head, request_id.encode()), reply)
+            await reply.ended
+            if connection.out:
+                return False
+            told = self._told(reply, request_id)
+            if told is False:
+                self._ledger.stray(connection, "a request for the models got another answer")
+            if reply.whole:
+                connection.rest(time.monotonic())
+            if told is False or not connection.usable or not reply.whole:
+                return bool(told) and not errors
+            errors += told is None
+            clear = clear and (told is not None or reply.status in NO_ROUTE)
+        if not clear:
+            await asyncio.sleep(LISTEN_S)
+        return not connection.out and (told is None or not errors)
+
+    def _told(self, reply: Reply, request_id: str) -> bool | None:
+        """Return whether a reply answers a request for the models; None where that cannot be told."""
+        if reply.error is not None:
+            return False if isinstance(reply.error, BadHttp) and not reply.status else None
+        if reply.request_id is not None and (named := self._ids.named(reply.request_id)) is not None:
+            return named == request_id
+        if reply.status >= 300:
+            return None
+        if reply.content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM:
+            return False
+        try:
+            told = msgspec.json.decode(reply.content)
+        except UNREADABLE:
+            return None
+        if not isinstance(told, dict):
+            return None
+        if told.get("choices"):
+            return False
+        return True if isinstance(told.get("data", told.get("models")), list) else None

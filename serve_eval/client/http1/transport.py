@@ -1,0 +1,206 @@
+"""Connections to one endpoint: opened when they are needed, kept while they are good, never shared.
+
+Written here because it was measured (make bench does again): bare aiohttp takes more than twice the CPU per request,
+and a third more per event of a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import cast
+
+from serve_eval.client.channel import Channel
+from serve_eval.client.http1.connection import Http1Connection
+from serve_eval.client.http1.dialer import Dialer
+from serve_eval.client.http1.steps import IDLE_S, StepChecker
+from serve_eval.client.server_address import ServerAddress, endpoint_address, proxy_address
+from serve_eval.client.step_ledger import StepLedger
+from serve_eval.client.transport import REQUEST_ID, CannotConnect, RequestHead, TransportSettings
+from serve_eval.client.wire_format.reply import Reply
+from serve_eval.schema.base_url import on_the_wire
+
+KEEPALIVE_S = 3.0
+"""Below the 5 s after which trtllm-serve closes an idle connection: a POST on a closing connection is lost."""
+HASTY, HASTY_S = 3, 0.5
+"""A server that closed so many connections in a row, each so soon behind its answer, does it always: llama-server does
+behind streams, without saying so, and every next request would be lost."""
+TURNS_TO_CLOSE = 10
+"""Turns of the event loop that aborted connections may take to be gone."""
+
+
+class Http1Transport:
+    """Our own connections, each with one request at a time. A proxy gets whole URLs for http and a CONNECT for https.
+
+    Raises PlanError when the base URL is none of a host, when the proxy is none (without its address), and for a bundle
+    of certificates that cannot be used.
+    """
+
+    def __init__(self, settings: TransportSettings) -> None:
+        self._target, self.proxy = endpoint_address(settings.base_url), proxy_address(settings.proxy)
+        self._closed, self._hasty, self._opened = False, 0, 0
+        self._idle: dict[Http1Connection, None] = {}
+        self.connections: set[Http1Connection] = set()
+        self._dialer = Dialer(
+            self._target,
+            self.proxy,
+            ca_bundle=settings.ca_bundle,
+            timeout_s=settings.connect_timeout_s,
+            new_connection=self._new_connection,
+            lost=self.connections.discard,
+        )
+        self.ledger = StepLedger()
+        self._prepared: dict[RequestHead, bytes] = {}
+        models = self._encoded(RequestHead("GET", settings.models_path, settings.headers))
+        self.steps = StepChecker(self.ledger, models + _ID_FIELD, settings.ids, settings.max_response_bytes)
+
+    @property
+    def address(self) -> ServerAddress:
+        return self._dialer.first
+
+    # ------------------------------------------------------------------------------------------------- every request
+
+    def prepare(self, head: RequestHead) -> None:
+        self._prepared[head] = self._encoded(head)
+
+    async def send(
+        self, head: RequestHead, body: bytes | None, reply: Reply, *, request_id: str | None = None, fresh: bool = False
+    ) -> Http1Connection:
+        connection = None if fresh else self._take_idle()
+        if connection is None:
+            connection = await self._open()
+            reply.expect(time.monotonic())
+        lines = self._prepared.get(head) or self._encoded(head)
+        named = b"" if request_id is None else b"%b%b\r\n" % (_ID_FIELD, request_id.encode())
+        length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
+        connection.send(b"%b%b%b\r\n%b" % (lines, named, length, body or b""), reply)
+        return connection
+
+    def _encoded(self, head: RequestHead) -> bytes:
+        """Return the first lines of a request for a path of the target."""
+        target, absolute = self._target, self.proxy is not None and not self._target.tls
+        place = on_the_wire(head.path)
+        if absolute:
+            place = f"http://{target.authority}{place}"
+        own = {} if "host" in map(str.lower, head.headers) else {"Host": target.authority}
+        lines = {**own, **head.headers}
+        if absolute and self.proxy is not None:
+            lines.update(self.proxy.credentials)
+        return "".join(
+            [f"{head.method} {place} HTTP/1.1\r\n", *(f"{name}: {value}\r\n" for name, value in lines.items())]
+        ).encode("latin-1")
+
+    def _take_idle(self) -> Http1Connection | None:
+        """Return the connection that was used last of those that are free and good, if there is one."""
+        if not self.ledger.keeps:
+            self._retire_all()
+            return None
+        while self._idle:
+            connection, _ = self._idle.popitem()
+            if time.monotonic() - connection.used_at > KEEPALIVE_S:
+                self._retire(connection)
+                self._retire_all()
+            elif connection.usable:
+                return connection
+        return None
+
+    async def _open(self) -> Http1Connection:
+        if self._closed:
+            raise CannotConnect(self.address, ConnectionAbortedError("the client was closed"), may_pass=False)
+        return await self._dialer.dial()
+
+    def _new_connection(self) -> Http1Connection:
+        self._opened += 1
+        return Http1Connection(self.connections, self._idle, self._opened, self.ledger.stray)
+
+    # ------------------------------------------------------------------------------------------- behind every request
+
+    def keep(self, channel: Channel, now: float) -> None:
+        """Take a connection back unless its server closes such behind its answers without saying so."""
+        connection = cast("Http1Connection", channel)
+        if connection.turns:
+            self._hasty = 0
+        connection.turns += 1
+        if connection.usable and self.ledger.keeps and not self._closed and self._hasty < HASTY:
+            connection.rest(now)
+            if self.steps.most and self.steps.due(connection):
+                self._retire(connection)
+            elif connection.due:
+                self.steps.check(connection, self._free)
+            else:
+                self._idle[connection] = None
+            return
+        if connection.closing:
+            self.steps.closed(connection)
+        self._retire(connection)
+
+    def give_up(self, channel: Channel, reply: Reply, *, unwanted: bool = False) -> None:
+        connection = cast("Http1Connection", channel)
+        if reply.whole or unwanted:
+            self._retire(connection, None if reply.whole else reply)
+        else:
+            connection.abort()
+
+    def abort(self, channel: Channel) -> None:
+        cast("Http1Connection", channel).abort()
+
+    def met_its_end(self, channel: Channel, now: float) -> None:
+        self._hasty += now - cast("Http1Connection", channel).used_at < HASTY_S
+
+    def _retire(self, connection: Http1Connection, unwanted: Reply | None = None) -> None:
+        """Give a connection up, after a last check where its answers need one. The rest of an `unwanted` reply is
+        waited for."""
+        if connection.usable and connection.unproven and not self._closed and self.ledger.listener is not None:
+            if unwanted is None:
+                connection.rest(time.monotonic())
+            else:
+                unwanted.discard(asyncio.get_running_loop().create_future())
+            self.steps.check(connection, Http1Connection.abort, unwanted)
+        else:
+            connection.abort()
+
+    def _retire_all(self) -> None:
+        while self._idle:
+            self._retire(self._idle.popitem()[0])
+
+    # ----------------------------------------------------------------------------------------------- the whole session
+
+    def kept(self) -> frozenset[int]:
+        return frozenset(connection.number for connection in self.connections if connection.usable)
+
+    async def settle(self) -> None:
+        """Check what is idle, and wait for all checks; connections in use stay unproven."""
+        self._check_idle(0.0)
+        await self.steps.settle()
+
+    async def watch(self) -> None:
+        """Run until cancelled. Check connections that have become idle, before the server closes them."""
+        while True:
+            await asyncio.sleep(IDLE_S)
+            self._check_idle(IDLE_S)
+
+    async def close(self) -> None:
+        self._closed = True
+        self.steps.close()
+        for connection in tuple(self.connections):
+            connection.abort()
+        for _ in range(TURNS_TO_CLOSE):
+            if self.connections:
+                await asyncio.sleep(0)
+
+    def _check_idle(self, idle_s: float) -> None:
+        now = time.monotonic()
+        for connection in [one for one in self._idle if one.unproven and now - one.used_at >= idle_s]:
+            del self._idle[connection]
+            self.steps.check(connection, self._free)
+
+    def _free(self, connection: Http1Connection) -> None:
+        """A connection was checked and can be used again."""
+        if self.ledger.keeps and not self._closed:
+            connection.used_at = time.monotonic()
+            self._idle[connection] = None
+        else:
+            connection.abort()
+
+
+_ID_FIELD = f"{REQUEST_ID}: ".encode()

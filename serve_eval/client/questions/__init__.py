@@ -1,0 +1,1 @@
+"""Ask an endpoint about itself."""

@@ -1,0 +1,60 @@
+"""What a server said, as it is kept and scored. Pure."""
+
+from __future__ import annotations
+
+from serve_eval.client.wire_format.thinking import leaves_thinking_open, split_thinking
+from serve_eval.client.wire_format.wire import Said
+from serve_eval.schema import Attempt, Request, Response
+
+
+def microseconds(seconds: float) -> float:
+    """Seconds to the microsecond; `round` takes ten times as long."""
+    return int(seconds * 1e6 + 0.5) / 1e6
+
+
+def response(
+    request: Request,
+    said: Said,
+    *,
+    start: float,
+    end: float,
+    first_at: float | None = None,
+    last_at: float | None = None,
+    attempts: tuple[Attempt, ...] = (),
+) -> Response:
+    """The answer: thoughts apart, and the text cut at the first stop string, since some servers leave it in.
+
+    `start` and `end` are those of the attempt that succeeded, `first_at` and `last_at` the times of a stream's first
+    and last token, all in seconds of one clock.
+    """
+    prompt = request.prompt
+    text, thoughts = split_thinking(said.text, opened=isinstance(prompt, str) and leaves_thinking_open(prompt))
+    thoughts_ended = thoughts is not None and thoughts is not said.text
+    for stop in request.sampling.stop:
+        if stop in text:
+            text = text[: text.index(stop)]
+    reasoning = said.reasoning
+    if thoughts:
+        reasoning = f"{reasoning}\n{thoughts}" if reasoning else thoughts
+    ttft_s = tpot_s = None
+    if first_at is not None and last_at is not None:
+        ttft_s = microseconds(first_at - start)
+        if said.usage.completion_tokens > 1:
+            tpot_s = microseconds((last_at - first_at) / (said.usage.completion_tokens - 1))
+    return Response(
+        text=text,
+        finish_reason=said.finish_reason,
+        reasoning=reasoning or None,
+        refusal=said.refusal,
+        stop_reason=said.stop_reason,
+        thoughts_ended=thoughts_ended,
+        usage=said.usage,
+        latency_s=microseconds(end - start),
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        attempts=attempts,
+        tokens_per_step=said.tokens_per_step,
+        prompt_logprobs=said.prompt_logprobs,
+        tool_calls=said.tool_calls,
+        answer_id=said.id,
+    )

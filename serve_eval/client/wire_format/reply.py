@@ -1,0 +1,252 @@
+"""What comes back for one request, taken up while it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import zlib
+from collections.abc import Callable, Mapping
+
+from serve_eval.client.wire_format.server_timing import STAMPS, TIMING, BehindDone, parse
+from serve_eval.client.wire_format.stream import StreamedAnswer
+from serve_eval.client.wire_format.wire import EVENT_STREAM, InvalidResponse
+from serve_eval.schema import ServerTiming
+
+STATE_HEADER, STARTING = b"x-trtllm-server-state", "starting"
+"""By which trtllm-serve says, with a 503, that it still loads its model."""
+AFTER_DONE_S = 1.0
+"""How long a stream that said [DONE] may take to end before its connection is given up."""
+AFTER_FINISH_S = 5.0
+"""How long the usage and [DONE] are waited for, once a finish_reason said that the answer is whole."""
+FRAMING, MIN_FRAMING = 2, 98304
+"""A body of n bytes may come in FRAMING * n + MIN_FRAMING bytes of chunks."""
+
+
+_REQUEST_ID, _TIMING, _STAMPS = b"x-request-id", TIMING.lower().encode(), STAMPS.lower().encode()
+HEAD_FIELDS = frozenset(
+    {b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after", _REQUEST_ID}
+    | {_TIMING, _STAMPS, STATE_HEADER}
+)
+"""The header fields that matter, in small letters; a transport hands them over."""
+
+
+class TooLarge(Exception):
+    """The answer is larger than it may be."""
+
+
+class Reply:
+    """Filled by a connection. `ended` is done when there is nothing more to wait for; `error` then says why there is no
+    whole reply, None when there is one.
+
+    `status` is 0 until the head has come. `content` holds the body, but that of an event stream is fed to `stream` as
+    it comes, unless it is wanted `raw`. `received` counts bytes with their framing, of which `most` may come, and
+    `idle` those since the last of the body. `read_at` is when the last byte came, `heard_at` when the last data did
+    (monotonic clock; infinity: none is expected any more): the head, and of an event stream chunks with a choice, else
+    what is not blank. Comments, empty events and spaces keep a connection open and are no sign of an answer.
+    `whole`: the message ended, so that its connection can be used again. `request_id` is the header X-Request-ID that
+    came back. `mask` takes secrets out of `content`. `starting`: the server says that it still loads its model. `told`
+    are the header fields of `server_timing`, whose event is looked for in a stream with `metrics`.
+    """
+
+    __slots__ = (
+        "_body",
+        "_heard_at",
+        "_limit",
+        "_mask",
+        "_masked",
+        "_metrics",
+        "_raw",
+        "_size",
+        "_timer",
+        "_unpack",
+        "content_type",
+        "ended",
+        "error",
+        "idle",
+        "most",
+        "read_at",
+        "received",
+        "request_id",
+        "retry_after",
+        "starting",
+        "status",
+        "stream",
+        "told",
+        "until_close",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        ended: asyncio.Future[None],
+        *,
+        limit: int,
+        now: float,
+        raw: bool = False,
+        mask: Callable[[bytes], bytes] | None = None,
+        metrics: bool = False,
+    ) -> None:
+        self.ended, self._limit, self._raw, self.read_at = ended, limit, raw, now
+        self._mask, self._masked, self._metrics = mask, b"", metrics
+        self.told: tuple[str | None, str | None] = None, None
+        self._heard_at = now
+        self.most = FRAMING * limit + MIN_FRAMING
+        self.error: Exception | None = None
+        self.status = self.received = self.idle = self._size = 0
+        self.content_type = ""
+        self.retry_after: str | None = None
+        self.request_id: str | None = None
+        self.until_close = self.whole = self.starting = False
+        self.stream: StreamedAnswer | None = None
+        self._body: bytes | bytearray = b""
+        self._unpack: _Unpacked | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def content(self) -> bytes:
+        if self._mask is None or not self._body:
+            return bytes(self._body)
+        if not self._masked or not self.ended.done():
+            self._masked = self._mask(bytes(self._body))
+        return self._masked
+
+    @property
+    def timing(self) -> ServerTiming | None:
+        """What the server told of the request where it was asked to."""
+        if not self._metrics:
+            return None
+        behind = None if self.stream is None else self.stream.behind
+        return parse(*self.told) if behind is None else behind.timing
+
+    @property
+    def heard_at(self) -> float:
+        return self._heard_at if self.stream is None else max(self._heard_at, self.stream.heard_at)
+
+    def expect(self, now: float) -> None:
+        """The request is sent now: what was waited for a connection is no silence."""
+        self.read_at = self._heard_at = now
+
+    def begin(self, status: int, head: Mapping[bytes, str]) -> None:
+        """The head has come: of its fields those of HEAD_FIELDS."""
+        self.status, self.content_type, self.retry_after = (
+            status,
+            head.get(b"content-type", ""),
+            head.get(b"retry-after"),
+        )
+        self.request_id, self._heard_at = head.get(_REQUEST_ID), self.read_at
+        self.until_close = not (b"content-length" in head or "chunked" in head.get(b"transfer-encoding", "").lower())
+        self.told = head.get(_TIMING), head.get(_STAMPS)
+        self.starting = status == 503 and head.get(STATE_HEADER, "").strip().lower() == STARTING
+        if b"content-encoding" in head:
+            self._unpack_from(head[b"content-encoding"].strip().lower().removeprefix("identity"))
+        if not self._raw and status < 300 and self.content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM:
+            self.stream = StreamedAnswer(BehindDone() if self._metrics else None)
+
+    def _unpack_from(self, encoding: str) -> None:
+        try:
+            self._unpack = _Unpacked(encoding) if encoding else None
+        except ValueError:
+            self.fail(InvalidResponse(f"a body in the encoding {encoding!r}, which was not asked for"))
+
+    def take(self, piece: bytes) -> None:
+        """A piece of the body has come."""
+        if self.ended.done():
+            return
+        self.idle = 0
+        try:
+            if self._unpack is not None:
+                piece = self._unpack.feed(piece, self._limit - self._size + 1)
+            self._size += len(piece)
+            if self._size > self._limit:
+                self.too_large()
+            elif self.stream is None:
+                self._append(piece)
+            elif self.stream.wanting:
+                self.stream.feed(piece, self.read_at)
+        except zlib.error as error:
+            self.fail(InvalidResponse(f"the body cannot be unpacked: {error}"))
+        except InvalidResponse as error:
+            self.fail(error)
+
+    def _append(self, piece: bytes) -> None:
+        if not piece.isspace():
+            self._heard_at = self.read_at
+        if not self._body:
+            self._body = piece
+        elif isinstance(self._body, bytearray):
+            self._body += piece
+        else:
+            self._body = bytearray(self._body) + piece
+
+    def too_large(self) -> None:
+        """More came than may be read; what comes behind the end of a stream is not the answer's fault."""
+        if self.stream is not None and self.stream.complete:
+            self.settle()
+        else:
+            self.fail(TooLarge(f"the answer is larger than {self._limit} bytes"))
+
+    def hurry(self) -> None:
+        """Bounds the time in which an event stream that holds the whole answer may come to its end."""
+        stream = self.stream
+        if stream is None or not (stream.complete or stream.done) or self.ended.done():
+            return
+        if stream.done and self._heard_at != math.inf:
+            self._heard_at = math.inf
+            self._settle_in(AFTER_DONE_S)
+        elif self._timer is None:
+            self._settle_in(AFTER_FINISH_S)
+
+    def finish(self) -> None:
+        """The message has ended."""
+        self.whole = True
+        complete = self.stream is not None and self.stream.complete
+        if self._unpack is not None and not self._unpack.at_end and self._size and not complete:
+            self.fail(InvalidResponse("the packed body is cut"))
+        else:
+            self.settle()
+
+    def discard(self, ended: asyncio.Future[None]) -> None:
+        """Nobody wants the rest; `ended` is done when it has come."""
+        self.ended, self.stream, self._unpack, self._body = ended, None, None, b""
+        if self.whole:
+            self.settle()
+
+    def settle(self) -> None:
+        """There is nothing more to wait for."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """There will be no whole reply."""
+        if not self.ended.done():
+            self.error = error
+            self.settle()
+
+    def _settle_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.ended.get_loop().call_later(seconds, self.settle)
+
+
+class _Unpacked:
+    """A body that was packed although `Accept-Encoding: identity` was sent. Raises ValueError for an encoding other
+    than gzip and deflate."""
+
+    def __init__(self, encoding: str) -> None:
+        if encoding not in ("gzip", "x-gzip", "deflate"):
+            raise ValueError(encoding)
+        self._unpack = zlib.decompressobj(zlib.MAX_WBITS + 32)  # finds out which of the two it is
+        self.at_end = False
+
+    def feed(self, piece: bytes, at_most: int) -> bytes:
+        """What a piece holds, no more than `at_most` bytes of it. Raises zlib.error, also for what follows the end."""
+        if self.at_end:
+            raise zlib.error("bytes behind its end")
+        unpacked = self._unpack.decompress(piece, at_most)
+        self.at_end = self._unpack.eof
+        if self._unpack.unused_data:
+            raise zlib.error("bytes behind its end")
+        return unpacked

@@ -1,0 +1,272 @@
+"""OpenAI JSON to nouns and back. Pure: bytes in, nouns out, no I/O.
+
+Bodies are decoded leniently in what they may hold beside the answer, and strictly in what makes an answer: anything
+without one is an `InvalidResponse`, never an empty text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from serve_eval.client.wire_format.calls import ToolCalls
+from serve_eval.schema import Prompt, PromptLogprobs, Request, ToolCall, Usage
+
+COMPLETIONS = "/completions"
+CHAT_COMPLETIONS = "/chat/completions"
+EVENT_STREAM = "text/event-stream"
+FINISHED = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call", "eos_token", "stop_sequence"})
+"""Reasons for which a generation ends with an answer. Others (cancelled, timeout, abort, not_finished, error) end it
+without one."""
+Mask = Callable[[str], str]
+"""Takes out of a text what must not be shown."""
+MAX_MESSAGE = 600
+"""Characters kept of a server's error message."""
+
+
+class InvalidResponse(Exception):
+    """A 2xx body that holds no answer: why, and what it holds instead."""
+
+    def __init__(self, why: str, body: bytes | None = None) -> None:
+        super().__init__(why, body)
+        self._why, self._body = why, body
+
+    def told(self, mask: Mask = str) -> str:
+        """The message, with `mask` over what came from elsewhere before any of it is cut."""
+        return mask(self._why) if self._body is None else f"{mask(self._why)}: {describe(self._body, mask)}"
+
+    def __str__(self) -> str:
+        return self.told()
+
+
+class LostStream(InvalidResponse):
+    """A stream that ended well and empty: an orchestrator of trtllm-serve 1.2 loses answers that its context server
+    finished. Without streaming they arrive."""
+
+
+class Said(msgspec.Struct):
+    """What a server said, as it said it. `id` is the answer's own (None: the server gives none)."""
+
+    id: str | None = None
+    text: str = ""
+    reasoning: str | None = None
+    refusal: str | None = None
+    finish_reason: str | None = None
+    stop_reason: str | None = None
+    usage: Usage = Usage()
+    tokens_per_step: float | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+NO_USAGE = Usage()
+
+
+class WireDelta(msgspec.Struct):
+    """The parts of a message, or of a piece of one."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: Any = None
+
+
+class WireChoice(msgspec.Struct):
+    """One answer, or a piece of it."""
+
+    index: int | None = 0
+    text: str | None = None
+    message: WireDelta | None = None
+    delta: WireDelta | None = None
+    finish_reason: str | None = None
+    stop_reason: Any = None
+    avg_decoded_tokens_per_iter: Any = None
+
+
+class Body(msgspec.Struct):
+    """What matters of an answer or of a chunk."""
+
+    id: Any = None
+    choices: list[WireChoice] | None = None
+    usage: Any = None
+    error: Any = None
+    object: Any = None
+
+
+BOM = b"\xef\xbb\xbf"
+"""Stands before the JSON of some servers."""
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_encoder = msgspec.json.Encoder()
+read_body = msgspec.json.Decoder(Body).decode
+_USAGE = {"include_usage": True}
+
+
+def route(prompt: Prompt) -> str:
+    """Path below the base URL: a text is completed, messages are answered."""
+    return COMPLETIONS if isinstance(prompt, str) else CHAT_COMPLETIONS
+
+
+def encode(
+    request: Request,
+    model: str,
+    *,
+    stream: bool = False,
+    max_tokens_field: str = "max_tokens",
+    over: Mapping[str, object] | None = None,
+) -> bytes:
+    """The JSON body of a request. Sampling is sent in full but for what is None; `stop` only when there is any. The
+    fields of `over` replace any other."""
+    sampling = request.sampling
+    body: dict[str, object] = {"model": model}
+    if isinstance(request.prompt, str):
+        body["prompt"] = request.prompt
+    else:
+        body["messages"] = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
+    # /v1/completions never had the second name: OpenAI renamed the field for chat only.
+    body["max_tokens" if isinstance(request.prompt, str) else max_tokens_field] = sampling.max_tokens
+    for name, value in (("temperature", sampling.temperature), ("top_p", sampling.top_p), ("seed", sampling.seed)):
+        if value is not None:
+            body[name] = value
+    if sampling.stop:
+        body["stop"] = sampling.stop
+    if stream:
+        body["stream"] = True
+        body["stream_options"] = _USAGE
+    body.update(request.extra)
+    if over:
+        body.update(over)
+    return _encoder.encode(body)
+
+
+def decode(body: bytes, content_type: str) -> Said:
+    """What a whole 2xx body says. Raises InvalidResponse when it holds no answer."""
+    try:
+        parsed = read_body(body.removeprefix(BOM))
+    except UNREADABLE as error:
+        raise InvalidResponse(f"not an OpenAI answer ({content_type or 'no content type'})", body) from error
+    refuse_error(parsed, body)
+    if not parsed.choices:
+        raise InvalidResponse("no choices in the answer", body)
+    choice = first_choice(parsed.choices, body)
+    message = choice.message
+    text = choice.text if message is None else message.content
+    calls = ToolCalls()
+    if message is not None and message.tool_calls:
+        calls.add(message.tool_calls)
+    if not choice.finish_reason:
+        why = "no finish_reason, so that nothing tells whether the answer is whole"
+        raise InvalidResponse(why if text or calls else "neither a text nor a finish_reason", body)
+    said = Said(
+        id=answer_id(parsed.id),
+        text=text or "",
+        finish_reason=finished(choice.finish_reason),
+        stop_reason=stop_string(choice.stop_reason),
+        usage=usage(parsed.usage),
+        tokens_per_step=tokens_per_step(choice.avg_decoded_tokens_per_iter),
+        tool_calls=calls.whole(),
+    )
+    if message is not None:
+        said.reasoning, said.refusal = message.reasoning_content or message.reasoning, message.refusal
+    return said
+
+
+class _Indexed(Protocol):
+    @property
+    def index(self) -> int | None: ...
+
+
+_Kind = TypeVar("_Kind", bound=_Indexed)
+
+
+def first_choice(choices: Sequence[_Kind], body: bytes) -> _Kind:
+    """The choice with the index 0 or none, wherever it stands. Raises InvalidResponse unless there is one such."""
+    if len(choices) == 1 and not choices[0].index:
+        return choices[0]
+    found = [choice for choice in choices if not choice.index]
+    if len(found) != 1:
+        raise InvalidResponse(f"{len(found) or 'no'} choices with the index 0 in the answer", body)
+    return found[0]
+
+
+def refuse_error(parsed: Body, body: bytes) -> None:
+    """Raises InvalidResponse for an error object that came with a 200."""
+    if parsed.error is not None or parsed.object == "error":
+        raise InvalidResponse("an error object in a successful answer", body)
+
+
+def finished(reason: str | None) -> str | None:
+    """A finish_reason. Raises InvalidResponse for one that stands for no answer."""
+    if reason and reason not in FINISHED:
+        raise InvalidResponse(f"the generation ended without an answer: finish_reason {reason!r}")
+    return reason or None
+
+
+def answer_id(told: object) -> str | None:
+    """The id of an answer or a chunk."""
+    return told if isinstance(told, str) and told else None
+
+
+def stop_string(reason: object) -> str | None:
+    """The stop string that ended an answer. trtllm-serve and vLLM also give token ids, which say less."""
+    return reason if isinstance(reason, str) else None
+
+
+def tokens_per_step(told: object) -> float | None:
+    """How many tokens a step of the engine gave; None where the server does not say."""
+    return float(told) if isinstance(told, int | float) and 0 < told < 2**53 else None
+
+
+def usage(told: object) -> Usage:
+    """Token counts; 0 where they are missing or no numbers."""
+    if not isinstance(told, dict):
+        return NO_USAGE
+    prompt, completion = told.get("prompt_tokens"), told.get("completion_tokens")
+    details = told.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    if type(cached) is not int or not 0 <= cached < 2**53:
+        cached = None
+    if type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0:
+        return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+    return Usage(prompt_tokens=_count(prompt), completion_tokens=_count(completion), cached_tokens=cached)
+
+
+def _count(value: object) -> int:
+    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
+
+
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+
+
+def describe(body: bytes, mask: Mask = str) -> str:
+    """The message of an error body in any of the shapes that servers use, masked, at most MAX_MESSAGE characters.
+
+    Known shapes: {"message": str}, {"error": str}, {"error": {"message": str}}, {"detail": str or list}, plain text,
+    an HTML page, nothing at all.
+    """
+    text = mask(body.decode("utf-8", "replace").strip())[: 8 * MAX_MESSAGE]
+    if not text:
+        return "an empty body"
+    try:
+        found = _message(msgspec.json.decode(body))
+    except UNREADABLE:
+        found = None
+        if text[:1] == "<":
+            title = _TITLE.search(text)
+            found = f"an HTML page{f' titled {title.group(1).strip()!r}' if title else ''}"
+    return (mask(found) if found else text)[:MAX_MESSAGE]
+
+
+def _message(value: object) -> str | None:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        for key in ("message", "error", "detail", "msg"):
+            if value.get(key):
+                return _message(value[key])
+    if isinstance(value, list) and value:
+        return "; ".join(filter(None, map(_message, value))) or None
+    return None

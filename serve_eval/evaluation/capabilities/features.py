@@ -1,0 +1,118 @@
+"""Probes of single features: images, guided decoding, tools, and what speculative decoding reports."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Mapping
+
+import msgspec
+
+from serve_eval.client.client import Client
+from serve_eval.evaluation.capabilities.probe_request import HELP, ping, send_probe
+from serve_eval.evaluation.engine.request import request_of
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.schema import Ability, Failure, ImagePart, ImageUrl, Message, Need, Response, TextPart
+
+WORD = "violet"
+"""What guided decoding has to say to a question that it does not answer, and a tool is to be called with."""
+TOOL = "write_down"
+
+
+async def images(client: Client) -> Ability:
+    """Tell if an image is taken, and adds to the tokens of its prompt."""
+    need, question = Need.IMAGES, TextPart(text="Which colour is this?")
+    picture = ImagePart(image_url=ImageUrl(url=_png(64)))
+    without = await send_probe(client, (Message(role="user", content=(question,)),))
+    result = await send_probe(client, (Message(role="user", content=(picture, question)),))
+    if isinstance(result, Failure):
+        return Ability(need=need, works=False, seen=result.message, help=HELP[need])
+    tokens = result.usage.prompt_tokens
+    bare = without.usage.prompt_tokens if isinstance(without, Response) else 0
+    if not tokens or not bare:
+        return Ability(need=need, works=None, seen="answered, but no tokens were counted")
+    if tokens <= bare:
+        seen = f"the image was ignored: {tokens} tokens with it, {bare} without"
+        return Ability(need=need, works=False, seen=seen, help=HELP[need])
+    return Ability(need=need, works=True, seen=f"an image took {tokens - bare} tokens")
+
+
+def _png(side: int) -> str:
+    """A red square as a data URL; smaller ones are refused by some models."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + b"\xff\0\0" * side) * side
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+async def guided_decoding(client: Client, p: PreparedTask) -> Ability:
+    """Tell if an answer follows a schema that its question does not ask for, in the form that the task sends."""
+    need = Need.GUIDED_DECODING
+    form = request_of(p.task, p.dataset.samples[0]).extra.get("response_format")
+    if not isinstance(form, Mapping):
+        return Ability(need=need, works=None, seen="not probed: the task sends no response_format")
+    schema = {
+        "type": "object",
+        "properties": {"word": {"type": "string", "enum": [WORD]}},
+        "required": ["word"],
+        "additionalProperties": False,
+    }
+    if form.get("type") == "json_schema":
+        sent = {"type": "json_schema", "json_schema": {"name": "probe", "schema": schema}}
+    else:
+        sent = {"type": "json", "schema": schema}
+    result = await send_probe(client, ping(p.chat), max_tokens=256, extra={"response_format": sent})
+    if isinstance(result, Failure):
+        return Ability(need=need, works=False, seen=result.message, help=HELP[need])
+    try:
+        followed = msgspec.json.decode(result.text) == {"word": WORD}
+    except msgspec.DecodeError:
+        followed = False
+    if followed:
+        return Ability(need=need, works=True, seen="a schema was followed")
+    if result.truncated:
+        return Ability(need=need, works=None, seen="the answer was cut before it could tell")
+    return Ability(need=need, works=False, seen=f"the schema was ignored: {result.text[:80]!r}", help=HELP[need])
+
+
+async def tools(client: Client) -> Ability:
+    """Tell if an answer to a question that asks for a tool calls it.
+
+    Where it does not, the tokens of the prompt tell whether the tool was seen at all.
+    """
+    need, question = Need.TOOLS, f"Call the tool {TOOL} once, with the word {WORD}. Say nothing else."
+    schema = {"type": "object", "properties": {"word": {"type": "string", "enum": [WORD]}}, "required": ["word"]}
+    function = {"name": TOOL, "description": "Writes a word down.", "parameters": schema}
+    prompt = (Message(role="user", content=question),)
+    extra = {"tools": [{"type": "function", "function": function}]}
+    result = await send_probe(client, prompt, max_tokens=256, extra=extra)
+    if isinstance(result, Failure):
+        return Ability(need=need, works=False, seen=result.message, help=HELP[need])
+    if any(call.name == TOOL for call in result.tool_calls):
+        return Ability(need=need, works=True, seen="a tool was called")
+    if result.truncated:
+        return Ability(need=need, works=None, seen="the answer was cut before it could tell")
+    if TOOL in result.text and WORD in result.text and "{" in result.text:
+        seen = f"the call came as text: {result.text[:80]!r}"
+        return Ability(need=need, works=False, seen=seen, help=HELP[need])
+    bare = await send_probe(client, prompt, max_tokens=1)
+    tokens, without = result.usage.prompt_tokens, bare.usage.prompt_tokens if isinstance(bare, Response) else 0
+    if tokens and without and tokens <= without:
+        seen = f"the tool was ignored: {tokens} tokens with it, {without} without"
+        return Ability(need=need, works=False, seen=seen, help=HELP[need])
+    return Ability(need=need, works=None, seen=f"answered without a call: {result.text[:80]!r}")
+
+
+async def tokens_per_step(client: Client, *, chat: bool) -> Ability:
+    """Tell if answers say how many tokens a step of the engine gave, by which speculative decoding is judged."""
+    need, result = Need.TOKENS_PER_STEP, await send_probe(client, ping(chat), max_tokens=8)
+    told = result.tokens_per_step if isinstance(result, Response) else None
+    if told is None:
+        seen = result.message if isinstance(result, Failure) else "an answer without avg_decoded_tokens_per_iter"
+        return Ability(need=need, works=False, seen=seen, help=HELP[need])
+    return Ability(need=need, works=True, seen=f"{told:g} in a short answer")

@@ -1,0 +1,114 @@
+"""Probe an endpoint for what tasks need: each kind of request, then each need of the tasks whose kind is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from serve_eval.client.client import Client
+from serve_eval.client.preflight import refuse, trial
+from serve_eval.evaluation.capabilities import features, logprobs
+from serve_eval.evaluation.capabilities.context_length import CONTEXT, context_length
+from serve_eval.evaluation.capabilities.probe_request import HELP
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.schema import Ability, Need, SamplingParams
+
+_LONGER = "Serve the model with a longer context, or ask for shorter answers (max_tokens)."
+_NO_ROUTE = frozenset({404, 405, 501})
+
+
+async def probe(client: Client, prepared: Sequence[PreparedTask]) -> tuple[list[Ability], dict[str, Ability]]:
+    """Find out what the endpoint can do of what these tasks need, and by task the first thing that it cannot.
+
+    One short request per kind of request comes first. Sets `client.logprobs_form`. Raises EndpointError when no task
+    could be asked at all: nothing answers, the key or the model is refused, or a field that the tasks send.
+    """
+    found: dict[str, Ability] = {}
+    for chat in sorted({p.chat for p in prepared}):
+        ability = await _route(client, chat, [p for p in prepared if p.chat == chat])
+        found[ability.need] = ability
+    chat = Need.CHAT in found and found[Need.CHAT].works is True
+    asked = [p for p in prepared if found[_kind(p)].works]
+    needs = {need for p in asked for need in p.needs}
+    if Need.PROMPT_LOGPROBS in needs:
+        found |= await _logprobs(client, asked, needs)
+    found |= await _features(client, asked, needs, chat=chat)
+    longest = max((p.task.context_tokens or 0 for p in asked), default=0)
+    limit = await context_length(client, longest, chat=chat) if longest else None
+    lacking = {p.task.name: lacks for p in prepared if (lacks := _first_lack(p, found, limit)) is not None}
+    if longest:
+        told = "not told" if limit is None else f"{limit} tokens"
+        found[CONTEXT] = Ability(need=CONTEXT, works=None if limit is None else limit >= longest, seen=told)
+    return list(found.values()), lacking
+
+
+async def _logprobs(client: Client, asked: Sequence[PreparedTask], needs: Collection[Need]) -> dict[str, Ability]:
+    """Probe the log-probabilities of prompts, and what the tasks read from them."""
+    found: dict[str, Ability] = {}
+    found[Need.PROMPT_LOGPROBS], told = await logprobs.prompt_logprobs(client)
+    if told is None:
+        return found
+    if Need.CONTINUATION_LOGPROBS in needs:
+        found[Need.CONTINUATION_LOGPROBS] = logprobs.continuation_logprobs(told)
+    if Need.LIKELIEST_TOKENS in needs:
+        found[Need.LIKELIEST_TOKENS] = logprobs.likeliest_tokens(told)
+    begun = [p for p in asked if p.task.prompt_logprobs and logprobs.PREFIX in p.task.protocol]
+    if begun:
+        found[Need.FIRST_TOKEN] = await logprobs.first_token(client, begun[0].task.extra)
+    return found
+
+
+async def _features(
+    client: Client, asked: Sequence[PreparedTask], needs: Collection[Need], *, chat: bool
+) -> dict[str, Ability]:
+    found: dict[str, Ability] = {}
+    if Need.IMAGES in needs:
+        found[Need.IMAGES] = await features.images(client)
+    if Need.GUIDED_DECODING in needs:
+        guided = next(p for p in asked if Need.GUIDED_DECODING in p.needs)
+        found[Need.GUIDED_DECODING] = await features.guided_decoding(client, guided)
+    if Need.TOOLS in needs:
+        found[Need.TOOLS] = await features.tools(client)
+    if Need.TOKENS_PER_STEP in needs:
+        found[Need.TOKENS_PER_STEP] = await features.tokens_per_step(client, chat=chat)
+    return found
+
+
+def _first_lack(p: PreparedTask, found: Mapping[str, Ability], limit: int | None) -> Ability | None:
+    """Return the first thing that a task needs and the endpoint lacks. `limit` is the context length, where known."""
+    lacks = [found[need] for need in sorted(p.needs) if need in found and found[need].works is False]
+    if lacks:
+        return lacks[0]
+    if (wanted := p.task.context_tokens) is not None and limit is not None and limit < wanted:
+        seen = f"the endpoint takes {limit} tokens, and the longest prompt with its answer has {wanted}"
+        return Ability(need=CONTEXT, works=False, seen=seen, help=_LONGER)
+    return None
+
+
+def _kind(p: PreparedTask) -> Need:
+    return Need.CHAT if p.chat else Need.COMPLETIONS
+
+
+async def _route(client: Client, chat: bool, alike: Sequence[PreparedTask]) -> Ability:
+    """Tell if one kind of request is answered.
+
+    Only where the endpoint answers the other kind is this one said to be
+    lacking: else the address or the model is wrong.
+    """
+    need = Need.CHAT if chat else Need.COMPLETIONS
+    extra = {name: value for p in alike for name, value in p.task.extra.items()}
+    sampling = replace(alike[0].task.sampling, max_tokens=2)
+    failure = await trial(client, chat=chat, sampling=sampling, extra=extra)
+    if failure is None:
+        return Ability(need=need, works=True, seen="answers a short request")
+    no_template = chat and failure.status is not None and "chat template" in failure.message.lower().replace("_", " ")
+    if failure.status not in _NO_ROUTE and not no_template:
+        await refuse(client, failure, chat=chat, extra=extra)
+    if await trial(client, chat=not chat, sampling=SamplingParams(max_tokens=2), extra={}) is not None:
+        await refuse(client, failure, chat=chat, extra=extra)
+    return Ability(need=need, works=False, seen=failure.message, help=HELP[need])
+
+
+def reason(ability: Ability) -> str:
+    """Say in a line why a task was not asked."""
+    return f"unsupported: the endpoint lacks {ability.need}: {ability.seen}. {ability.help}".rstrip()

@@ -1,0 +1,107 @@
+"""The load on an endpoint from the opening of a client to its closing, and the trust in its connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from serve_eval.client.client import Client
+from serve_eval.errors import JournalError
+from serve_eval.evaluation.endpoint.hang_detector import Hung
+from serve_eval.evaluation.engine.concurrency import Automatic, Fixed
+from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.storage.reply_proofs import Proofs, Step, doubtful, withdraw
+from serve_eval.schema import Load
+
+
+class LoadSession:
+    """Counts what the engine does between the opening of a client and its closing, and withdraws doubtful answers.
+
+    `at_first` is called when the first result was journalled; `hung` ends the session when a server hangs. `proofs` say
+    which connections were in step, and `notify` gets a line when one was not.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        order_seed: int,
+        at_first: Callable[[], None] | None = None,
+        hung: Hung | None = None,
+        proofs: Proofs | None = None,
+        notify: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.client, self._order_seed, self.at_first, self.hung = client, order_seed, at_first, hung
+        self.proofs, self._notify = proofs or Proofs(), notify
+        self.withdrawn, self.doubt = 0, asyncio.Event()
+        self._unkept: JournalError | None = None
+        self._notices = 0
+        if self.proofs.out:
+            client.go_alone()
+        limits = client.limits
+        self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
+        self.workers = self.finished = 0
+        self.lag_s = self.wall_s = 0.0
+
+    def proven(self, connection: int, turns: int) -> None:
+        """Note that the client found a connection in step."""
+        self._note(Step(self.client.session, connection, turns))
+
+    def out_of_step(self, connection: int, why: str) -> None:
+        """Note that the client found a connection out of step."""
+        self._note(Step(self.client.session, connection, out=why))
+        self.doubt.set()
+
+    def _note(self, step: Step) -> None:
+        """Keep a finding. The event loop calls this, where an error would be lost."""
+        try:
+            self.proofs.note(step)
+        except JournalError as error:
+            self._unkept = error
+            self.doubt.set()
+
+    async def withdraw(self, lanes: Sequence[Lane]) -> None:
+        """Take back what may be the answers to other requests, in the journals and of what is known of the lanes.
+
+        Raises JournalError when that cannot be written.
+        """
+        if self._unkept is not None:
+            raise self._unkept
+        if self.proofs.out:
+            self._say_why()
+            for lane in lanes:
+                open_now = {(self.client.session, number) for number in self.client.kept()}
+                found = await asyncio.to_thread(list, doubtful(lane.journal.records(), self.proofs, open_now))
+                if found:
+                    withdraw(lane.journal, found)
+                    lane.forget({sample: response for sample, response, _ in found})
+                    self.withdrawn += len(found)
+
+    def go_alone(self) -> None:
+        """Give each request a connection of its own from now on."""
+        self.client.go_alone()
+        self._say_why()
+
+    def _say_why(self) -> None:
+        """Say once what was found, and once that connections are no longer kept."""
+        if not self._notices:
+            why = "a connection gave an answer that nobody had asked for, and so later ones to other requests"
+            self._notify(f"warning: {why}; those that may be wrong are withdrawn and asked again")
+        if self.client.alone and self._notices < 2:
+            self._notify("warning: from now on each request has a connection of its own, which cannot get out of step")
+        self._notices = 2 if self.client.alone else 1
+
+    def load(self) -> Load:
+        """Return the figures of the session so far."""
+        return Load(
+            limits=self.client.limits,
+            order_seed=self._order_seed,
+            finished=self.finished,
+            wall_s=round(self.wall_s, 3),
+            max_in_flight=self.client.max_in_flight,
+            retries=self.client.retries,
+            retry_budget=self.client.retry_budget or 0,
+            loop_lag_s=round(self.lag_s, 3),
+            steps=self.pace.steps,
+            cancelled=self.client.cancelled,
+            met_start=self.client.start.met,
+        )

@@ -1,0 +1,129 @@
+"""Keep what is known of each sample of a task, by position, in flat arrays: some twenty bytes per sample."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from serve_eval.evaluation.engine.degradation import Course
+from serve_eval.evaluation.engine.repeats import Repeated
+from serve_eval.schema import FailureKind, Outcome, Sample, Score, Task
+
+TRUNCATED, STOPPED_IN_REASONING, REPETITIVE = 1, 2, 4
+"""Flags of an answer."""
+OUTCOME_CODES: Final = {outcome: code for code, outcome in enumerate(Outcome, 1)}
+FAILURE_CODES: Final = {kind: code for code, kind in enumerate(FailureKind, 1)}
+_BLOCK = 4096
+"""Samples of an order that are looked at together for a gap."""
+
+
+class SampleTable:
+    """A row per sample in the order of the protocol, with `repeats` so many times, see `Repeated`.
+
+    Columns are `values`, `outcomes` and `failures` (a code each, 0: none), `retryable`, `flags`, times of the first
+    request and of the answer's end in seconds since 1970, `lengths` in tokens or else characters, `parts` by name, and
+    with repeats what stands for the `answers`.
+    """
+
+    def __init__(self, task: Task, samples: Sequence[Sample], repeats: int = 1) -> None:
+        self.task, self.repeats = task, repeats
+        self.samples = samples = samples if repeats == 1 else Repeated(samples, repeats)
+        n = len(samples)
+        self.values, self.started, self.ended = (array("d", bytes(8 * n)) for _ in range(3))
+        self.outcomes, self.failures, self.retryable, self.flags = (bytearray(n) for _ in range(4))
+        self.lengths = array("i", bytes(4 * n))
+        self.parts: dict[str, array[float]] = {}
+        self.answers = array("q", bytes(8 * n)) if repeats > 1 else None
+        self.scored, self.failed = 0, 0
+
+    def score(self, i: int) -> float | None:
+        """The score of sample `i`; NaN when it failed in this session, None when nothing came of it yet."""
+        return self.values[i] if self.outcomes[i] else math.nan if self.failures[i] else None
+
+    def scores(self) -> array[float]:
+        """The score of each sample in the order of the protocol; NaN where there is none."""
+        return array("d", (v if o else math.nan for v, o in zip(self.values, self.outcomes, strict=True)))
+
+    def runs(self) -> list[array[float]]:
+        """The scores of each repeat in the order of the protocol; NaN where there is none."""
+        scores = self.scores()
+        n = len(scores) // self.repeats
+        return [scores[start : start + n] for start in range(0, len(scores), n)]
+
+    def votes(self) -> Iterator[list[tuple[int | None, float]]]:
+        """For each prompt that was scored every time, what stands for its answers, with their scores."""
+        assert self.answers is not None
+        n = len(self.samples) // self.repeats
+        for i in range(n):
+            places = range(i, len(self.samples), n)
+            if all(self.outcomes[place] for place in places):
+                yield [(self.answers[place] or None, self.values[place]) for place in places]
+
+    def unanswered(self) -> Iterator[int]:
+        """Positions of the samples without a response, failed ones included."""
+        return (i for i, outcome in enumerate(self.outcomes) if not outcome)
+
+    def worth_another_pass(self) -> Iterator[int]:
+        """Positions of the failed samples that a later attempt may still answer."""
+        return (i for i, failure in enumerate(self.failures) if failure and self.retryable[i])
+
+    def run_values(self) -> list[float]:
+        """The value of each repeat of which something was scored, in points."""
+        n = len(self.samples) // self.repeats
+        rounds = [[i for i in range(start, start + n) if self.outcomes[i]] for start in range(0, len(self.samples), n)]
+        return [self.task.metric.scale * self.task.aggregation.of(self.pairs(places)) for places in rounds if places]
+
+    def scored_places(self) -> Iterator[int]:
+        """Yield the positions of the samples that have a score."""
+        return (i for i, outcome in enumerate(self.outcomes) if outcome)
+
+    def pairs(self, positions: Iterable[int]) -> Iterator[tuple[Sample, Score]]:
+        """Samples with their scores, whose answers are not kept."""
+        outcomes = {code: outcome for outcome, code in OUTCOME_CODES.items()}
+        for i in positions:
+            parts = {name: part[i] for name, part in self.parts.items()}
+            yield self.samples[i], Score(value=self.values[i], outcome=outcomes[self.outcomes[i]], parts=parts)
+
+    def fates(self) -> Iterator[tuple[str, float, bool]]:
+        """Every sample with its score, NaN where it has none, and whether there was an answer without any text."""
+        no_text = {OUTCOME_CODES[Outcome.EMPTY], OUTCOME_CODES[Outcome.REASONING_ONLY]}
+        for i, outcome in enumerate(self.outcomes):
+            yield self.samples[i].id, self.values[i] if outcome else math.nan, outcome in no_text
+
+    def had(self, order: Sequence[int], since: int = 0) -> int:
+        """How many samples of an order are answered or failed without a gap, when the first `since` are."""
+        import numpy
+
+        outcome, failure = numpy.frombuffer(self.outcomes, numpy.uint8), numpy.frombuffer(self.failures, numpy.uint8)
+        for start in range(since, len(order), _BLOCK):
+            places = numpy.asarray(order[start : start + _BLOCK], dtype=numpy.int64)
+            missing = (outcome[places] | failure[places]) == 0
+            if missing.any():
+                return start + int(missing.argmax())
+        return max(since, len(order))
+
+    def course(self, planned: Sequence[int]) -> Course:
+        """What came of the samples of an order that have a score, as far as all of them are answered or failed.
+
+        `planned` is the random order of the run, and not that of the times: a sample that is asked again, since it
+        failed or the run was interrupted before its answer came, is one with a long answer more often than others, and
+        many of them in a row would look like an endpoint that turned worse.
+        """
+        import numpy
+
+        order = numpy.asarray(planned[: self.had(planned)], dtype=numpy.int64)
+        outcome = numpy.frombuffer(self.outcomes, numpy.uint8)[order]
+        order, outcome = order[outcome != 0], outcome[outcome != 0]
+        no_text = [OUTCOME_CODES[Outcome.EMPTY], OUTCOME_CODES[Outcome.REASONING_ONLY]]
+        flags = numpy.frombuffer(self.flags, numpy.uint8)[order]
+        return Course(
+            started_s=array("d", numpy.frombuffer(self.started)[order].tobytes()),
+            ended_s=array("d", numpy.frombuffer(self.ended)[order].tobytes()),
+            values=array("d", numpy.frombuffer(self.values)[order].tobytes()),
+            lengths=array("i", numpy.frombuffer(self.lengths, numpy.intc)[order].tobytes()),
+            empty=numpy.isin(outcome, no_text).tobytes(),
+            repetitive=(flags & REPETITIVE != 0).tobytes(),
+            places=array("q", order.tobytes()),
+        )

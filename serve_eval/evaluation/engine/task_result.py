@@ -1,0 +1,132 @@
+"""Sum up what is known of each sample of a task: counts, value, bounds, and the figures of the task's own functions."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TypeVar
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.engine.sample_table import (
+    FAILURE_CODES,
+    OUTCOME_CODES,
+    STOPPED_IN_REASONING,
+    TRUNCATED,
+    SampleTable,
+)
+from serve_eval.evaluation.engine.stability import stability
+from serve_eval.processes.forkserver import told
+from serve_eval.schema import MEAN, Outcome, Sample, Score, ScorerError, TaskResult
+from serve_eval.stats.missing import missing_bounds
+
+T = TypeVar("T")
+
+
+def task_result(
+    table: SampleTable, modes: Mapping[str, int], errors: tuple[ScorerError, ...], *, spared: bool
+) -> TaskResult:
+    """Counts, value and bounds. Independent of the order in which the answers came.
+
+    What has no answer counts as failed, but for what was not asked or given up when an early stop `spared` it.
+    """
+    metric, planned, n = table.task.metric, len(table.samples), table.scored
+    aggregation, hooks = table.task.aggregation, _Hooks()
+    outcomes = Counter(table.outcomes)
+    failures = Counter(table.failures)
+    total = math.fsum(table.values[i] for i in table.scored_places())
+    scored = ((table.samples[i], table.values[i]) for i in table.scored_places())
+    value = None
+    if n:
+        plain = aggregation is MEAN
+        found = total / n if plain else hooks.call("aggregation", partial(_aggregated, table), None)
+        value = None if found is None else metric.scale * found
+    unknown = spared or (n and value is None)
+    bounds = None if unknown else hooks.call("aggregation", lambda: _bounds(table, total, value), None)
+    breakdown: Mapping[str, object] = {}
+    secondary: Mapping[str, float] = {}
+    if n:
+        breakdown = hooks.call("breakdown", lambda: table.task.breakdown(scored), breakdown)
+        secondary = hooks.call("secondary", lambda: table.task.secondary(table.pairs(table.scored_places())), secondary)
+    stable = None if spared else hooks.call("aggregation", lambda: stability(table), None)
+    return TaskResult(
+        task=table.task.name,
+        metric=metric,
+        planned=planned,
+        scored=n,
+        failed=table.failed if spared else planned - n,
+        spared=planned - n - table.failed if spared else 0,
+        truncated=_flagged(table, TRUNCATED),
+        stopped_in_reasoning=_flagged(table, STOPPED_IN_REASONING),
+        outcomes={str(key): count for key, code in OUTCOME_CODES.items() if (count := outcomes[code])},
+        failures={str(key): count for key, code in FAILURE_CODES.items() if (count := failures[code])},
+        value=value,
+        bounds=bounds,
+        parts={
+            name: metric.scale * math.fsum(part[i] for i in table.scored_places()) / n
+            for name, part in sorted(table.parts.items())
+            if n
+        },
+        breakdown=breakdown,
+        stability=stable,
+        aggregation=aggregation.name,
+        secondary=secondary,
+        modes=dict(sorted(((m, n) for m, n in modes.items() if n), key=lambda item: (-item[1], item[0]))),
+        scorer_errors=errors,
+        hook_errors=tuple(hooks.errors),
+    )
+
+
+def _aggregated(table: SampleTable) -> float:
+    value = float(table.task.aggregation.of(table.pairs(table.scored_places())))
+    if not math.isfinite(value):
+        raise ServeEvalError(f"the {table.task.aggregation.name} of the scores is {value}")
+    return value
+
+
+def _flagged(table: SampleTable, flag: int) -> int:
+    return sum(flags & flag for flags in table.flags) // flag
+
+
+def _bounds(table: SampleTable, total: float, value: float | None) -> tuple[float, float] | None:
+    """Lowest and highest value in points. None where something is missing and the metric is unbounded or the
+    aggregation not monotone."""
+    metric, planned, aggregation = table.task.metric, len(table.samples), table.task.aggregation
+    lo, hi = metric.lo, metric.hi
+    if table.scored < planned and (lo is None or hi is None or not aggregation.monotone):
+        return None
+    if aggregation is not MEAN and value is not None and table.scored == planned:
+        return value, value
+    if aggregation is not MEAN:
+        assert lo is not None
+        assert hi is not None
+        low, high = (aggregation.of(_completed(table, worst)) for worst in (lo, hi))
+    else:
+        low, high = missing_bounds(total, table.scored, planned, lo or 0.0, hi or 0.0)
+    return metric.scale * low, metric.scale * high
+
+
+def _completed(table: SampleTable, value: float) -> Iterator[tuple[Sample, Score]]:
+    """Every sample with its score, those without one with `value`."""
+    yield from table.pairs(table.scored_places())
+    yield from ((table.samples[i], Score(value=value, outcome=Outcome.PARTIAL)) for i in table.unanswered())
+
+
+class _Hooks:
+    """Calls functions of a task that make figures of its scores; what they raise is kept and not raised."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def call(self, name: str, of: Callable[[], T], without: T) -> T:
+        """Return the value of the function, and `without` where it raises."""
+        try:
+            return of()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            line = f"{name}: {told(error)['told']}"
+            if line not in self.errors:
+                self.errors.append(line)
+            return without

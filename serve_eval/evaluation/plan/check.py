@@ -1,0 +1,106 @@
+"""Check the values of a plan against each other, and its names and options against the folders of alternatives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from serve_eval.errors import PlanError
+from serve_eval.evaluation.plan.parse import LAUNCHERS, TASKS, VERDICTS, Problems, spec_of
+from serve_eval.plugins import registry
+from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
+from serve_eval.protocol import shared
+from serve_eval.schema import Spec, lives
+
+
+def check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: Problems) -> None:
+    """Check names and options against the folders of alternatives."""
+    for folder, spec, path in (
+        *((TASKS, task, ("tasks", i, task.name)) for i, task in enumerate(tasks)),
+        (LAUNCHERS, launcher, ("launcher",)),
+        (VERDICTS, verdict, ("verdict",)),
+    ):
+        try:
+            if folder == TASKS:
+                shared.build_task(spec)
+                continue
+            if folder == LAUNCHERS:
+                load_launcher(spec.name).check_options(spec.options, "launcher")
+                continue
+            rule = load_verdict_rule(spec.name)
+            rule.check_options(spec.options, "")
+            if rule.check is not None:
+                rule.check(**spec.options)
+        except PlanError as error:
+            for problem in error.problems:
+                option = re.match(r"(?:launcher)?\.([\w.-]+): (.*)", problem, re.DOTALL)
+                said = option[2] if option else problem
+                hint = f". {error.hint}" if error.hint else ""
+                problems.add((*path, *option[1].split(".")) if option else path, f"{said}{hint}")
+
+
+def check_values(
+    values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], rule: str, problems: Problems
+) -> None:
+    """Check numbers, the early stop and the folder of references."""
+    _check_counts(values, problems)
+    _check_early_stop(values.get("early_stop"), sections["limits"].get("order"), rule, problems)
+    _check_limits(sections["limits"], problems)
+    references_dir = values.get("references_dir")
+    if references_dir and not Path(references_dir).expanduser().is_dir():
+        problems.add(("references_dir",), f"{references_dir} is not a folder")
+
+
+def _check_counts(values: Mapping[str, Any], problems: Problems) -> None:
+    repeats = values.get("repeats", 1)
+    numbers: dict[tuple[str, ...], int] = {("limit",): values.get("limit", 1)}
+    if isinstance(repeats, Mapping):
+        numbers |= {("repeats", name): times for name, times in repeats.items()}
+    else:
+        numbers["repeats",] = repeats
+    for path, number in numbers.items():
+        if number < 1:
+            problems.add(path, "must be 1 or more")
+
+
+def _check_early_stop(eps: bool | float | None, order: str | None, rule: str, problems: Problems) -> None:
+    if eps is not None and not isinstance(eps, bool) and not 0.0 < eps < 1.0:
+        problems.add(("early_stop",), "must be true, false or a probability between 0 and 1, such as 0.01")
+    if eps and order in ("prefix", "longest"):
+        problems.add(("early_stop",), "starts the samples in random order: leave out --order")
+    if eps and _never_stops_early(rule):
+        known = ", ".join(rules_with_early_stop())
+        problems.add(("early_stop",), f"is known for the rules {known}, not for {rule!r}: leave one of the two out")
+
+
+def _never_stops_early(rule: str) -> bool:
+    try:
+        return load_verdict_rule(rule).early_stop is None
+    except PlanError:  # `check_specs` says what is wrong with it
+        return True
+
+
+def _check_limits(limits: Mapping[str, Any], problems: Problems) -> None:
+    for name, value in limits.items():
+        if isinstance(value, bool | str):
+            continue
+        from_zero = name in ("retry_budget", "order_seed", "outage_timeout_s")
+        if not (0 < value < float("inf") or (from_zero and value == 0)):
+            least = "0 or more" if from_zero else "above 0"
+            problems.add(("limits", name), f"must be {least} and finite")
+        elif name == "max_error_rate" and value > 1:
+            problems.add(("limits", name), "must be at most 1: it is a share of the samples")
+
+
+def check_repeats(given: object, file: Mapping[str, Any], tasks: list[Spec], problems: Problems) -> None:
+    """Check the names of tasks. Those of the file that flags leave out may be there."""
+    if not isinstance(given, Mapping):
+        return
+    listed = file.get("tasks") if isinstance(file.get("tasks"), list) else []
+    in_file = [spec_of(raw, TASKS, ("tasks",), Problems(lambda *path: "")) for raw in listed or []]
+    known = {task.name for task in (*tasks, *in_file)}
+    for name in given:
+        if name not in known and not lives(name):
+            problems.add(("repeats", name), f"is not a task of this run.{registry.nearest(name, sorted(known))}")

@@ -1,0 +1,136 @@
+"""Read the keys of a plan file and the settings of a command into typed values; every problem is collected.
+
+The keys and their types are those of the options (see options.py); the sections are nouns of the schema.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from serve_eval.client import connection
+from serve_eval.evaluation.plan.options import keys_in_file
+from serve_eval.evaluation.plan.shared_options import SPEC
+from serve_eval.plugins import registry
+from serve_eval.plugins.setting import SAME
+from serve_eval.schema import AccuracySpec, Connection, Limits, Spec
+
+TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts.rules"
+SECTIONS: dict[str, type] = {"accuracy_spec": AccuracySpec, "connection": Connection, "limits": Limits}
+"""Keys that hold a mapping of fields."""
+
+
+def scalar_kinds() -> dict[str, Any]:
+    """Return the keys of a plan file that hold one value, or a list, with its type."""
+    found = {
+        key: option.kind if option.setting.in_file is SAME else option.setting.in_file
+        for key, option in keys_in_file()
+        if "." not in key and option.setting.in_file is not SPEC
+    }
+    return {**found, "protocol": dict[str, Any]}
+
+
+_SCALARS = scalar_kinds()
+_SPECS = ("tasks", "launcher", "verdict")
+KEYS = (*_SCALARS, *SECTIONS, *_SPECS)
+"""Every key of a plan file."""
+
+
+class Problems:
+    """Collect what is wrong, each with the line of the file where there is one."""
+
+    def __init__(self, line: Callable[..., str]) -> None:
+        self.found: list[str] = []
+        self._line = line
+
+    def add(self, path: tuple[str | int, ...], message: str) -> None:
+        """Add what is wrong at a path of the plan."""
+        shown = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
+        self.found.append(f"{self._line(*path)}{shown}: {message}")
+
+
+def scalars(file: Mapping[str, Any], settings: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    """Return the values that are no section and no name with options, flags over file, converted to their types."""
+    for key in file:
+        if key not in KEYS:
+            secret = connection.looks_secret(str(key))
+            problems.add((key,), connection.KEY_ADVICE if secret else f"unknown key.{registry.nearest(str(key), KEYS)}")
+    values: dict[str, Any] = {}
+    for name, kind in _SCALARS.items():
+        raw = settings.get(name, file.get(name))
+        if raw is not None:
+            _convert(raw, kind, (name,), values, problems)
+    return values
+
+
+def section(
+    name: str, kind: type, file: Mapping[str, Any], settings: Mapping[str, Any], problems: Problems
+) -> dict[str, Any]:
+    """Return the fields of a section that were given, flags over file, converted to their types."""
+    given = file.get(name) or {}
+    if not isinstance(given, Mapping):
+        problems.add((name,), "expected a mapping")
+        given = {}
+    hints = typing.get_type_hints(kind)
+    for key in given:
+        if key not in hints:
+            secret = name == "connection" and connection.looks_secret(str(key))
+            problems.add(
+                (name, key), connection.KEY_ADVICE if secret else f"unknown key.{registry.nearest(str(key), hints)}"
+            )
+    found: dict[str, Any] = {}
+    for field, hint in hints.items():
+        raw = settings.get(field, given.get(field))
+        if raw is not None:
+            _convert(raw, hint, (name, field), found, problems)
+    return found
+
+
+def spec_of(raw: Any, folder: str, path: tuple[str | int, ...], problems: Problems) -> Spec:
+    """Read `name`, `{name: {options}}` or `{name: NAME, option: value}`."""
+    if isinstance(raw, str):
+        return Spec(name=raw)
+    if isinstance(raw, Mapping) and isinstance(raw.get("name"), str):
+        return Spec(name=raw["name"], options={key: value for key, value in raw.items() if key != "name"})
+    if isinstance(raw, Mapping) and len(raw) == 1:
+        name, options = next(iter(raw.items()))
+        if options is None or isinstance(options, Mapping):
+            return Spec(name=str(name), options=dict(options or {}))
+    problems.add(path, "expected a name, or a name with a mapping of options")
+    return Spec(name=registry.names(folder)[0])
+
+
+def tasks_of(in_file: Any, chosen: list[str] | None, problems: Problems, *, needed: bool) -> list[Spec]:
+    """Return the tasks of the file, or the chosen ones with their options in the file."""
+    if in_file is not None and not isinstance(in_file, list):
+        problems.add(("tasks",), "expected a list")
+        in_file = []
+    listed = [spec_of(raw, TASKS, ("tasks", i), problems) for i, raw in enumerate(in_file or [])]
+    if chosen is not None:
+        by_name = {spec.name: spec for spec in listed}
+        listed = [by_name.get(name, Spec(name=name)) for name in chosen]
+    if needed and not listed and not problems.found:
+        known = ", ".join(registry.names(TASKS))
+        problems.add(("tasks",), f"name at least one task (--tasks A,B). Known: {known}")
+    names = [spec.name for spec in listed]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        problems.add(("tasks",), f"{name} is listed twice")
+    return listed
+
+
+def _convert(raw: Any, kind: Any, path: tuple[str | int, ...], into: dict[str, Any], problems: Problems) -> None:
+    try:
+        into[str(path[-1])] = msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        problems.add(path, f"{error}{_choices(kind)}")
+
+
+def _choices(kind: Any) -> str:
+    """Return the values of a field that takes some words only, and perhaps a number."""
+    words = [word for part in (kind, *typing.get_args(kind)) for word in typing.get_args(part) if isinstance(word, str)]
+    words += [word for word in typing.get_args(kind) if isinstance(word, str)]
+    numbers = ["a number"] if int in typing.get_args(kind) else []
+    return f"; expected {' or '.join((*numbers, *dict.fromkeys(words)))}" if words else ""

@@ -1,0 +1,46 @@
+"""Write a plan in the form of a plan file: what a run folder keeps, and what a dry run shows."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from serve_eval.evaluation.plan.parse import SECTIONS
+from serve_eval.schema import Plan
+
+NOT_SAVED = ("allow_code_execution", "base_url", "cases", "output_dir", "protocol")
+"""Keys of a plan file that `to_file` leaves out: the launcher holds the address, and the tasks the case files and the
+protocol. Running code has to be allowed each time."""
+
+
+def to_file(plan: Plan) -> dict[str, Any]:
+    """Return the plan in the form of a plan file, which `resolve` reads back.
+
+    It leaves out `allow_code_execution`, which has to be given again: the folder of a run may come from somebody else.
+    For the same reason the `include_path` of a saved plan goes through `trust.trusted` first.
+    """
+    named = [{spec.name: dict(spec.options)} if spec.options else spec.name for spec in (*plan.tasks, plan.verdict)]
+    content: dict[str, Any] = {
+        "model": plan.model,
+        "reference_model": plan.reference_model,
+        "launcher": {"name": plan.launcher.name, **plan.launcher.options},
+        "tasks": named[:-1],
+        "verdict": named[-1],
+        "dataset_root": list(plan.dataset_roots),
+        "include_path": list(plan.include_path),
+        "references_dir": plan.references_dir,
+        "allow_mismatch": list(plan.allow_mismatch),
+        "repeats": _repeats_in_file(plan),
+        **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "early_stop")},
+        **{name: getattr(plan, name) for name in ("no_reference", "allow_missing_reference")},
+    }
+    for name, kind in SECTIONS.items():
+        section = getattr(plan, name)
+        content[name] = {f.name: getattr(section, f.name) for f in fields(kind) if getattr(section, f.name) is not None}
+    return {key: value for key, value in content.items() if value not in (None, [], {}, False)}
+
+
+def _repeats_in_file(plan: Plan) -> int | dict[str, int] | None:
+    if plan.repeats_of:
+        return {spec.name: times for spec in plan.tasks if (times := plan.times(spec.name)) > 1}
+    return plan.repeats if plan.repeats > 1 else None

@@ -1,0 +1,135 @@
+"""Declare the options that several commands take: a structure of options names them as the types of its fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from serve_eval.evaluation.plan import flag_values
+from serve_eval.plugins.setting import Setting
+
+SPEC: Any = object()
+"""A name, or a name with a mapping of options: the type of `tasks`, `launcher` and `verdict` in a plan file."""
+INCLUDE_HELP = "Folder with tasks, scorers, launchers, verdicts of your own; its code runs. Repeatable."
+
+Model = Annotated[
+    str | None,
+    Setting(
+        "Model name. May be left out when the endpoint lists exactly one.", flags=("--model", "-m"), metavar="NAME"
+    ),
+]
+Tasks = Annotated[
+    list[str] | None,
+    Setting(
+        "Tasks, separated by commas: mmlu,gsm8k. Repeatable.",
+        flags=("--tasks", "-t"),
+        metavar="NAMES",
+        in_file=SPEC,
+        parse=flag_values.names_of,
+    ),
+]
+Cases = Annotated[
+    list[str] | None,
+    Setting(
+        "File or folder of your own cases (YAML), a task each. Repeatable.", metavar="PATH", in_file=str | list[str]
+    ),
+]
+DatasetRoot = Annotated[
+    str | None,
+    Setting(
+        "Folder that holds the data sets. LLM_MODELS_ROOT is searched too.", metavar="DIR", in_file=str | list[str]
+    ),
+]
+AllowCodeExecution = Annotated[bool | None, Setting("Run code that the model writes, in a sandbox (humaneval).")]
+IncludePath = Annotated[
+    list[str] | None,
+    Setting(
+        INCLUDE_HELP,
+        metavar="DIR",
+        in_file=str | list[str],
+        parse=flag_values.absolute_all,
+        variable="always",
+    ),
+]
+Limit = Annotated[int | None, Setting("Ask a seeded random subset of N samples per task.", metavar="N")]
+Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N")]
+Set = Annotated[
+    list[str] | None,
+    Setting(
+        "Set an option: gsm8k.num_fewshot=3, launcher.OPTION=VALUE or verdict.OPTION=VALUE. Repeatable.",
+        flags=("--set",),
+        metavar="NAME.OPTION=VALUE",
+        key="set",
+        in_file=None,
+    ),
+]
+AllowMismatch = Annotated[
+    list[str] | None, Setting("Compare although this protocol field differs. Repeatable.", metavar="FIELD")
+]
+Margin = Annotated[
+    float | None,
+    Setting(
+        "Drop in points that matters, for the rules that compare pairs.",
+        metavar="POINTS",
+        key="set",
+        in_file=None,
+        parse=flag_values.margin_of_verdict,
+    ),
+]
+ApiKeyEnv = Annotated[
+    str | None,
+    Setting(
+        "Variable with the key (default OPENAI_API_KEY); '' sends none.", metavar="NAME", key="connection.api_key_env"
+    ),
+]
+Header = Annotated[
+    list[str] | None,
+    Setting(
+        "Extra header 'Name: value'; ${VARIABLE} is filled in. Repeatable.",
+        metavar="HEADER",
+        key="connection.headers",
+        parse=flag_values.headers_of,
+        variable="always",
+    ),
+]
+Proxy = Annotated[str | None, Setting("HTTP proxy.", metavar="URL", key="connection.proxy")]
+CaBundle = Annotated[
+    str | None, Setting("File with certificates to trust.", metavar="FILE", key="connection.ca_bundle")
+]
+MaxTokensField = Annotated[
+    str | None,
+    Setting(
+        "max_tokens (default) or max_completion_tokens, for chat.", metavar="FIELD", key="connection.max_tokens_field"
+    ),
+]
+ApiKey = Annotated[
+    str | None,
+    Setting(
+        "",
+        in_file=None,
+        variable="never",
+        refused=(
+            "a key on the command line is seen by every user of this machine",
+            "Export OPENAI_API_KEY, or name another variable with --api-key-env.",
+        ),
+    ),
+]
+RateLimit = Annotated[
+    float | None,
+    Setting("Start at most N requests per second, evenly spaced.", metavar="N", key="limits.rate_limit"),
+]
+Order = Annotated[
+    str | None,
+    Setting("Which samples first: random (default), natural, prefix, longest.", metavar="ORDER", key="limits.order"),
+]
+OrderSeed = Annotated[
+    int | None,
+    Setting("Seed of the random order (default: drawn for each new run).", metavar="N", key="limits.order_seed"),
+]
+Stream = Annotated[
+    bool | None,
+    Setting(
+        "Ask for streams: adds times to the first token and per token.",
+        flags=("--stream/--no-stream",),
+        key="limits.stream",
+    ),
+]

@@ -1,0 +1,112 @@
+"""One session of a run: what every step of the story needs, from the opening of the run folder to its closing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serve_eval.client.connection import hidden_in_errors
+from serve_eval.errors import JournalError
+from serve_eval.evaluation.engine.scoring import ScoringProcesses
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
+from serve_eval.evaluation.storage.order_seed import OrderSeeds
+from serve_eval.evaluation.task_run import Work, scoring_of
+from serve_eval.sandbox.sandbox import Sandbox
+from serve_eval.schema import Endpoint, Isolation, Plan, Progress
+
+
+@dataclass(slots=True, kw_only=True)
+class RunSession:
+    """Carries what travels together through the steps of a run.
+
+    `plan` judges, and `asked_plan` is the one under which answers are asked: another one only where a folder is judged
+    again. `notify` gets lines about what is waited for; `warnings` go to the report. `open_files` closes what the tasks
+    hold open, and calls back what is to be done at the end. The first step sets `tasks`, `seeds` and `endpoint`, which
+    says what is known of where the answers come from. `hidden_retries` are counts of its orchestrator at the beginning,
+    by role.
+    """
+
+    plan: Plan
+    asked_plan: Plan
+    prepared: Sequence[PreparedTask]
+    folder: Path
+    environ: Mapping[str, str]
+    progress: Progress | None
+    notify: Callable[[str], None]
+    stopwatch: Stopwatch
+    scoring: ScoringProcesses
+    open_files: ExitStack
+    warnings: list[str] = field(default_factory=list)
+    tasks: list[Work] = field(default_factory=list)
+    seeds: OrderSeeds = field(init=False)
+    endpoint: Endpoint = field(init=False)
+    sandbox: tuple[Sandbox, Isolation] | None = None
+    hidden_retries: Mapping[str, int] = field(default_factory=dict)
+
+    def check_journals(self) -> None:
+        """Raises JournalError when the folder was removed meanwhile."""
+        if not all(task.journal.path.exists() for task in self.tasks):
+            raise JournalError(f"{self.folder} was removed during the run; its answers are lost")
+
+
+def ignore(line: str) -> None:
+    """Notify nobody."""
+
+
+@contextmanager
+def open_session(
+    plan: Plan,
+    prepared: Sequence[PreparedTask],
+    out_dir: Path,
+    stopwatch: Stopwatch,
+    *,
+    asked_plan: Plan | None = None,
+    moved: bool = False,
+    own: bool = False,
+    environ: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+    notify: Callable[[str], None] = ignore,
+) -> Iterator[RunSession]:
+    """Open the folder of a run for a session, with the processes that score its answers.
+
+    `asked_plan` is the plan that the folder is bound to (None: `plan`); `moved` and `own` are those of `open_folder`.
+    What is secret in `environ` does not show in errors. Raises RunFolderError for a folder of something else, and
+    JournalError for what the operating system refuses within the block.
+    """
+    environ = {} if environ is None else environ
+    fingerprints = {p.task.name: p.fingerprint for p in prepared}
+    with (
+        _broken_disk(out_dir),
+        hidden_in_errors(plan.connection, environ),
+        run_folder.open_folder(out_dir, asked_plan or plan, fingerprints, moved=moved, own=own) as folder,
+        scoring_of(plan, prepared) as scoring,
+        ExitStack() as open_files,
+    ):
+        yield RunSession(
+            plan=plan,
+            asked_plan=asked_plan or plan,
+            prepared=prepared,
+            folder=folder,
+            environ=environ,
+            progress=progress,
+            notify=notify,
+            stopwatch=stopwatch,
+            scoring=scoring,
+            open_files=open_files,
+        )
+
+
+@contextmanager
+def _broken_disk(out_dir: Path) -> Iterator[None]:
+    """Turn what the operating system refuses, of any file of the run, into a JournalError."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in FULL_DISK
+        place = error.filename or out_dir
+        raise JournalError(f"{place}: {error.strerror or error}", hint=NO_ROOM_HINT if full else "") from error

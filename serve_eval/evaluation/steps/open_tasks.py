@@ -1,0 +1,152 @@
+"""Open the tasks of a session: their journals, the answers that are there, and what is still to be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from serve_eval.evaluation.endpoint.launch import last_endpoint
+from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.replay import replay, take
+from serve_eval.evaluation.judges import check_judges
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.rerun import Rerun, set_aside
+from serve_eval.evaluation.run_session import RunSession
+from serve_eval.evaluation.steps.judge_answers import pending_judges
+from serve_eval.evaluation.steps.run_answers import find_sandbox
+from serve_eval.evaluation.storage import order_seed, run_folder
+from serve_eval.evaluation.storage.executions import Executions
+from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
+from serve_eval.evaluation.storage.journal import Journal
+from serve_eval.evaluation.storage.judgements import Judgements
+from serve_eval.evaluation.storage.reply_proofs import judges_proofs, run_proofs, withdraw_all
+from serve_eval.evaluation.storage.scores import ScoreFile, write_scores
+from serve_eval.evaluation.task_run import Work
+from serve_eval.plugins.values import load_verdict_rule
+
+
+async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> None:
+    """Open the tasks with the answers that stand, and settle in which order the rest is asked.
+
+    `seed` is that of the order of a run without an answer (None: the plan's, else it is drawn). Raises SandboxError
+    and EndpointError for a sandbox or a judge that will be needed and is not there, before anything is asked.
+    """
+    plan, folder = session.plan, session.folder
+    set_aside(folder, plan, session.prepared, rerun)
+    await _open_to_ask(session, rerun)
+    session.endpoint = last_endpoint(plan, folder)
+    session.sandbox = await find_sandbox(session)
+    await check_judges(plan, pending_judges(session.tasks), session.environ)
+    session.seeds = order_seed.settled(folder, plan, plan.limits.order_seed if seed is None else seed)
+    if seed is None and (line := order_seed.not_followed(plan, session.seeds.samples)) is not None:
+        session.warnings.append(line)
+    stop_early(session, asking=True)
+
+
+async def open_again(session: RunSession, rerun: Rerun, *, server: str | None) -> None:
+    """Open the tasks once more, when the version of the `server` is known and decides what is asked again."""
+    session.open_files.close()
+    set_aside(session.folder, session.plan, session.prepared, rerun, server=server)
+    await _open_to_ask(session, rerun)
+    session.sandbox = session.sandbox or await find_sandbox(session)
+    stop_early(session, asking=True)
+
+
+async def _open_to_ask(session: RunSession, rerun: Rerun) -> None:
+    """Open the tasks, in a thread where their answers are scored in processes of their own."""
+    session.tasks = await session.scoring.waited(_replay_to_ask, session, rerun == "never")
+
+
+def _replay_to_ask(session: RunSession, stand: bool) -> list[Work]:
+    """Open the tasks of a session that asks. With `stand`, failures of earlier sessions stand, and an answer without a
+    score is not asked again."""
+    tasks = replay_tasks(session, failures_stand=stand)
+    for w in tasks:
+        w.standing = frozenset(i for i in w.tally.unanswered() if w.tally.score(i) is not None)
+        w.failures_stand = stand
+    return tasks
+
+
+def replay_tasks(session: RunSession, *, failures_stand: bool) -> list[Work]:
+    """Open every task with the answers of its journal, scored again."""
+    return [_open_task(session, p, failures_stand=failures_stand) for p in session.prepared]
+
+
+def _open_task(session: RunSession, p: PreparedTask, *, failures_stand: bool) -> Work:
+    """Open the journal of a task, and score again what it holds."""
+    folder = session.folder
+    journal = session.open_files.enter_context(Journal(samples_file(folder, p.task.name)))
+    if journal.dropped_bytes:
+        torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
+        session.warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
+    ran, judged = executions_file(folder, p.task.name), judgements_file(folder, p.task.name)
+    executions = Executions(ran, keep=True) if p.task.program is not None else None
+    withdraw_all(journal, run_proofs(folder))
+    judgements = open_judgements(judged) if p.task.questions is not None else None
+    at_once = executions is None and judgements is None
+    scores, times = _scores(session, p) if at_once else None, session.plan.times(p.task.name)
+    tally = Tally(p.task, p.dataset.samples, scores, repeats=times, apart=session.scoring.of(p.task.name))
+    replay(journal, tally, failures_stand=failures_stand)
+    return Work(p, journal, tally, executions, judgements, scores=scores)
+
+
+def open_judgements(path: Path) -> Judgements:
+    """Return the judgements, without those of connections out of step."""
+    known = judges_proofs(path)
+    if known.out and path.exists():
+        with Journal(path) as journal:
+            withdraw_all(journal, known)
+    return Judgements(path)
+
+
+def stop_early(session: RunSession, *, asking: bool) -> None:
+    """Let the tasks stop early that can, in an order that is drawn for the run and kept when it goes on.
+
+    `asking`: the run is going to ask, so that what paired rules look at is noted in its folder.
+    """
+    plan, seed = session.plan, session.seeds.early_stop
+    if plan.early_stop is None or plan.integration_test or seed is None:
+        return
+    from serve_eval.evaluation.early_stop import (
+        watch,  # needs scipy, which a run loads while it waits for its first answers
+    )
+
+    for w in session.tasks:
+        if w.executions is not None or w.judgements is not None:
+            how = "run" if w.judgements is None else "judged"
+            w.note = f"no early stop: the answers are {how}, and so scored, after the last one came"
+            continue
+        w.early, w.note = watch(w.p, w.tally, plan.verdict, eps=plan.early_stop, seed=seed)
+        if w.early is not None:
+            w.early.look()
+    if asking and load_verdict_rule(plan.verdict.name).early_stop == "pairs":
+        looked_at = {w.p.task.name: plan.verdict.name for w in session.tasks if w.early is not None}
+        run_folder.note_looks(session.folder, looked_at)
+
+
+def score_again(session: RunSession) -> None:
+    """Score the answers that were only counted as they came, with all that is known of them now."""
+    for w in session.tasks:
+        if w.executions is None and w.judgements is None:
+            continue
+        w.tally = Tally(
+            w.p.task,
+            w.p.dataset.samples,
+            _scores(session, w.p),
+            repeats=session.plan.times(w.p.task.name),
+            executions=w.executions,
+            judgements=w.judgements,
+            apart=session.scoring.of(w.p.task.name),
+        )
+        take(w.journal.records(), w.tally, failures_stand=True)
+
+
+def settle_scores(tasks: Iterable[Work]) -> None:
+    """Take the scores of answers that were withdrawn out of the files."""
+    for w in tasks:
+        if w.scores is not None and w.tally.forgot:
+            w.scores.settle(w.tally.scored_ids())
+
+
+def _scores(session: RunSession, p: PreparedTask) -> ScoreFile:
+    return session.open_files.enter_context(write_scores(session.folder, p.task.name))

@@ -1,0 +1,50 @@
+"""Report on a session: what a reader should know of it, and the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from serve_eval.evaluation import first_token
+from serve_eval.evaluation.build_report import report_on
+from serve_eval.evaluation.endpoint.launch import about_endpoint
+from serve_eval.evaluation.run_session import RunSession
+from serve_eval.evaluation.storage.reply_proofs import judges_proofs, run_proofs
+from serve_eval.evaluation.storage.reply_proofs import told as told_of_steps
+from serve_eval.evaluation.storage.report_file import write_report
+from serve_eval.schema import Report
+
+
+def report_run(session: RunSession, *, strict: bool) -> Report:
+    """Return the report of what is in the folder; nothing is written."""
+    return report_on(session, _remarks(session), strict=strict)
+
+
+def save_report(session: RunSession, *, strict: bool) -> Report:
+    """Return the report of a run that was asked, and write it into the folder."""
+    report = report_on(session, [*_remarks(session), *_about_streams(session)], strict=strict)
+    write_report(session.folder, report)
+    return report
+
+
+def _remarks(session: RunSession) -> Iterator[str]:
+    """Yield what came up on the way, and what is to be said of connections, of the endpoint and of first tokens."""
+    yield from session.warnings
+    yield from _about_connections(session)
+    yield from about_endpoint(session.asked_plan, session.endpoint, session.folder, [w.p.task for w in session.tasks])
+    yield from first_token.remarks([w.p for w in session.tasks], first_token.noted(session.folder))
+
+
+def _about_connections(session: RunSession) -> Iterator[str]:
+    """Yield warnings about connections, of the endpoint and of judges, that were out of step."""
+    yield from told_of_steps(run_proofs(session.folder), [w.journal.path for w in session.tasks])
+    for w in session.tasks:
+        if w.judgements is not None:
+            path = w.judgements.path
+            yield from told_of_steps(judges_proofs(path), [path], f"the judges of {w.p.task.name}")
+
+
+def _about_streams(session: RunSession) -> Iterator[str]:
+    """Yield a warning where streams were asked for and none came."""
+    tallies = [w.tally for w in session.tasks if not w.p.task.prompt_logprobs]  # those are never streamed
+    if session.plan.limits.stream and any(t.scored for t in tallies) and not any(t.traffic.ttft_s for t in tallies):
+        yield "streams were asked for and none came: there are no times to the first token"

@@ -1,0 +1,95 @@
+"""Have an endpoint for the length of a session: launched or reached, probed, and noted in the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from serve_eval.client.client import Client
+from serve_eval.client.connection import connect
+from serve_eval.evaluation import first_token
+from serve_eval.evaluation.build_report import environment
+from serve_eval.evaluation.capabilities import probe
+from serve_eval.evaluation.endpoint import deployment
+from serve_eval.evaluation.endpoint.launch import Launching, launch
+from serve_eval.evaluation.endpoint.server_quirks import quirks
+from serve_eval.evaluation.rerun import Rerun
+from serve_eval.evaluation.run_session import RunSession
+from serve_eval.evaluation.steps.open_tasks import open_again
+from serve_eval.evaluation.storage import server_logs, sessions
+from serve_eval.evaluation.task_run import Work
+from serve_eval.masking import Masking
+from serve_eval.schema import Endpoint, ServerInfo, lives
+
+
+def needs_endpoint(session: RunSession, rerun: Rerun) -> bool:
+    """Tell whether the endpoint is to be asked anything, if only for its version."""
+    if any(w.unfinished or w.unjudged(itself=True) for w in session.tasks):
+        return True
+    return rerun == "version" and any(lives(w.p.task.name) for w in session.tasks)
+
+
+@asynccontextmanager
+async def open_endpoint(session: RunSession, launching: Launching | None, rerun: Rerun) -> AsyncIterator[Client]:
+    """Launch or reach the endpoint of the plan, and connect to it. `launching` gives it (None: `launch`).
+
+    Raises LaunchError, PlanError and EndpointError.
+    """
+    plan, folder, notify = session.plan, session.folder, session.notify
+    async with (
+        (launching or partial(launch, told=notify))(plan, session.prepared, folder) as session.endpoint,
+        connect(plan, session.endpoint, session.environ) as client,
+    ):
+        client.liveness.notify = notify
+        if rerun == "version":  # which one the server is of, is known only now
+            await open_again(session, rerun, server=ServerInfo.read(await client.describe()).version)
+        if client.masking:
+            session.open_files.callback(_hide_in_logs, folder, session.endpoint, client.masking, notify)
+        yield client
+
+
+async def probe_endpoint(session: RunSession, client: Client) -> list[Work]:
+    """Find out what the endpoint is and can do, and note it in the folder. Returns the tasks that it is able to do."""
+    prepared = [w.p for w in session.tasks]
+    found, lacking = await probe(client, [w.p for w in session.tasks if w.unfinished])
+    endpoint = session.endpoint.with_info(**await client.describe())
+    session.endpoint = endpoint = await deployment.seen(endpoint, client)
+    lines = [
+        *first_token.remarks(prepared, found),
+        *quirks(session.plan, endpoint, [p.task for p in prepared]),
+        *deployment.remarks(endpoint.info),
+    ]
+    for line in lines:
+        session.notify(f"warning: {line}")
+    sessions.note_session(
+        session.folder,
+        {
+            "started_at": session.stopwatch.started_at,
+            "endpoint": endpoint,
+            "limits": session.plan.limits,
+            **environment(),
+            "abilities": found,
+            "unsupported": lacking,
+        },
+    )
+    session.hidden_retries = await client.hidden_retries() if endpoint.info.version is not None else {}
+    return [w for w in session.tasks if w.p.task.name not in lacking]
+
+
+async def note_endpoint(session: RunSession, client: Client) -> None:
+    """Note in the folder what the endpoint says of itself after it was asked."""
+    endpoint, before = session.endpoint, session.hidden_retries
+    if before and (after := await client.hidden_retries()):
+        retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
+        endpoint = endpoint.with_info(hidden_retries=retries)
+    session.endpoint = await deployment.seen_again(endpoint, client)
+    sessions.note_endpoint(session.folder, session.endpoint)
+
+
+def _hide_in_logs(folder: Path, endpoint: Endpoint, masking: Masking, notify: Callable[[str], None]) -> None:
+    """Take what the servers were sent out of their logs and traces."""
+    files = server_logs.log_files(folder, sessions.read_sessions(folder), endpoint.info)
+    for path in server_logs.hide_secrets([*files, *server_logs.trace_files(endpoint.info)], masking):
+        notify(f"warning: {path} holds a secret and cannot be written: remove it, or keep it as secret as that")

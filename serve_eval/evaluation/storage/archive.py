@@ -1,0 +1,63 @@
+"""Move records that no longer count out of the files of a task, to archive/<time>/ of the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.file_names import archived_file, archived_samples
+from serve_eval.evaluation.storage.private_files import write_private
+
+
+class _Record(msgspec.Struct):
+    """So much of a line as tells whose it is."""
+
+    id: str
+
+
+_record = msgspec.json.Decoder(_Record)
+T = TypeVar("T")
+
+
+def archive(run: Path, stamp: str, file: Path, stale: Callable[[str], bool]) -> None:
+    """Move the lines of stale samples to the archive, which has them before the file loses them.
+
+    Raises RunFolderError for a damaged line, and RunFolderError or JournalError when it cannot be written.
+    """
+    moved: list[bytes] = []
+    kept: list[bytes] = []
+    for record, line in zip(decoded_lines(file, _record), whole_lines(file), strict=True):
+        (moved if stale(record.id) else kept).append(line)
+    if not moved:
+        return
+    target = archived_file(run, stamp, file)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(target, b"".join(moved))
+    write_private(file, b"".join(kept))
+
+
+def archived_records(run: Path, task: str) -> int:
+    """Count the records of a task in the archive."""
+    return sum(file.read_bytes().count(b"\n") for file in archived_samples(run, task))
+
+
+def whole_lines(file: Path) -> Iterator[bytes]:
+    """Yield the whole lines of a file that need not be there; a torn last one, of a kill, is passed over."""
+    if file.exists():
+        with file.open("rb") as content:
+            yield from (line for line in content if line.endswith(b"\n"))
+
+
+def decoded_lines(file: Path, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
+    """Yield what the whole lines of a file say. Raises RunFolderError at a damaged one."""
+    for number, line in enumerate(whole_lines(file), 1):
+        try:
+            yield decoder.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise RunFolderError(
+                f"{file}:{number}: a damaged record: {error}", hint="Delete that line: its sample is then asked again."
+            ) from error

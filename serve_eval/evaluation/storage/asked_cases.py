@@ -1,0 +1,41 @@
+"""Read and write cases/<task>.jsonl: under which expectation, scorer and versions each case was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from serve_eval.evaluation.storage.archive import decoded_lines, whole_lines
+from serve_eval.evaluation.storage.file_names import cases_file
+from serve_eval.evaluation.storage.private_files import write_private
+
+
+class AskedCase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Under what a sample was asked. Expectations are hashes: a hold-out set has lines too."""
+
+    id: str
+    case: str
+    question: str
+    expected: str
+    scorer: str
+    scorer_version: int
+    serve_eval: str
+    server: str | None = None
+
+
+_decoder = msgspec.json.Decoder(AskedCase)
+_encode = msgspec.json.Encoder().encode
+
+
+def read_asked_cases(run: Path, task: str) -> dict[str, AskedCase]:
+    """Return by sample under what it was asked last. Raises RunFolderError for a damaged line."""
+    return {line.id: line for line in decoded_lines(cases_file(run, task), _decoder)}
+
+
+def add_asked_cases(run: Path, task: str, lines: Iterable[AskedCase]) -> None:
+    """Add lines to those of a task. Raises RunFolderError or JournalError when they cannot be written."""
+    file = cases_file(run, task)
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    write_private(file, b"".join([*whole_lines(file), *(_encode(line) + b"\n" for line in lines)]))

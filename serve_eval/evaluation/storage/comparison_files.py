@@ -1,0 +1,76 @@
+"""Read and write the files of a comparison's folder: compare.json, what is compared and how, and comparison.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN, SIDE_A, SIDE_B
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.schema import Comparison
+
+
+class _Side(msgspec.Struct):
+    """So much of a side as tells where a finished run of it lies."""
+
+    run: str | None = None
+
+
+class _Sides(msgspec.Struct):
+    a: _Side
+    b: _Side
+
+
+def is_comparison(folder: Path) -> bool:
+    """Tell whether a folder is that of a comparison."""
+    return (folder / COMPARISON_PLAN).exists()
+
+
+def compared_runs(folder: Path) -> list[tuple[str, Path]]:
+    """Return A and B with their run folders: below the comparison's, or where a finished run lies.
+
+    Raises RunFolderError for a file that is damaged or not there.
+    """
+    file = folder / COMPARISON_PLAN
+    try:
+        sides = msgspec.json.decode(file.read_bytes(), type=_Sides)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
+    places = ((SIDE_A, sides.a.run), (SIDE_B, sides.b.run))
+    return [(side.upper(), Path(run) if run else folder / side) for side, run in places]
+
+
+def saved_comparison_plan(folder: Path) -> dict[str, Any] | None:
+    """Return what is compared, as JSON values; None for a new folder. Raises RunFolderError for a damaged file."""
+    file = folder / COMPARISON_PLAN
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}", hint="Use another folder with -o.") from error
+
+
+def write_comparison_plan(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write down what is compared and how. Raises RunFolderError, and JournalError for a full disk."""
+    write_private(folder / COMPARISON_PLAN, pretty_json(content))
+
+
+def find_comparison(folder: Path) -> Comparison | None:
+    """Return the result of an earlier session; None where none came to its end, or it cannot be read."""
+    try:
+        return msgspec.json.decode((folder / COMPARISON).read_bytes(), type=Comparison)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def write_comparison(folder: Path, comparison: Comparison) -> None:
+    """Write the result. Raises RunFolderError, and JournalError for a full disk."""
+    write_private(folder / COMPARISON, pretty_json(comparison))
+
+
+def drop_comparison(folder: Path) -> None:
+    """Remove the result, which tells of an earlier state."""
+    (folder / COMPARISON).unlink(missing_ok=True)

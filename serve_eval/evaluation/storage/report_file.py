@@ -1,0 +1,75 @@
+"""Read and write report.json, the report of a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.file_names import PAGE_FILE, REPORT_FILE
+from serve_eval.evaluation.storage.folder_format import Versioned, check_format, refuse_newer
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private, written_text
+from serve_eval.schema import Report
+
+REPORT_SCHEMA = 2
+"""The version of report.json that this version writes, and the newest that it reads."""
+
+
+_decoder, _versioned = msgspec.json.Decoder(Report), msgspec.json.Decoder(Versioned)
+
+
+def has_report(run: Path) -> bool:
+    """Tell whether a run came to its end."""
+    return (run / REPORT_FILE).exists()
+
+
+def read_report(run: Path) -> Report:
+    """Return the report of a finished run.
+
+    Raises RunFolderError where there is none, where it is damaged, and where a newer serve-eval wrote it.
+    """
+    check_format(run)
+    file = run / REPORT_FILE
+    try:
+        data = file.read_bytes()
+        try:
+            report = _decoder.decode(data)
+        except msgspec.ValidationError:
+            refuse_newer(file, _versioned.decode(data).schema_version, REPORT_SCHEMA)
+            raise
+    except FileNotFoundError as error:
+        raise RunFolderError(
+            f"{run} holds no finished run: there is no {REPORT_FILE}",
+            hint=f"Let it come to its end first: serve-eval run --resume {run}",
+        ) from error
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RunFolderError(
+            f"{file} cannot be read: {error}", hint=f"Write it again: serve-eval run --resume {run}"
+        ) from error
+    refuse_newer(file, report.schema_version, REPORT_SCHEMA)
+    return report
+
+
+def find_report(run: Path) -> Report | None:
+    """Return the report of a run; None where it has not come to its end. Raises RunFolderError as `read_report`."""
+    if has_report(run):
+        return read_report(run)
+    check_format(run)
+    return None
+
+
+def write_report(run: Path, report: Report) -> None:
+    """Write the report of a run. Raises RunFolderError, and JournalError for a full disk."""
+    write_private(run / REPORT_FILE, pretty_json(report))
+
+
+def report_text(run: Path) -> str:
+    """Return the report that was just written, as it stands in the file."""
+    return written_text(run / REPORT_FILE)
+
+
+def drop_report(run: Path) -> None:
+    """Remove the report and its page, which tell of an earlier state."""
+    for name in (REPORT_FILE, PAGE_FILE):
+        (run / name).unlink(missing_ok=True)

@@ -1,0 +1,166 @@
+"""Read and write scores/<task>.jsonl: what each answer of a task was worth, one JSON line per sample.
+
+{"id":"3","outcome":"wrong","value":0.0,"answer":"12","target":"18","truncated":false,"parts":{}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NoReturn, Protocol, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.file_names import scores_file
+from serve_eval.evaluation.storage.private_files import private_file
+from serve_eval.schema import Outcome, Score
+
+_BLOCK = 1 << 20
+"""Bytes of a file that are decoded together: fast, and the file is never in memory whole."""
+
+
+class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The score of one answer. `mode` is the way in which it failed, for a task that tells such ways apart."""
+
+    id: str
+    outcome: Outcome
+    value: float
+    answer: str | None = None
+    target: str
+    truncated: bool = False
+    parts: Mapping[str, float] = {}
+    mode: str | UnsetType = UNSET
+
+    def score(self) -> Score:
+        """Return the score as the scorer gave it."""
+        return Score(value=self.value, outcome=self.outcome, answer=self.answer, parts=self.parts)
+
+
+class _Value(msgspec.Struct, gc=False):
+    """So much of a record as tells the value."""
+
+    id: str
+    value: float
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder, _values = msgspec.json.Decoder(ScoreRecord), msgspec.json.Decoder(_Value)
+_decode = _decoder.decode
+T = TypeVar("T")
+
+
+def read_scores(run: Path, task: str, *, unfinished: bool = False) -> dict[str, ScoreRecord]:
+    """Return the scores of a task by the ids of its samples.
+
+    With `unfinished` the run may have been killed: a missing file holds none, and a torn last line is passed over.
+    Raises RunFolderError for a file that is missing or damaged.
+    """
+    return {record.id: record for record in score_records(run, task, unfinished=unfinished)}
+
+
+def score_records(run: Path, task: str, *, unfinished: bool = False) -> Iterator[ScoreRecord]:
+    """Yield the scores of a task in the order of the file, as `read_scores`."""
+    return _read(run, task, _decoder, unfinished=unfinished)
+
+
+def read_values(run: Path, task: str) -> dict[str, float]:
+    """Return the values of a task's scores by the ids of its samples, in less memory than `read_scores`."""
+    return {record.id: record.value for record in _read(run, task, _values, unfinished=False)}
+
+
+def has_scores(run: Path, task: str) -> bool:
+    """Tell whether a run folder has scores of a task on file."""
+    return scores_file(run, task).exists()
+
+
+def _read(run: Path, task: str, decoder: msgspec.json.Decoder[T], *, unfinished: bool) -> Iterator[T]:
+    file = scores_file(run, task)
+    try:
+        if unfinished and not file.exists():
+            return
+        for block in _blocks(file, torn=not unfinished):
+            yield from decoder.decode_lines(block)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _refuse(run, file, error)
+
+
+def _blocks(path: Path, *, torn: bool) -> Iterator[bytes]:
+    """Yield a file in blocks of whole lines, and at its end a torn line where `torn` ones are wanted."""
+    rest = b""
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            whole, newline, begun = block.rpartition(b"\n")
+            if newline:
+                yield rest + whole
+                rest = begun
+            else:
+                rest += block
+    if torn and rest:
+        yield rest
+
+
+def _refuse(run: Path, file: Path, error: Exception) -> NoReturn:
+    raise RunFolderError(f"{file} cannot be read: {error}", hint=f"Write it again: serve-eval verdict {run}") from error
+
+
+def encoded(record: ScoreRecord) -> bytes:
+    """Return a record as a JSON line.
+
+    Half of a surrogate pair, which a model may write, cannot be encoded: it is escaped.
+    """
+    try:
+        return _encode(record)
+    except UnicodeEncodeError:
+        texts = {name: value for name in record.__struct_fields__ if isinstance(value := getattr(record, name), str)}
+        escaped = {name: value.encode(errors="backslashreplace").decode() for name, value in texts.items()}
+        return _encode(msgspec.structs.replace(record, **escaped))
+
+
+def as_on_file(record: ScoreRecord) -> ScoreRecord:
+    """Return a record as it comes back out of a file."""
+    return _decode(encoded(record))
+
+
+class ScoreWriter(Protocol):
+    """Where scores go as they come, such as a file."""
+
+    def write(self, record: ScoreRecord, /) -> object:
+        """Take one score."""
+
+
+class ScoreFile:
+    """The scores of one task, in a file that is open for writing."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file, self._path = file, path
+
+    def write(self, record: ScoreRecord) -> None:
+        """Add a score. Raises OSError."""
+        self._file.write(encoded(record) + b"\n")
+
+    def settle(self, samples: Iterable[str]) -> None:
+        """Keep the last score of each of these samples alone, in their order: those of others were withdrawn."""
+        self._file.flush()
+        with self._path.open("rb") as file:
+            lines = b"".join(settled(file, samples))
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(lines)
+        self._file.flush()
+
+
+def settled(lines: Iterable[bytes], samples: Iterable[str]) -> Iterator[bytes]:
+    """Yield the last line of each of these samples, in their order."""
+    last = {_values.decode(line).id: line for line in lines}
+    return (last[sample] for sample in samples if sample in last)
+
+
+@contextmanager
+def write_scores(run: Path, task: str) -> Iterator[ScoreFile]:
+    """Open the scores of a task for writing, without those of before. Raises OSError."""
+    path = scores_file(run, task)
+    with private_file(path) as file:
+        yield ScoreFile(file, path)

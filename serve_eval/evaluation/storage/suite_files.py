@@ -1,0 +1,60 @@
+"""Read and write the files of a suite's folder: suite.json, its runs and waivers, and suite_report.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage import ownership
+from serve_eval.evaluation.storage.file_names import SUITE_FILE, SUITE_REPORT_FILE
+from serve_eval.evaluation.storage.folder_format import Versioned, refuse_newer
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.schema import Suite, SuiteReport
+
+SUITE_SCHEMA = 1
+"""The version of both files that this version writes, and the newest that it reads."""
+
+
+def holds_suite(folder: Path) -> bool:
+    """Tell whether a folder is that of a suite."""
+    return (folder / SUITE_FILE).exists()
+
+
+def saved_suite(folder: Path) -> Suite:
+    """Return the suite of a folder. Raises RunFolderError when there is none."""
+    return suite_and_owner(folder)[0]
+
+
+def suite_and_owner(folder: Path) -> tuple[Suite, bool]:
+    """Return the suite of a folder, and whether this user saved it there. Raises RunFolderError when there is none."""
+    file = folder / SUITE_FILE
+    try:
+        stored = msgspec.json.decode(file.read_bytes())
+        refuse_newer(folder, msgspec.convert(stored, Versioned).schema_version, SUITE_SCHEMA)
+        suite, own = msgspec.convert(stored["suite"], Suite), ownership.is_own(stored, folder)
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{folder} holds no suite: there is no {SUITE_FILE}") from error
+    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
+    for run in suite.runs:
+        if run.name in ("", ".", "..") or "/" in run.name or "\0" in run.name:
+            raise RunFolderError(f"{file}: {run.name!a} is no name of a folder, as each of its runs has one")
+    return suite, own
+
+
+def write_suite(folder: Path, suite: Suite) -> None:
+    """Write the suite, signed by this user. Raises RunFolderError, and JournalError for a full disk."""
+    content = ownership.signed({"schema_version": SUITE_SCHEMA, "suite": suite}, folder)
+    write_private(folder / SUITE_FILE, pretty_json(content))
+
+
+def write_suite_report(folder: Path, report: SuiteReport) -> None:
+    """Write the report. Raises RunFolderError, and JournalError for a full disk."""
+    write_private(folder / SUITE_REPORT_FILE, pretty_json(report))
+
+
+def drop_suite_report(folder: Path) -> None:
+    """Remove the report, which tells of an earlier state."""
+    (folder / SUITE_REPORT_FILE).unlink(missing_ok=True)

@@ -1,0 +1,164 @@
+"""Parts of a report, each in a line. Pure."""
+
+from __future__ import annotations
+
+from serve_eval.schema import (
+    Acceptance,
+    AcceptanceCheck,
+    AnchorComparison,
+    EarlyStop,
+    Isolation,
+    JudgeReport,
+    Load,
+    PairedComparison,
+    Stability,
+    TaskReport,
+)
+
+LATE_S = 0.1
+"""Lateness of our own event loop from which on the measured times are not trusted without a word."""
+
+
+def number(value: float | None) -> str:
+    """A figure with three digits, or a dash."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def plain(value: float | None) -> str:
+    """A figure as short as it can be, or a dash."""
+    return "-" if value is None else f"{value:g}"
+
+
+def acceptance(told: Acceptance, check: AcceptanceCheck | None) -> str:
+    """Tokens per step of speculative decoding, in a line."""
+    said = [f"acceptance length {number(told.length)} tokens per step after the first, over {told.answers} answers"]
+    said.append(f"{told.all_steps:.3f} with first steps, {told.per_answer:.3f} as a mean of the answers' own")
+    if check is not None:
+        said.append(f"reference {check.reference:.3f}, at least {check.least:.3f} ({check.test})")
+    return "; ".join(said)
+
+
+def stability(told: Stability) -> str:
+    """How repeats agree, in a line."""
+    said = [f"{told.repeats} repeats of {told.prompts} prompts: a run's value varies by {told.sd:.3f} points (sd)"]
+    if told.flip_rate is not None and told.mixed is not None:
+        said.append(f"two repeats disagree on {told.flip_rate:.1%} of them, {told.mixed:.1%} were both right and wrong")
+    if told.cochran_q is not None and told.p is not None:
+        said.append(f"Cochran's Q {told.cochran_q:.2f} ({told.df} df, p {told.p:.3f})")
+    if told.pass_at:
+        said.append(", ".join(f"pass@{k} {value:.2f}" for k, value in told.pass_at.items()))
+    if told.majority is not None:
+        said.append(f"by majority {told.majority:.3f}")
+    return "; ".join(said)
+
+
+def isolated(isolation: Isolation) -> str:
+    """What kept them from this machine, in a line."""
+    reached = (
+        f"{'with' if isolation.network else 'no'} network, writing to {', '.join(isolation.writable) or 'nothing'}"
+    )
+    return f"by {isolation.name} as user {isolation.uid} on Python {isolation.python}: {reached}"
+
+
+def judged(judge: JudgeReport) -> str:
+    """What a judge was asked, what came of it, and what it took."""
+    counts = {"unreadable": judge.unreadable, "failed": judge.failed, "not asked for": judge.missing}
+    lacking = "".join(f", {count} {what}" for what, count in counts.items() if count)
+    traffic = judge.traffic
+    tokens = f"{traffic.prompt_tokens} prompt tokens and {traffic.completion_tokens} of answers"
+    return f"judged by {judge.name}: {judge.planned} judgements{lacking}; {traffic.attempts} requests, {tokens}"
+
+
+def early_stop(early: EarlyStop) -> str:
+    """How far it came, in a line."""
+    known = "the reference's scores per sample" if early.paired else "the reference's mean alone"
+    if early.decision is None:
+        held = ", of which the latest look worse than those before" if early.held else ""
+        return f"undecided on the first {early.looked_at} of {early.planned} samples, by {known}{held}"
+    said = [f"{early.decision} after {early.looked_at} of {early.planned} samples, by {known}"]
+    if not early.stopped:
+        return f"{said[0]}, when all had been asked"
+    said.append(f"{early.saved} samples saved")
+    said.append(f"estimate {number(early.estimate)} (partial)")
+    if early.margin is not None:
+        did = "excluded" if early.decision == "PASS" else "shown"
+        said.append(f"a drop of {early.margin:.4g} points {did}")
+    return "; ".join(said)
+
+
+def paired_text(paired: PairedComparison) -> str:
+    """The comparison in a line."""
+    runs = f"{paired.reference_runs} reference run{'s' if paired.reference_runs > 1 else ''}"
+    own = f" of {paired.candidate_runs} runs" if paired.candidate_runs > 1 else ""
+    said = [f"{paired.difference:+.3f} points{own} against {runs} on {paired.pairs} prompts"]
+    if paired.down is not None:
+        said.append(f"{paired.down} turned wrong, {paired.up} turned right")
+    if paired.p is not None:
+        said.append(f"p {p_text(paired.p)} ({paired.method})")
+    if paired.lower is not None:
+        excluded = (
+            f"a drop larger than {max(0.0, -paired.lower):.3f} points is excluded at {100.0 * (1.0 - paired.alpha):g}%"
+        )
+        said.append(excluded)
+    said.append(f"finding {paired.finding}" + (f" ({', '.join(paired.reasons)})" if paired.reasons else ""))
+    return "; ".join(said)
+
+
+def p_text(p: float) -> str:
+    """A p-value with four digits, as a bound where these are all zeros."""
+    return f"{p:.4f}" if p >= 0.0001 else "< .0001"
+
+
+def anchors_text(told: AnchorComparison) -> str:
+    """The test of the prompts that were always right, in a line."""
+    p = "" if told.p is None else f"; p {p_text(told.p)} if it is the same endpoint"
+    return (
+        f"{told.anchors} prompts were right in every reference run but the last; {told.candidate_lost} of them are "
+        f"wrong now, {told.reference_lost} were in that last run{p}"
+    )
+
+
+def traffic_of(task: TaskReport) -> str:
+    """Requests with their retries, and the times of those that were answered."""
+    traffic = task.traffic
+    said = [f"{traffic.attempts} requests for {task.result.planned} samples"]
+    if traffic.retries:
+        causes = ", ".join(f"{cause} {count}" for cause, count in traffic.retries.items())
+        said.append(f"{sum(traffic.retries.values())} of them retries after {causes}")
+    if traffic.not_streamed:
+        said.append(f"{traffic.not_streamed} asked again without streaming, since the stream lost the answer")
+    for label, times in (
+        ("latency", traffic.latency_s),
+        ("first token", traffic.ttft_s),
+        ("per token", traffic.tpot_s),
+    ):
+        if times:
+            said.append(f"{label} " + ", ".join(f"{name} {seconds(value)}" for name, value in times.items()))
+    if traffic.cached_tokens:
+        said.append(f"{traffic.cached_tokens} of {traffic.prompt_tokens} prompt tokens out of a prefix cache")
+    return "; ".join(said)
+
+
+def seconds(value: float) -> str:
+    """A time in the unit that suits it."""
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def session_load(load: Load) -> str:
+    """How the requests of the last session went out."""
+    limits = load.limits
+    rate = load.finished / load.wall_s if load.wall_s else 0.0
+    said = [f"at most {load.max_in_flight} in flight{' (auto)' if limits.concurrency == 'auto' else ''}"]
+    said.append(f"{load.finished} results in {load.wall_s:.1f} s, {rate:.0f}/s")
+    if limits.rate_limit:
+        said.append(f"at most {limits.rate_limit:g} requests per second")
+    if limits.order != "natural":
+        said.append(f"order {limits.order}{f' (seed {load.order_seed})' if limits.order == 'random' else ''}")
+    if load.cancelled:
+        said.append(f"{load.cancelled} requests cancelled in flight")
+    if load.steps:
+        numbers = " ".join(str(step.concurrency) for step in load.steps)
+        said.append(f"concurrency went {numbers} (report.json says when and why)")
+    if load.loop_lag_s >= LATE_S:
+        said.append(f"the client itself was late by up to {load.loop_lag_s:.2f} s, which the times include")
+    return f"last session: {'; '.join(said)}"

@@ -1,0 +1,1 @@
+"""Tasks of lm-evaluation-harness: what their files say, what is loaded of them, and how their answers are scored."""

@@ -1,0 +1,117 @@
+"""Documents of a task of lm-eval: loaded once in a process for all options that decide them, and made samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.harness import library, seeds
+from serve_eval.harness.data import with_local_files
+from serve_eval.harness.instances import Prefix, as_text, generated, judged, rolled
+from serve_eval.harness.measures import DOCUMENT, Documents, Measure
+from serve_eval.plugins import extensions
+from serve_eval.schema import DataRoots, Sample
+from serve_eval.tasks._lm_eval.settings import measures_of_task
+
+_loaded: dict[tuple[object, ...], Documents] = {}
+"""What was loaded in this process, by all that decides it: two tasks that differ in how they score share it."""
+_DECIDING = {
+    "data_files": None,
+    "num_fewshot": None,
+    "fewshot_as_multiturn": False,
+    "prefix": "",
+}
+"""The options that decide what is loaded, with their defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSource:
+    """A task of lm-eval with the options that decide what is loaded of it: all of them are in `key`, the prefix last.
+
+    `own` are the folders of the user's tasks; `shots` is the number of worked examples.
+    """
+
+    name: str
+    own: tuple[str, ...]
+    config: Mapping[str, Any]
+    settled: Any
+    data_files: dict[str, str] | None
+    shots: int
+    multiturn: bool
+    prefix: Prefix
+    key: tuple[object, ...]
+
+    def documents(self) -> Documents:
+        """Return what was loaded in this process. Raises KeyError before the first `load`."""
+        return _loaded[self.key]
+
+    def load(self, roots: DataRoots) -> Documents:
+        """Load the task, unless this process has it from the same files: lm-eval makes the same of any prefix."""
+        places, sources = with_local_files(self.name, self.config, self.data_files, roots, self.own)
+        if self.key not in _loaded and (alike := _but_for_the_prefix(self.key)) is not None:
+            _loaded[self.key] = replace(alike, items={})
+        if self.key not in _loaded or _loaded[self.key].sources != sources:
+            with seeds.as_in_a_run():
+                settings = {**library.read(self.name, self.own), **places, "num_fewshot": self.shots}
+                found = library.load(self.name, settings, online=roots.allow_hub)
+                instances = library.build(found, multiturn=self.multiturn, as_text=as_text)
+            by_document: dict[str, list[Any]] = {}
+            for instance in instances:
+                by_document.setdefault(str(instance.doc_id), []).append(instance)
+            _loaded[self.key] = Documents(task=found, instances=by_document, sources=sources)
+        return self.documents()
+
+
+def source_of(name: str, options: Mapping[str, Any]) -> TaskSource:
+    """Return a task of this name. `options` are those of a plan; those that decide nothing of it are ignored."""
+    own = extensions.lm_eval_folders()
+    config = library.config(name, own)
+    settled = library.settled(config)
+    given = {option: options.get(option, usual) for option, usual in _DECIDING.items()}
+    shots = (settled.num_fewshot or 0) if given["num_fewshot"] is None else given["num_fewshot"]
+    multiturn, prefix = given["fewshot_as_multiturn"], given["prefix"] or ""
+    return TaskSource(
+        name=name,
+        own=own,
+        config=config,
+        settled=settled,
+        data_files=given["data_files"],
+        shots=shots,
+        multiturn=multiturn,
+        prefix=prefix,
+        key=(name, shots, json.dumps(given["data_files"]), multiturn, own, prefix),
+    )
+
+
+def loaded_of(name: str, options: Mapping[str, Any]) -> tuple[Documents, Mapping[str, Measure]]:
+    """Return what was loaded of a task in this process, and its metrics, by its name and the options of a plan."""
+    source = source_of(name, options)
+    return source.documents(), measures_of_task(name, source.config)
+
+
+def _but_for_the_prefix(key: tuple[object, ...]) -> Documents | None:
+    """Return a task that was loaded under another prefix: lm-eval makes the same of it."""
+    return next((one for known, one in _loaded.items() if known[:-1] == key[:-1]), None)
+
+
+def sample_of(here: Documents, kind: str, doc: str, base: Any, multiturn: bool, prefix: Prefix) -> Sample:
+    """Make the sample of a document, of all requests that lm-eval makes of it."""
+    instances = here.instances[doc]
+    with seeds.of_document(doc):
+        target = _target(here.task, instances[0].doc)
+    about = {"id": doc, "target": target, "metadata": {DOCUMENT: doc}}
+    try:
+        if kind == "generate_until":
+            return generated(instances, base, multiturn=multiturn, **about)
+        return (rolled if kind == "loglikelihood_rolling" else judged)(instances, prefix, **about)
+    except ServeEvalError as error:
+        raise type(error)(f"lm_eval:{here.task.config.task}: document {doc}: {error}", hint=error.hint) from error
+
+
+def _target(task: Any, doc: Mapping[str, Any]) -> str:
+    """What is expected; of a task whose choices are contexts it is the number of the right one."""
+    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
+    return gold if isinstance(gold, str) else json.dumps(gold, default=str)

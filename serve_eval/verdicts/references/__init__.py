@@ -1,0 +1,38 @@
+"""Reference files: the registered values that runs are compared with.
+
+A file `<task>.yaml` maps a model name to a list of entries. An entry has up to five spec keys, which must equal the
+run's accuracy specification, one value under the metric's name, and optionally overrides and provenance. The first
+matching entry counts. Nothing is ignored: an unknown key or an entry that can never match is an error.
+`acceptance_length.yaml` has a shape of its own: a test's name with its reference and its least acceptable length.
+"""
+
+from __future__ import annotations
+
+from serve_eval.verdicts.references.acceptance_length import (
+    ACCEPTANCE_LENGTH,
+    AcceptanceLength,
+    find_acceptance_length,
+    load_acceptance_length,
+)
+from serve_eval.verdicts.references.keys import METRICS, SPEC_KEYS, spec_text, value_key
+from serve_eval.verdicts.references.lookup import check, explain_missing, find
+from serve_eval.verdicts.references.reference_file import Entries, known_files, load, parse, shipped_dir
+
+__all__ = [
+    "ACCEPTANCE_LENGTH",
+    "METRICS",
+    "SPEC_KEYS",
+    "AcceptanceLength",
+    "Entries",
+    "check",
+    "explain_missing",
+    "find",
+    "find_acceptance_length",
+    "known_files",
+    "load",
+    "load_acceptance_length",
+    "parse",
+    "shipped_dir",
+    "spec_text",
+    "value_key",
+]

@@ -1,0 +1,62 @@
+"""Registered acceptance lengths of speculative decoding, in a file of their own shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from serve_eval import yaml_source
+from serve_eval.errors import ReferenceFileError
+from serve_eval.plugins.registry import nearest
+from serve_eval.verdicts.references.checks import number_problem
+from serve_eval.verdicts.references.reference_file import known_files, models, raise_all
+
+ACCEPTANCE_LENGTH = "acceptance_length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceLength:
+    """Tokens per step of speculative decoding: the reference `ref_al`, and the least that passes, `min_al`."""
+
+    ref_al: float
+    min_al: float
+
+
+def load_acceptance_length(file: Path) -> dict[str, AcceptanceLength]:
+    """The content of `acceptance_length.yaml` by test. Raises ReferenceFileError that lists every problem."""
+    document = yaml_source.read(file, ReferenceFileError)
+    problems: list[str] = []
+    found = {}
+    for test, entry in models(document).items():
+        troubles = list(_length_problems(entry))
+        problems += [f"{document.name}:{document.line(test, key)}: {test}: {text}" for key, text in troubles]
+        if not troubles:
+            found[test] = AcceptanceLength(ref_al=float(entry["ref_al"]), min_al=float(entry["min_al"]))
+    raise_all(problems)
+    return found
+
+
+def find_acceptance_length(test: str, directories: Sequence[Path]) -> AcceptanceLength:
+    """The first entry of this name. Raises ReferenceFileError when no `acceptance_length.yaml` has it."""
+    known: list[str] = []
+    for file in known_files(directories):
+        if file.stem == ACCEPTANCE_LENGTH:
+            entries = load_acceptance_length(file)
+            if test in entries:
+                return entries[test]
+            known += entries
+    hint = f"Put NAME: {{ref_al: ..., min_al: ...}} into DIR/{ACCEPTANCE_LENGTH}.yaml and name --references-dir DIR."
+    raise ReferenceFileError(f"{ACCEPTANCE_LENGTH}.yaml has no entry {test!r}.{nearest(test, known)}", hint=hint)
+
+
+def _length_problems(entry: object) -> Iterator[tuple[str, str]]:
+    keys = ("ref_al", "min_al")
+    if not isinstance(entry, dict):
+        yield "", "must be a mapping with ref_al and min_al"
+        return
+    yield from ((key, f"unknown key {key!r}.{nearest(str(key), keys)}") for key in entry if key not in keys)
+    troubles = {key: number_problem(entry[key]) if key in entry else "is missing" for key in keys}
+    yield from ((key, f"{key} {text}") for key, text in troubles.items() if text)
+    if not any(troubles.values()) and entry["min_al"] > entry["ref_al"]:
+        yield "min_al", f"min_al {entry['min_al']} is above ref_al {entry['ref_al']}"

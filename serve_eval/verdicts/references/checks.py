@@ -1,0 +1,109 @@
+"""Checks of the entries of a reference file. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+
+from serve_eval.plugins.registry import nearest
+from serve_eval.schema import ReferenceRuns
+from serve_eval.verdicts.references.keys import METRICS, SPEC_KEYS
+
+
+def entry_problems(entry: object) -> Iterator[tuple[str, str]]:
+    """Name every problem of an entry: the key that has it, and a text."""
+    if not isinstance(entry, dict):
+        yield "", "an entry must be a mapping such as {quant_algo: FP8, accuracy: 87.1}"
+        return
+    for key, value in entry.items():
+        if key not in _CHECKS:
+            yield key, f"unknown key {key!r}.{nearest(str(key), _CHECKS)}"
+        elif problem := _CHECKS[key](value):
+            yield key, f"{key} {problem}"
+    metrics = [key for key in METRICS if key in entry]
+    if not metrics:
+        yield "", f"the entry has no value; give one of {', '.join(METRICS)}"
+    if len(metrics) > 1:
+        yield metrics[1], f"the entry has {len(metrics)} values ({', '.join(metrics)}); keep one"
+
+
+def number_problem(value: object) -> str:
+    """Say what keeps a value from being a finite number; empty when it is one. A bool is none."""
+    try:
+        finite = isinstance(value, str | int | float) and math.isfinite(float(value))
+    except (ValueError, OverflowError):
+        finite = False
+    if finite and isinstance(value, str):
+        return f"is text, not a number: write {float(value)!r} instead of {value!r}"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "" if finite and number else f"must be a finite number, not {value!r}"
+
+
+def _numbers(accept: Callable[[float], bool], wish: str) -> Callable[[object], str]:
+    """A check for numbers that `accept` takes."""
+
+    def problem(value: Any) -> str:
+        return number_problem(value) or ("" if accept(value) else f"must be {wish}, not {value!r}")
+
+    return problem
+
+
+def _instance(kind: type, wish: str, *, null: bool = False) -> Callable[[object], str]:
+    """A check for values of one type, and None where `null`."""
+
+    def problem(value: object) -> str:
+        right = isinstance(value, kind) or (null and value is None)
+        return "" if right else f"must be {wish}, not {value!r}"
+
+    return problem
+
+
+_TEXT = _instance(str, "text (put it in quotes)")
+_TEXT_OR_NULL = _instance(str, "text (put it in quotes) or null", null=True)
+_FLAG = _instance(bool, "true or false")
+_RATE = _numbers(lambda value: 0 < value < 1, "between 0 and 1, both excluded")
+
+
+def _count(value: object) -> str:
+    return "" if type(value) is int and value >= 1 else f"must be a whole number of at least 1, not {value!r}"
+
+
+def _runs(value: object) -> str:
+    known = [field.name for field in fields(ReferenceRuns)]
+    if isinstance(value, Mapping) and (unknown := [key for key in value if key not in known]):
+        return f"has an unknown key {unknown[0]!r}.{nearest(str(unknown[0]), known)}"
+    try:
+        runs = msgspec.convert(value, ReferenceRuns)
+    except msgspec.ValidationError as error:
+        return f"is not what `references register` writes: {error}"
+    return "" if runs.values and runs.n >= 1 else "has no value"
+
+
+def _replaced(value: object) -> str:
+    entries = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+    return "" if entries else "must be a list of the entries that stood here before"
+
+
+_CHECKS: dict[str, Callable[[object], str]] = {
+    "dtype": _TEXT,
+    **dict.fromkeys(SPEC_KEYS[1:], _TEXT_OR_NULL),
+    **dict.fromkeys(METRICS, number_problem),
+    "accuracy": _numbers(lambda value: not 0 < value < 1, "in points from 0 to 100, not a share of 1"),
+    "alpha": _RATE,
+    "beta": _RATE,
+    "sigma": _numbers(lambda value: value >= 0, "at least 0"),
+    "num_samples": _count,
+    "higher_is_better": _FLAG,
+    "threshold": number_problem,
+    "reference_note": _TEXT,
+    "source": _TEXT,
+    "date": _TEXT,
+    "protocol": _instance(dict, "a mapping"),
+    "old": _FLAG,
+    "runs": _runs,
+    "replaced": _replaced,
+}

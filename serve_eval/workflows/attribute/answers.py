@@ -1,0 +1,113 @@
+"""The answers of workers and of pairs, and the judgement of who gave worse or slower ones."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from serve_eval.evaluation.attribution import latency
+from serve_eval.evaluation.attribution.from_run import EMPTY, FAILURES, WRONG, shares, wrong
+from serve_eval.evaluation.attribution.latency import Timed
+from serve_eval.evaluation.engine.scoring import ScoredApart, graded_of
+from serve_eval.processes.bounded_call import Unfinished
+from serve_eval.schema import Attribution, Failure, Outcome, Response, Sample, Task, WorkerShare
+from serve_eval.stats.contingency import GENERATION, Cell
+from serve_eval.workflows.attribute.asking import Asking
+from serve_eval.workflows.attribute.workers import SERVER
+
+
+@dataclass(slots=True)
+class PhaseAnswers:
+    """Collects what came of the answers of one phase, by the workers that had a hand in each (None: none of that
+    role)."""
+
+    scores: dict[str, list[tuple[tuple[str | None, str | None], str, float]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    empty: list[tuple[tuple[str | None, str | None], str, bool]] = field(default_factory=list)
+    failed: list[tuple[tuple[str | None, str | None], str, bool]] = field(default_factory=list)
+    times: list[Timed] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    unscored: list[str] = field(default_factory=list)
+
+    async def take(
+        self,
+        who: tuple[str | None, str | None],
+        task: Task,
+        sample: Sample,
+        result: Response | Failure | None,
+        apart: ScoredApart | None,
+    ) -> None:
+        """Take one result (None: one of the workers had no part in it). Where the scorer raises there is no score."""
+        if result is None:
+            return
+        prompt = prompt_name(task, sample)
+        self.failed.append((who, prompt, isinstance(result, Failure)))
+        if isinstance(result, Failure):
+            self.messages.append(result.message)
+            return
+        self.times.append(Timed(*who, prompt, result.latency_s, result.usage.completion_tokens))
+        graded = await graded_of(task, sample, result, apart)
+        if isinstance(graded, Unfinished):
+            self.unscored.append(f"{sample.id}: {graded.told}")
+            return
+        score, _ = graded
+        self.scores[task.name].append((who, prompt, score.value))
+        self.empty.append((who, prompt, score.outcome in (Outcome.EMPTY, Outcome.REASONING_ONLY)))
+
+
+def judge_phase(had: PhaseAnswers, tasks: Mapping[str, Task], alpha: float, *, servers: bool = False) -> Attribution:
+    """Every prompt is a stratum: each worker is compared with the others on the same prompts."""
+    bad = [
+        (who, prompt, is_bad)
+        for name, entries in had.scores.items()
+        for (who, prompt, _), is_bad in zip(
+            entries, wrong([value for _, _, value in entries], tasks[name].metric), strict=True
+        )
+    ]
+    measures = {WRONG: _cells(bad), EMPTY: _cells(had.empty), FAILURES: _cells(had.failed)}
+    rows = shares(measures, alpha)
+    return Attribution(
+        how="asked",
+        joined=sum(not failed for _, _, failed in had.failed),
+        planned=len(had.failed),
+        alpha=alpha,
+        rows=tuple(_as_server(row) for row in rows) if servers else rows,
+    )
+
+
+def add_times(
+    alone: Attribution,
+    in_pairs: Attribution | None,
+    asking: Asking,
+    of_each: PhaseAnswers,
+    of_pairs: PhaseAnswers,
+    at_a_time: int,
+) -> tuple[Attribution, Attribution | None, list[str]]:
+    """Add who is slow, and say so in words. The prompts that are asked first wait for whatever has to warm up, such as
+    a first connection between two servers, and do not count."""
+    warm = {prompt_name(task, sample) for task, sample in asking.prompts[at_a_time:]}
+    each, joint = ([one for one in had.times if one.prompt in warm] for had in (of_each, of_pairs))
+    servers = any(one.role == SERVER for one in asking.workers)
+    rows, pair_rows = latency.asked(each, joint)
+    if servers:
+        rows = tuple(replace(row, role=SERVER) for row in rows)
+    found = [latency.told(row) for row in rows if row.slow]
+    known = {row.worker for row in rows if row.slow}
+    found += [latency.told(row, "answer of a pair") for row in pair_rows if row.slow and row.worker not in known]
+    joint_part = None if in_pairs is None else replace(in_pairs, times=pair_rows)
+    return replace(alone, times=rows), joint_part, found
+
+
+def prompt_name(task: Task, sample: Sample) -> str:
+    """Return the name under which a prompt is known here."""
+    return f"{task.name}/{sample.id}"
+
+
+def _as_server(row: WorkerShare) -> WorkerShare:
+    return replace(row, role=SERVER) if row.role == GENERATION else row
+
+
+def _cells(answers: Iterable[tuple[tuple[str | None, str | None], str, bool]]) -> list[Cell]:
+    return [Cell(context, generation, 1, int(bad), prompt) for (context, generation), prompt, bad in answers]

@@ -1,0 +1,134 @@
+"""What `serve-eval attribute` will ask of whom: settled, and its cost known, before anything is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from serve_eval.errors import NotComparableError, PlanError
+from serve_eval.evaluation.endpoint.launch import last_endpoint
+from serve_eval.evaluation.engine.request import request_of
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.plugins import extensions
+from serve_eval.schema import Endpoint, Plan, Sample, Task
+from serve_eval.stats.contingency import CONTEXT, GENERATION
+from serve_eval.workflows.attribute.workers import ROLES, SERVER, Worker, known_workers
+
+SAMPLES = 50
+"""Prompts, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """What will be asked of whom."""
+
+    plan: Plan
+    endpoint: Endpoint
+    workers: tuple[Worker, ...]
+    prompts: tuple[tuple[Task, Sample], ...]
+    pairs: tuple[tuple[Worker, Worker], ...]
+    warnings: tuple[str, ...] = ()
+    tasks: tuple[PreparedTask, ...] = ()
+
+    @property
+    def requests(self) -> int:
+        """How many requests at most, but for second tries."""
+        return len(self.prompts) * (len(self.workers) + 2 * len(self.pairs))
+
+    def cost(self) -> str:
+        """A line to print beforehand."""
+        counts = [f"{n} {role}" for role in ROLES[:2] if (n := sum(one.role == role for one in self.workers))]
+        counts = counts or [str(len(self.workers))]
+        tokens = sum(request_of(task, sample).sampling.max_tokens for task, sample in self.prompts)
+        answers = len(self.workers) + len(self.pairs)
+        return (
+            f"{len(self.prompts)} prompts to {' and '.join(counts)} servers and {len(self.pairs)} pairs: "
+            f"{self.requests} requests, at most {tokens * answers} tokens of answers"
+        )
+
+
+async def prepared(
+    run: Path,
+    plan: Plan,
+    *,
+    given: Sequence[Worker] = (),
+    samples: int = SAMPLES,
+    with_pairs: bool = True,
+    seed: int | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Asking:
+    """Settle what will be asked: a random choice of the run's own prompts, of the workers that are `given` or known.
+
+    Raises PlanError where no two workers can be compared or no task can be asked so, NotComparableError when the data
+    are not those of the run any more.
+    """
+    extensions.include(plan.include_path)
+    endpoint = last_endpoint(plan, run)
+    workers = list(dict.fromkeys(given)) or await known_workers(run, plan, endpoint, environ)
+    _check_workers(workers)
+    tasks = await asyncio.to_thread(prepare, replace(plan, no_reference=True))
+    _check_same(run, tasks)
+    able = [p for p in tasks if _scored_by_itself(p)]
+    left = sorted({p.task.name for p in tasks} - {p.task.name for p in able})
+    if not able:
+        raise PlanError(f"{', '.join(left)}: such answers are not scored by themselves, so that workers cannot be told")
+    every = [(p.task, sample) for p in able for sample in p.dataset.samples]
+    rng = random.Random(f"{plan.seed if seed is None else seed}:attribute")
+    chosen = rng.sample(every, min(samples, len(every)))
+    pairs = _pairs(workers) if with_pairs else []
+    warnings = [f"{name}: not asked, its answers are not scored by themselves" for name in left]
+    if pairs and all(request_of(task, sample).sampling.max_tokens <= 1 for task, sample in chosen):
+        pairs = []
+        warnings.append("answers of one token never reach a generation server: pairs are not asked")
+    return Asking(
+        plan=plan,
+        endpoint=endpoint,
+        workers=tuple(workers),
+        prompts=tuple(chosen),
+        pairs=tuple(pairs),
+        warnings=tuple(warnings),
+        tasks=tuple(able),
+    )
+
+
+def _check_workers(workers: Sequence[Worker]) -> None:
+    """Raises PlanError where no two of them can be compared."""
+    counts = {role: sum(one.role == role for one in workers) for role in ROLES}
+    if counts[SERVER] and counts[SERVER] < len(workers):
+        raise PlanError("--worker: servers that answer by themselves, or context and generation servers, not both")
+    if not any(count > 1 for count in counts.values()):
+        known = ", ".join(f"{one.role} {one.url}" for one in workers) or "none"
+        raise PlanError(
+            f"no two workers of one role are known (known: {known})",
+            hint="Name them: --worker context=http://host:8001 --worker generation=http://host:8002, or --worker URL.",
+        )
+
+
+def _scored_by_itself(p: PreparedTask) -> bool:
+    """Tell whether each answer of a task is scored as it comes, from one request."""
+    if p.task.prompt_logprobs or p.task.program or p.task.questions:
+        return False
+    return not any(sample.choices for sample in p.dataset.samples)
+
+
+def _pairs(workers: Sequence[Worker]) -> list[tuple[Worker, Worker]]:
+    """Return every context server with every generation server."""
+    context, generation = ([one for one in workers if one.role == role] for role in (CONTEXT, GENERATION))
+    return [(c, g) for c in context for g in generation]
+
+
+def _check_same(run: Path, tasks: Sequence[PreparedTask]) -> None:
+    """Raises NotComparableError where tasks or data have changed since the run."""
+    saved = run_folder.saved_fingerprints(run)
+    changed = [p.task.name for p in tasks if saved.get(p.task.name) != dict(p.fingerprint)]
+    if changed:
+        raise NotComparableError(
+            f"{', '.join(changed)}: the task or its data are not those of the run any more",
+            hint="Make the run again, then attribute that one.",
+        )

@@ -1,0 +1,79 @@
+"""The workers behind a front door: named by the user, or found where a launcher, a registry or a run tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from serve_eval.client.connection import connect
+from serve_eval.errors import PlanError
+from serve_eval.evaluation.storage.traces import read_traces
+from serve_eval.schema import Endpoint, Failure, Plan
+from serve_eval.schema.base_url import normalise_base_url
+from serve_eval.stats.contingency import CONTEXT, GENERATION
+
+SERVER = "server"
+ROLES = (CONTEXT, GENERATION, SERVER)
+CLUSTER_ROLES = {"context_servers": CONTEXT, "generation_servers": GENERATION}
+
+
+class Worker(NamedTuple):
+    """A server behind the door, by its base URL. `given`: the user named it, so that it may get the key."""
+
+    role: str
+    url: str
+    given: bool = False
+
+
+def worker(text: str) -> Worker:
+    """Read `context=URL`, `generation=URL`, or a URL of a server that answers by itself. Raises PlanError."""
+    role, sign, url = text.partition("=")
+    if not sign:
+        role, url = SERVER, text
+    if role not in ROLES:
+        raise PlanError(f"--worker: {role!r} is no role", hint=f"Roles: {', '.join(ROLES)}; or a URL alone.")
+    return Worker(role, normalise_base_url(url), given=True)
+
+
+async def known_workers(run: Path, plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Worker]:
+    """Return those that the launcher started, else that are registered, else that the run was answered by."""
+    if found := _launched(endpoint):
+        return found
+    if endpoint.base_url and (found := await _in_cluster(plan, endpoint, environ)):
+        return found
+    lines = [one for of_task in (read_traces(run) or {}).values() for ones in of_task.values() for one in ones]
+    named = {(CONTEXT, one.context) for one in lines} | {(GENERATION, one.generation) for one in lines}
+    return [Worker(role, normalise_base_url(name)) for role, name in sorted(named, key=str) if name is not None]
+
+
+def _launched(endpoint: Endpoint) -> list[Worker]:
+    """Return the workers that the launcher tells of."""
+    roles = [(name.rpartition("_")[0], url) for name, url in (endpoint.info.servers or {}).items()]
+    return [Worker(role, normalise_base_url(url)) for role, url in roles if role in (CONTEXT, GENERATION)]
+
+
+async def _in_cluster(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Worker]:
+    """Return the workers that are registered with the front door."""
+    async with connect(plan, endpoint, environ) as client:
+        root = urlsplit(endpoint.base_url).path.removesuffix("/v1")
+        reply = await client.exchange("GET", f"{root}/cluster_info")
+    if isinstance(reply, Failure) or reply.error is not None or reply.status != 200:
+        return []
+    return registered(reply.content)
+
+
+def registered(body: bytes) -> list[Worker]:
+    """Return the workers of an answer of /cluster_info; empty where it names none."""
+    try:
+        there = msgspec.json.decode(body)["current_workers"]
+        return [
+            Worker(role, normalise_base_url(f"{one['host']}:{one['port']}"))
+            for name, role in CLUSTER_ROLES.items()
+            for one in there.get(name, ())
+        ]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, AttributeError, PlanError):
+        return []

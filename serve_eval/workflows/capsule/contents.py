@@ -1,0 +1,150 @@
+"""Files of a capsule: what was expected, what came, the versions, the logs around it, and a page that explains them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval.client.secret_mask import SecretMask, variables_in
+from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.evaluation.storage.file_names import LOGS
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.evaluation.storage.scores import read_scores
+from serve_eval.evaluation.storage.server_logs import between, log_files, read
+from serve_eval.workflows.capsule.packed import Packed
+from serve_eval.workflows.capsule.replay import base_url_of, bodies_of, script_of
+
+AROUND_S = 10.0
+"""How long before and after the request the logs are told."""
+LOG_LINES = 2000
+"""Lines of a log that are told at most."""
+_README = """# One request of serve-eval, to be sent again
+
+    sh curl.sh                                    # to {base_url}
+    BASE_URL=http://host:8000/v1 sh curl.sh       # to another server
+
+| file | what |
+|---|---|
+| {bodies} | what was sent, byte for byte |
+| curl.sh | sends it; keys come from variables: {variables} |
+| expected.json | what the answer should have been |
+| actual.json | what came back: the answer, its score, every attempt with its times |
+| versions.json | the endpoint as it told of itself, and the software that asked |
+| logs/ | {logs} |
+
+Task {task}, sample {sample}. {said}
+"""
+
+
+def write(one: Packed, folder: Path, mask: SecretMask) -> None:
+    """Write the folder, all of it or nothing. Raises PlanError where a secret would stand in what was sent."""
+    bodies = bodies_of(one)
+    if any(map(mask.holds, bodies.values())):
+        raise PlanError(
+            f"{one.sample.id}: what was sent holds a secret of the environment, and a capsule has it byte for byte",
+            hint="Unset that variable if it is none.",
+        )
+    _made(folder)
+    try:
+        logs = _logs(one, folder, mask)
+        texts = {
+            "curl.sh": script_of(one, bodies),
+            "expected.json": _masked(_expected(one), mask),
+            "actual.json": _masked(_actual(one), mask),
+            "versions.json": _masked(_versions(one), mask),
+            "README.md": mask(_readme(one, list(bodies), logs)),
+        }
+        for name, data in {**bodies, **{name: text.encode() for name, text in texts.items()}}.items():
+            write_private(folder / name, data)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _masked(told: Mapping[str, Any], mask: SecretMask) -> str:
+    """JSON without secrets: records and plans are made plain first, so that what is in them is looked at too."""
+    return pretty_json(mask.of(msgspec.to_builtins(told, str_keys=True))).decode()
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder}: cannot be written: {error.strerror}", hint="Choose another folder with -o."
+        ) from error
+
+
+def _expected(one: Packed) -> dict[str, Any]:
+    sample = one.sample
+    told: dict[str, Any] = {"task": one.p.task.name, "sample": sample.id, "target": sample.target}
+    metric = one.p.task.metric
+    told["full_marks"] = metric.hi if metric.higher_is_better else metric.lo
+    if sample.choices:
+        told["choices"] = sample.choices
+    return {**told, "metadata": dict(sample.metadata)}
+
+
+def _actual(one: Packed) -> dict[str, Any]:
+    """The score, the answer and every failure before it, as they were kept."""
+    lines = read_scores(one.run, one.p.task.name, unfinished=True)
+    return {
+        "score": lines.get(one.sample.id),
+        "response": next((record.response for record in one.records if record.response is not None), None),
+        "failures": [record.failure for record in one.records if record.failure is not None],
+    } | {"attempts": one.attempts}
+
+
+def _versions(one: Packed) -> dict[str, Any]:
+    return {
+        "session": one.session.stored,
+        "model": one.plan.model,
+        "launcher": one.plan.launcher,
+        "connection": one.plan.connection,
+        "fingerprint": one.p.fingerprint,
+    }
+
+
+def _logs(one: Packed, folder: Path, mask: SecretMask) -> str:
+    """Writes what the servers' logs say around the request, and tells of it."""
+    attempts = one.attempts
+    found: list[str] = []
+    if not attempts:
+        return "none: nothing tells when it was sent"
+    start_s, end_s = min(a.start_s for a in attempts) - AROUND_S, max(a.end_s for a in attempts) + AROUND_S
+    files = log_files(one.run, [one.session])
+    for path in files:
+        lines = [mask(line.text) for line in between(read(path), start_s, end_s)][-LOG_LINES:]
+        if lines:
+            name = path.name if path.name not in found else f"{len(found)}-{path.name}"
+            if not found:
+                _made(folder / LOGS)
+            write_private(folder / LOGS / name, "\n".join([*lines, ""]).encode())
+            found.append(name)
+    if found:
+        return f"what the servers' logs say from {AROUND_S:g} s before it to {AROUND_S:g} s after it"
+    return "none: " + ("no line of the logs has a time near it" if files else "the run has no logs of servers")
+
+
+def _readme(one: Packed, bodies: Sequence[str], logs: str) -> str:
+    connection = one.plan.connection
+    variables = [connection.api_key_env, *variables_in(*connection.headers.values(), connection.proxy or "")]
+    attempts = one.attempts
+    said = "It was answered." if any(r.response is not None for r in one.records) else "It was never answered."
+    with suppress(IndexError, OverflowError):
+        said += f" First sent {datetime.fromtimestamp(attempts[0].start_s, UTC):%Y-%m-%d %H:%M:%S} UTC."
+    return _README.format(
+        base_url=base_url_of(one),
+        bodies=", ".join(bodies),
+        variables=", ".join(filter(None, variables)) or "none is needed",
+        logs=logs,
+        task=one.p.task.name,
+        sample=one.sample.id,
+        said=said,
+    )

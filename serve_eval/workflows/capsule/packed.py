@@ -1,0 +1,107 @@
+"""Finds what a capsule is made of: the sample in the data of the run, its records, and the session that asked it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from serve_eval.errors import DatasetError, PlanError
+from serve_eval.evaluation.engine.repeats import Repeated
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.storage import journal, run_folder
+from serve_eval.evaluation.storage.file_names import samples_file
+from serve_eval.evaluation.storage.journal import Record
+from serve_eval.evaluation.storage.sessions import SessionRecord
+from serve_eval.plugins.registry import nearest
+from serve_eval.schema import HOLDOUT, Attempt, Plan, Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A sample of a task with its records and the session that asked it last: all that a capsule is made of."""
+
+    run: Path
+    plan: Plan
+    p: PreparedTask
+    sample: Sample
+    records: Sequence[Record]
+    session: SessionRecord
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        return [attempt for record in self.records for attempt in result_of(record).attempts]
+
+
+def result_of(record: Record) -> Any:
+    """Return the answer of a record, or its failure."""
+    return record.response if record.response is not None else record.failure
+
+
+def choose_tasks(plan: Plan, task: str | None) -> Plan:
+    """Return the plan with the one task that is wanted, or as it is. Raises PlanError for a task that it lacks."""
+    if task is None:
+        return plan
+    names = [spec.name for spec in plan.tasks]
+    if task not in names:
+        raise PlanError(f"--task {task}: the run has no such task.{nearest(task, names)}")
+    return replace(plan, tasks=tuple(spec for spec in plan.tasks if spec.name == task))
+
+
+def check_unchanged(p: PreparedTask, prints: Mapping[str, Mapping[str, str]], run: Path) -> PreparedTask:
+    """Return the task where it asks what the run asked. Raises DatasetError for another one."""
+    differing = run_folder.differences(dict(prints.get(p.task.name, {})), p.fingerprint)
+    if differing:
+        raise DatasetError(
+            f"{p.task.name} does not ask what {run} asked: {'; '.join(differing)}",
+            hint="Put the data back that the run was made with, and use the version of serve-eval that "
+            "environment.json names.",
+        )
+    return p
+
+
+def pack(
+    run: Path,
+    plan: Plan,
+    prepared: Sequence[PreparedTask],
+    name: str,
+    sessions: Sequence[SessionRecord],
+    *,
+    allow_holdout: bool,
+) -> Packed:
+    """Find a sample by its id. Raises PlanError for one that is not there, was not asked, or is of a hold-out set."""
+    found = [(p, sample) for p in prepared if (sample := _sample(plan, p, name)) is not None]
+    if not found:
+        known = [sample.id for p in prepared for sample in p.dataset.samples]
+        raise PlanError(f"--sample {name}: the run has no such sample.{nearest(name, known)}")
+    if len(found) > 1:
+        tasks = ", ".join(p.task.name for p, _ in found)
+        raise PlanError(f"--sample {name}: {tasks} all have one of that id", hint="Say which with --task.")
+    p, sample = found[0]
+    if HOLDOUT in sample.metadata and not allow_holdout:
+        raise PlanError(
+            f"--sample {name}: is of a hold-out set, whose texts are not to be shown",
+            hint="A capsule that stays with you: --allow-holdout.",
+        )
+    file = samples_file(run, p.task.name)
+    records = [record for record in journal.read(file) if record.id == name] if file.exists() else []
+    if not records:
+        raise PlanError(f"--sample {name}: was not asked yet", hint=f"serve-eval run --resume {shlex.quote(str(run))}")
+    attempts = [attempt for record in records for attempt in result_of(record).attempts]
+    asked_s = max((attempt.start_s for attempt in attempts), default=0.0)
+    return Packed(run=run, plan=plan, p=p, sample=sample, records=records, session=_session(sessions, asked_s))
+
+
+def _sample(plan: Plan, p: PreparedTask, name: str) -> Sample | None:
+    times = plan.times(p.task.name)
+    samples = p.dataset.samples if times == 1 else Repeated(p.dataset.samples, times)
+    return next((sample for sample in samples if sample.id == name), None)
+
+
+def _session(sessions: Sequence[SessionRecord], at_s: float) -> SessionRecord:
+    """The session that was under way then; its start is noted in whole seconds."""
+    begun = [one for one in sessions if datetime.fromisoformat(one.started_at).timestamp() <= at_s]
+    return (begun or list(sessions) or [SessionRecord()])[-1]

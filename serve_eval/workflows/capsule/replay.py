@@ -1,0 +1,75 @@
+"""What sends the request of a capsule again: its bodies, byte for byte, and a script of curl."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+import msgspec
+
+from serve_eval.checks.curl import curl, escaped
+from serve_eval.checks.row import Sent
+from serve_eval.client.wire_format import logprobs, wire
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.engine.request import request_of
+from serve_eval.schema import LogprobsForm, Need
+from serve_eval.workflows.capsule.packed import Packed
+
+BASE_URL = "BASE_URL"
+
+
+def bodies_of(one: Packed) -> dict[str, bytes]:
+    """Encode what was sent, by the name of its file: one body, or one for each choice of the sample."""
+    request = request_of(one.p.task, one.sample)
+    prompts = [context + choice for context, choice in one.sample.continued] if one.sample.choices else [request.prompt]
+    model = one.session.endpoint.model or one.plan.model
+    if not model:
+        raise RunFolderError(f"{one.run}: neither its plan nor its sessions tell which model was asked")
+    over = logprobs.FIELDS[_form(one)] if request.prompt_logprobs else None
+    encoded = [
+        wire.encode(
+            msgspec.structs.replace(request, prompt=prompt),
+            model,
+            stream=bool(one.attempts and one.attempts[-1].streamed),
+            max_tokens_field=one.plan.connection.max_tokens_field,
+            over=over,
+        )
+        for prompt in prompts
+    ]
+    if len(encoded) == 1:
+        return {"body.json": encoded[0]}
+    return {f"body-{number}.json": body for number, body in enumerate(encoded, 1)}
+
+
+def _form(one: Packed) -> LogprobsForm:
+    """How log-probabilities were asked for, as the probe of the session found out."""
+    told = [found.seen for found in one.session.abilities if found.need == Need.PROMPT_LOGPROBS]
+    return next((form for form in logprobs.FIELDS if told and told[0].startswith(f"{form}: ")), "echo")
+
+
+def script_of(one: Packed, bodies: Mapping[str, bytes]) -> str:
+    """Write the shell script that sends the bodies again."""
+    connection = one.plan.connection
+    route = wire.route(one.sample.prompt)
+    lines = [
+        "#!/bin/sh",
+        "# Sends the request again. Keys come from variables.",
+        "set -e",
+        'CDPATH= cd -- "$(dirname -- "$0")"',
+    ]
+    base_url = shlex.quote(escaped(base_url_of(one)))
+    lines.append(f'[ -n "${BASE_URL}" ] || {BASE_URL}={base_url}')
+    names = []
+    if connection.api_key_env:
+        names = [connection.api_key_env]
+        lines.append(f': "${{{connection.api_key_env}:=none}}"')
+    for name, body in bodies.items():
+        sent = Sent(url=route, body=msgspec.json.decode(body))
+        lines += [curl(sent, connection, names, body_file=name, base_variable=BASE_URL), "echo"]
+    return "\n".join(lines) + "\n"
+
+
+def base_url_of(one: Packed) -> str:
+    """Return where it was sent; of a session that tells nothing, where the plan says."""
+    told = one.session.endpoint.base_url or one.plan.launcher.options.get("base_url")
+    return str(told or "http://localhost:8000/v1")

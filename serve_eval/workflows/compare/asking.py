@@ -1,0 +1,111 @@
+"""The requests of a comparison: both sides at the same time, or one after the other where both do not fit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+
+from serve_eval.client.connection import connect
+from serve_eval.errors import NoRoomError
+from serve_eval.evaluation.endpoint.launch import launch
+from serve_eval.evaluation.engine.lockstep import Meeting, Seat
+from serve_eval.evaluation.engine.progress import Labelled
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.schema import Comparison, Divergence, Endpoint
+from serve_eval.workflows.compare.divergence import look_at_all
+from serve_eval.workflows.compare.sides import ComparisonSession, SideRun
+
+SERVERS = "servers"
+"""The folder of the logs of launched servers."""
+
+
+async def ask_runs(
+    runs: Sequence[SideRun], session: ComparisonSession, result: Callable[[], Comparison] | None, *, apart: bool
+) -> dict[tuple[str, str], Divergence] | None:
+    """Ask what is to be asked of all at the same time, or side by side where that cannot be. `result` compares
+    the answers, to be looked at closely while both endpoints are there."""
+    groups = [[run for run in runs if run.side == side] for side in dict.fromkeys(run.side for run in runs)]
+    if not apart:
+        try:
+            async with _endpoints(groups, session) as endpoints:
+                await _in_step(runs, endpoints, session)
+                return None if result is None else await _look(runs, endpoints, session, result())
+        except NoRoomError as error:
+            if len(groups) < 2:
+                raise
+            session.notify(f"one after the other, since both do not fit: {error}")
+    for group in groups:
+        if not all(run.done for run in group):
+            async with _endpoints([group], session) as endpoints:
+                await _in_step(group, endpoints, session)
+    return None
+
+
+@asynccontextmanager
+async def _endpoints(
+    groups: Sequence[Sequence[SideRun]], session: ComparisonSession
+) -> AsyncIterator[dict[str, Endpoint]]:
+    """Launch the endpoint of each side."""
+    async with AsyncExitStack() as stack:
+        found = {}
+        for group in groups:
+            first = group[0]
+            logs = session.out_dir / SERVERS / first.side.lower()
+            logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found[first.side] = await stack.enter_async_context(
+                launch(first.plan, first.prepared, logs, told=session.notify)
+            )
+        yield found
+
+
+async def _in_step(runs: Sequence[SideRun], endpoints: Mapping[str, Endpoint], session: ComparisonSession) -> None:
+    """Ask all that is not finished; A and B, where both are asked, prompt by prompt at the same time."""
+    pending = [run for run in runs if not run.done]
+    sides = [run for run in pending if run.label == run.side]
+    seats = dict(zip(sides, Meeting().seats, strict=False)) if len(sides) == 2 else {}
+    try:
+        async with asyncio.TaskGroup() as group:
+            for run in pending:
+                group.create_task(_evaluate_side(run, endpoints[run.side], session, seats.get(run)))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _evaluate_side(run: SideRun, endpoint: Endpoint, session: ComparisonSession, seat: Seat | None) -> None:
+    """Ask what is left of a run, under its label."""
+    try:
+        await evaluate(
+            run.plan,
+            run.folder,
+            progress=None if session.progress is None else Labelled(session.progress, run.label),
+            environ=session.environ,
+            launching=lambda *_: nullcontext(endpoint),
+            notify=lambda line: session.notify(f"{run.label}: {line}"),
+            prepared=run.prepared,
+            seat=seat,
+            seed=run.seed,
+        )
+    finally:
+        if seat is not None:
+            await seat.leave()
+
+
+async def _look(
+    runs: Sequence[SideRun], endpoints: Mapping[str, Endpoint], session: ComparisonSession, comparison: Comparison
+) -> dict[tuple[str, str], Divergence]:
+    """Ask both endpoints once more for the flips that are listed; nothing where one of them is a finished run."""
+    sides = {run.side: run for run in runs if run.label == run.side}
+    if len(sides) < 2:
+        return {}
+    found: dict[tuple[str, str], Divergence] = {}
+    async with (
+        connect(sides["A"].plan, endpoints["A"], session.environ) as a,
+        connect(sides["B"].plan, endpoints["B"], session.environ) as b,
+    ):
+        for p, task in zip(sides["A"].prepared, comparison.tasks, strict=True):
+            wanted = {flip.id for flip in task.flips}
+            samples = [sample for sample in p.dataset.samples if sample.id in wanted]
+            seen = await look_at_all(p.task, samples, a, b)
+            found |= {(task.task, sample.id): one for sample, one in zip(samples, seen, strict=True)}
+    return found

@@ -1,0 +1,188 @@
+"""The sides of a comparison before the first request: prepared, found to ask the same, and bound to a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval.errors import NotComparableError, PlanError, RunFolderError
+from serve_eval.evaluation import first_token
+from serve_eval.evaluation.agreement.answer_pairs import read_task
+from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage import order_seed, run_folder
+from serve_eval.evaluation.storage.comparison_files import saved_comparison_plan, write_comparison_plan
+from serve_eval.evaluation.storage.report_file import has_report, read_report
+from serve_eval.plugins import extensions
+from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, lives
+from serve_eval.verdicts.below_reference import expected
+from serve_eval.workflows.compare.verdict import SCHEMA_VERSION, reference_runs_needed, same_fingerprints
+
+SELF = 200
+"""Prompts that one endpoint is asked twice, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What is compared: the run that `folder` holds, or without one, what asking by the plan gives."""
+
+    plan: Plan
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How it is judged, fixed before the first request: by which rule, and how many prompts are asked twice. Fields of
+    the protocol in `allow_mismatch` may differ between the sides."""
+
+    rule: Spec
+    again: int = SELF
+    allow_mismatch: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SideRun:
+    """A run of the comparison: a plan with its model, and its run folder. `side` is A or B, also for second answers.
+    `seed` is that of the random order, known once the folder is held."""
+
+    side: str
+    plan: Plan
+    prepared: Sequence[PreparedTask]
+    folder: Path
+    label: str
+    seed: int | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether every sample has an answer."""
+        if not has_report(self.folder):
+            return False
+        return not any(task.result.failed for task in read_report(self.folder).tasks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonSession:
+    """What every run of a comparison is given."""
+
+    out_dir: Path
+    environ: Mapping[str, str]
+    notify: Callable[[str], None]
+    progress: Progress | None
+
+
+async def prepare_sides(a: Side, b: Side, session: ComparisonSession) -> list[SideRun]:
+    """Prepare the sides that are asked."""
+    runs = []
+    for name, side in (("A", a), ("B", b)):
+        if side.folder is None:
+            plan = _plan_of(side.plan, a if name == "B" and a.folder is None else None)
+            runs.append(await _prepare_side(name, plan, session))
+    return runs
+
+
+def _plan_of(plan: Plan, first: Side | None) -> Plan:
+    """Return the plan by which a side is asked: like the `first` one where that is asked as well."""
+    plan = replace(plan, no_reference=True, early_stop=None, verdict=Spec(name="classic"))
+    if first is not None:
+        plan = replace(plan, limits=first.plan.limits, seed=first.plan.seed)
+        plan = replace(plan, repeats=first.plan.repeats, repeats_of=first.plan.repeats_of)
+        plan = replace(plan, tasks=_in_the_order_of(first.plan.tasks, plan.tasks))
+    return plan
+
+
+async def _prepare_side(name: str, plan: Plan, session: ComparisonSession) -> SideRun:
+    """Settle the plan of a side, and prepare its tasks."""
+    if plan.limits.concurrency == "auto":
+        raise PlanError("concurrency: a comparison needs a fixed number", hint="Such as --concurrency 64.")
+    extensions.include(plan.include_path)
+    plan = await with_model(plan, session.environ)
+    folder = session.out_dir / name.lower()
+    if not folder.exists():
+        check_launcher(plan)
+    plan = await first_token.settled(plan, folder, session.environ)
+    prepared = await asyncio.to_thread(prepare, plan)
+    return SideRun(side=name, plan=plan, prepared=prepared, folder=folder, label=name)
+
+
+def _in_the_order_of(first: Sequence[Spec], tasks: Sequence[Spec]) -> tuple[Spec, ...]:
+    """The tasks in the order of others of the same names: in another order both sides are asked different prompts."""
+    places = {spec.name: place for place, spec in enumerate(first)}
+    return tuple(sorted(tasks, key=lambda spec: places.get(spec.name, len(places))))
+
+
+def check_alike(a: Side, b: Side, runs: Sequence[SideRun], rules: Rules) -> None:
+    """Raises NotComparableError when A and B do not ask or score the same, or A has too few runs for the rule."""
+    if (needed := reference_runs_needed(rules.rule)) > min(a.plan.times(spec.name) for spec in a.plan.tasks):
+        raise NotComparableError(
+            f"--verdict {rules.rule.name}: A is the reference, and has to answer each prompt {needed} times or more",
+            hint=f"Give --repeats {needed}, or more.",
+        )
+    prints = {run.side: {p.task.name: p.fingerprint for p in run.prepared} for run in runs}
+    for name, side in (("A", a), ("B", b)):
+        if side.folder is not None:
+            prints[name] = run_folder.saved_fingerprints(side.folder)
+    if lines := same_fingerprints(prints["A"], prints["B"], rules.allow_mismatch):
+        more = [f"... and {len(lines) - 20} more"] if len(lines) > 20 else []
+        raise NotComparableError(
+            "A and B do not ask the same:\n" + "\n".join(f"  {line}" for line in (*lines[:20], *more)),
+            hint="Compare all the same where that is meant: --allow-mismatch FIELD.",
+        )
+
+
+def bind_folder(out_dir: Path, a: Side, b: Side, rules: Rules) -> None:
+    """Write down what is compared and how, or raise RunFolderError where the folder holds something else: a margin
+    that is chosen when the answers are known proves nothing."""
+    content: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "rules": rules}
+    for name, side in (("a", a), ("b", b)):
+        content[name] = {"run": str(side.folder.absolute())} if side.folder else {"launcher": side.plan.launcher}
+    wanted = msgspec.json.decode(msgspec.json.encode(content))
+    found = saved_comparison_plan(out_dir)
+    if found is not None and (differing := run_folder.differences(found, wanted)):
+        raise RunFolderError(
+            f"{out_dir} holds another comparison:\n" + "\n".join(f"  {line}" for line in differing),
+            hint="Use another folder with -o.",
+        )
+    write_comparison_plan(out_dir, content)
+
+
+def share_order(runs: Sequence[SideRun], session: ComparisonSession) -> list[SideRun]:
+    """Give both sides one seed, by which each asks the same prompts in the same order: in two orders each would wait
+    for the other."""
+    if not runs:
+        return []
+    plan = runs[0].plan
+    seed = order_seed.shared(session.out_dir, plan, [run.folder for run in runs])
+    if (line := order_seed.not_followed(plan, seed)) is not None:
+        session.notify(f"warning: {line}")
+    return [replace(run, seed=seed) for run in runs]
+
+
+def expect_scores(finished: Path, prepared: Sequence[PreparedTask]) -> list[PreparedTask]:
+    """Let the tasks expect the scores of a finished run. Of sides that are asked at the same time neither has any."""
+    report = read_report(finished)
+    known = {task.result.task for task in report.tasks}
+    found = []
+    for p in prepared:
+        earlier = None
+        if p.task.name in known:
+            metric, lines = p.task.metric, read_task(finished, report, p.task.name).lines
+            ids = [sample.id for sample in p.dataset.samples]
+            runs = [[line.value if (line := one.get(name)) else math.nan for name in ids] for one in lines]
+            earlier = expected(runs, lo=metric.lo, hi=metric.hi, higher_is_better=metric.higher_is_better)
+        found.append(replace(p, earlier=earlier))
+    return found
+
+
+def hidden_prompts(a: Side, runs: Sequence[SideRun]) -> frozenset[tuple[str, str]]:
+    """The prompts whose texts are not to be shown: only one's own cases have such."""
+    if not any(lives(spec.name) for spec in a.plan.tasks):
+        return frozenset()
+    prepared = runs[0].prepared if runs else prepare(replace(a.plan, no_reference=True))
+    return frozenset((p.task.name, s.id) for p in prepared for s in p.dataset.samples if HOLDOUT in s.metadata)

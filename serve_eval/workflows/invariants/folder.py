@@ -1,0 +1,65 @@
+"""The folder of the checks: what it is bound to, and the texts around chunk boundaries that are kept in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.endpoint.deployment import chunk_sizes
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.invariants_files import (
+    find_chunks,
+    saved_invariants_plan,
+    write_chunks,
+    write_invariants_plan,
+)
+from serve_eval.evaluation.storage.report_file import has_report, read_report
+from serve_eval.schema import Plan
+from serve_eval.workflows.invariants.arms import COLD, Placed
+from serve_eval.workflows.invariants.chunk_lengths import Lengths
+
+
+def bind_folder(out_dir: Path, plan: Plan) -> None:
+    """Write down what is asked and of whom. Raises RunFolderError where the folder has answers to something else: they
+    would be taken for these. How much is asked at a time belongs to it, since `alone` is compared with that."""
+    saved = saved_invariants_plan(out_dir) if run_folder.has_answers_below(out_dir) else None
+    if saved is not None and (differing := run_folder.differences(_binding(saved), _binding(plan))):
+        raise RunFolderError(
+            f"{out_dir} holds such checks of something else:\n" + "\n".join(f"  {line}" for line in differing),
+            hint="Use another folder with -o.",
+        )
+    write_invariants_plan(out_dir, plan)
+
+
+def _binding(plan: Plan) -> dict[str, Any]:
+    """What of a plan may not change, as plain JSON."""
+    found: dict[str, Any] = msgspec.to_builtins(plan)
+    limits = found.pop("limits")
+    for name in run_folder.FREE_FIELDS:
+        found.pop(name, None)
+    return {**found, "limits": {name: limits[name] for name in ("concurrency", "stream", "order")}}
+
+
+def chunk_boundaries(out_dir: Path, chunk_tokens: Sequence[int]) -> list[str]:
+    """Return the boundaries to try: `chunk_tokens` and, where these are not none, those of the servers' own configs.
+
+    The first pass tells the latter.
+    """
+    known: list[int] = []
+    if chunk_tokens and has_report(out_dir / COLD):
+        known = chunk_sizes(read_report(out_dir / COLD).endpoint.info)
+    return [str(size) for size in dict.fromkeys((*chunk_tokens, *known))]
+
+
+def read_texts(out_dir: Path) -> dict[str, Lengths | str]:
+    """Return the texts that earlier sessions settled on."""
+    return find_chunks(out_dir, Lengths | str)
+
+
+def write_texts(out_dir: Path, placed: Placed) -> None:
+    """Keep the texts around the boundaries for later sessions."""
+    write_chunks(out_dir, placed)

@@ -1,0 +1,101 @@
+"""The result of the checks: which arms changed answers, by tests that allow for all arms and tasks together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from serve_eval.evaluation.agreement import answer_pairs
+from serve_eval.evaluation.agreement.answer_pairs import Had
+from serve_eval.evaluation.agreement.self_flips import self_flips
+from serve_eval.evaluation.storage.invariants_files import INVARIANTS_SCHEMA
+from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.schema import Invariant, Invariants, Plan
+from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.multiplicity import holm
+from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
+from serve_eval.workflows.invariants.arms import BASE, Arm
+
+ALPHA = 0.01
+"""Chance of accusing a sound endpoint of anything at all, over all arms and tasks."""
+
+
+def judge_arms(out_dir: Path, plan: Plan, arms: Sequence[Arm], skipped: Mapping[str, str]) -> Invariants:
+    """Test every arm against the passes that it is compared with, task by task."""
+    reports = {arm.name: read_report(out_dir / arm.name) for arm in arms}
+    found = []
+    for arm in arms:
+        if arm.against is None:
+            continue
+        for name in (task.result.task for task in reports[arm.name].tasks):
+
+            def had(one: str, task: str = name) -> Had:
+                return answer_pairs.read_task(out_dir / one, reports[one], task)
+
+            pair = None if arm.pair is None else had(arm.pair)
+            one = _tested(arm, name, [had(other) for other in (*arm.against, arm.name)], pair)
+            if one is not None:
+                found.append(one)
+    corrected = holm([_p(one) for one in found])
+    results = tuple(replace(one, p_holm=p, broken=p <= ALPHA) for one, p in zip(found, corrected, strict=True))
+    broken = any(result.broken for result in results)
+    return Invariants(
+        schema_version=INVARIANTS_SCHEMA,
+        model=plan.model,
+        base_url=reports[BASE].endpoint.base_url,
+        alpha=ALPHA,
+        results=results,
+        skipped=skipped,
+        exit_code=FAIL if broken else PASS if results else NOTHING_SCORED,
+        started_at=reports[BASE].started_at,
+        wall_s=0.0,
+    )
+
+
+def _tested(arm: Arm, task: str, had: Sequence[Had], pair: Had | None) -> Invariant | None:
+    """Test one arm for one task, before the correction for all of them; None where no prompt was answered each time.
+
+    `had` are the two passes that it is compared with and its own.
+    """
+    changed = self_flips(
+        arm.name,
+        *had,
+        other_run=-1,
+        differ=answer_pairs.another_answer,
+        exchangeable=arm.exchangeable,
+        alpha=ALPHA,
+    )
+    if changed is None:
+        return None
+    lower, higher = (None, None) if pair is None else _fell_and_rose((had[2], pair), (had[0], had[1]))
+    return Invariant(
+        task=task,
+        arm=arm.name,
+        what=arm.what,
+        changed=changed,
+        agreement=answer_pairs.agreement(had[0], had[2], b_run=-1),
+        p_holm=1.0,
+        broken=False,
+        fell=lower,
+        rose=higher,
+    )
+
+
+def _fell_and_rose(before: tuple[Had, Had], after: tuple[Had, Had]) -> tuple[int, int]:
+    """Count the prompts whose score, summed over two passes, got worse and better from two passes to two others."""
+    sign = 1.0 if before[0].task.result.metric.higher_is_better else -1.0
+    passes = [had.lines[0] for had in (*before, *after)]
+    prompts = [p for p in passes[0] if all(p in lines for lines in passes)]
+    changes = []
+    for prompt in prompts:
+        one, other, first, second = (lines[prompt].value for lines in passes)
+        changes.append(sign * ((first - one) + (second - other)))  # 0 to the last bit where the passes are alike
+    return sum(change < 0.0 for change in changes), sum(change > 0.0 for change in changes)
+
+
+def _p(one: Invariant) -> float:
+    """The p that accuses: of more changed answers, or where scores are judged, of more changes one way (two-sided)."""
+    if one.fell is None or one.rose is None:
+        return one.changed.p
+    return min(1.0, 2.0 * mcnemar(max(one.fell, one.rose), min(one.fell, one.rose)).p_mid)

@@ -1,0 +1,170 @@
+"""Entries of TensorRT-LLM's reference files, read from the newest and the older ones of a folder."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from serve_eval import yaml_source
+from serve_eval.errors import ReferenceFileError
+from serve_eval.verdicts import references
+
+OVERRIDES = ("alpha", "beta", "sigma", "num_samples", "higher_is_better", "threshold")
+_TEXTS = ("reference_note",)
+_TAKEN = (*references.SPEC_KEYS, *references.METRICS, *OVERRIDES)
+_MIN_AL_SHARE = 0.95
+_OLDER_NAME = re.compile(r"(?P<task>.+)_(?P<commit>[0-9a-f]{7,40})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCount:
+    """What a source file holds, and how many of its entries were written."""
+
+    models: int
+    entries: int
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An entry of a source file. `entry` holds only what is taken, in the order in which it is written."""
+
+    file: str
+    model: str
+    entry: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        default = {"dtype": "auto"}
+        return (self.model, *(repr(self.entry.get(k, default.get(k))) for k in references.SPEC_KEYS))
+
+    @property
+    def metric(self) -> str:
+        return next((key for key in references.METRICS if key in self.entry), "accuracy")
+
+    @property
+    def value(self) -> Any:
+        return self.entry.get(self.metric)
+
+    def odd(self, text: str) -> str:
+        spec = " ".join(f"{k}={self.entry[k]}" for k in references.SPEC_KEYS if k in self.entry) or "default"
+        return f"{self.file}: {self.model}: {spec}: {text}"
+
+
+class SourceFiles:
+    """Read the source files; collect rows, counts and oddities on the way."""
+
+    def __init__(self, source: Path, repository: str) -> None:
+        self.source, self.repository = source, repository
+        self.oddities: list[str] = []
+        self.lost: list[str] = []
+        self.counts: dict[str, FileCount] = {}
+        self.rows: list[Row] = []
+        self.newest = {file.stem: file for file in sorted(source.glob("*.yaml"))}
+        self.older: dict[str, list[tuple[Path, str]]] = defaultdict(list)
+        for file in sorted((source / "older").glob("*.yaml")):
+            match = _OLDER_NAME.fullmatch(file.stem)
+            if match and match["task"] != references.ACCEPTANCE_LENGTH:
+                self.older[match["task"]].append((file, match["commit"]))
+            else:
+                self._lose(f"{self._name(file)}: -: skipped, not the <task>_<commit>.yaml of a task")
+
+    def text_of(self, task: str) -> str:
+        """The content of our file, checked by our own reader."""
+        if task == references.ACCEPTANCE_LENGTH:
+            return dump(self._lengths(self.newest[task]))
+        kept = self._distinct(self.newest[task]) if task in self.newest else {}
+        for file, commit in self.older.get(task, ()):
+            self._add_older(kept, file, task, commit)
+        models: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in kept.values():
+            models[row.model].append(row.entry)
+        text = dump(dict(models))
+        references.parse(text, f"{task}.yaml (as imported)")
+        self.rows += kept.values()
+        return text
+
+    def _distinct(self, file: Path) -> dict[tuple[str, ...], Row]:
+        """The rows of a file that can match, in file order."""
+        rows = list(self._rows_of(file))
+        kept: dict[tuple[str, ...], Row] = {}
+        for row in rows:
+            first = kept.setdefault(row.key, row)
+            if first is not row:
+                if row.value == first.value:
+                    self.oddities.append(row.odd("shadowed duplicate with the same value, dropped"))
+                else:
+                    values = f"{first.value}, then {row.value}"
+                    self._lose(row.odd(f"shadowed duplicate with ANOTHER VALUE ({values}), dropped"))
+        name = self._name(file)
+        self.counts[name] = FileCount(models=len({row.model for row in rows}), entries=len(rows), written=len(kept))
+        if not rows:
+            self.oddities.append(f"{name}: -: the file has no entry")
+        return kept
+
+    def _add_older(self, kept: dict[tuple[str, ...], Row], file: Path, task: str, commit: str) -> None:
+        """Add the rows that only the older file has, and tell which values moved since."""
+        rows = self._distinct(file)
+        only_older = {key: row for key, row in rows.items() if key not in kept}
+        for key, row in rows.items():
+            if key in kept and kept[key].value != row.value:
+                self.oddities.append(row.odd(f"moved {row.value} -> {kept[key].value}, the newer is kept"))
+        provenance = {"source": f"{self.repository} {task}.yaml @ {commit}", "old": True}
+        kept |= {key: replace(row, entry={**row.entry, **provenance}) for key, row in only_older.items()}
+        self.counts[self._name(file)] = replace(self.counts[self._name(file)], written=len(only_older))
+
+    def _rows_of(self, file: Path) -> Iterator[Row]:
+        document, name = yaml_source.read(file, ReferenceFileError), self._name(file)
+        for model, entries in _expect(dict, document, document.value or {}).items():
+            for index, entry in enumerate(_expect(list, document, entries, model)):
+                _expect(dict, document, entry, model, index)
+                row = Row(name, model, {key: entry[key] for key in _TAKEN if key in entry})
+                for key in (key for key in entry if key not in _TAKEN):
+                    why = "texts are not taken" if key in _TEXTS else "the suite ignores it"
+                    self.oddities.append(row.odd(f"key {key!r} dropped, {why}"))
+                yield row
+
+    def _lengths(self, file: Path) -> dict[str, dict[str, float]]:
+        lengths, name = references.load_acceptance_length(file), self._name(file)
+        for test, length in lengths.items():
+            if not math.isclose(length.min_al, _MIN_AL_SHARE * length.ref_al, rel_tol=1e-9):
+                text = f"min_al {length.min_al} is not {_MIN_AL_SHARE} of ref_al {length.ref_al}"
+                self.oddities.append(f"{name}: {test}: {text}")
+        self.counts[name] = FileCount(models=len(lengths), entries=len(lengths), written=len(lengths))
+        return {test: {"ref_al": length.ref_al, "min_al": length.min_al} for test, length in lengths.items()}
+
+    def _lose(self, line: str) -> None:
+        self.oddities.append(line)
+        self.lost.append(line)
+
+    def _name(self, file: Path) -> str:
+        return file.relative_to(self.source).as_posix()
+
+
+def _expect(kind: type, document: yaml_source.Document, value: Any, *path: object) -> Any:
+    if not isinstance(value, kind):
+        name = "a mapping" if kind is dict else "a list"
+        raise ReferenceFileError(
+            f"{document.name}:{document.line(*path)}: {path[0] if path else '-'}: must be {name}",
+            hint="This is not a reference file of the suite.",
+        )
+    return value
+
+
+class _Dumper(yaml_source.Dumper):
+    """Indents lists under their key."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def dump(content: Mapping[str, Any]) -> str:
+    """Write YAML as the files have it."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)

@@ -1,0 +1,119 @@
+"""One round of a watch: a smoke test where it is its turn, and as many questions as the tokens allow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from serve_eval.checks.run import run_checks
+from serve_eval.checks.session import Session
+from serve_eval.client.client import Client
+from serve_eval.client.connection import connect, openai_client
+from serve_eval.evaluation.engine.scoring import ScoredApart
+from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.processes.bounded_call import Unfinished
+from serve_eval.schema import HOLDOUT, Endpoint, Failure, Response
+from serve_eval.workflows.watch import judging, pool
+from serve_eval.workflows.watch.budget import LEAST, Budget, budget, smoke_tokens
+from serve_eval.workflows.watch.job import WatchSession
+from serve_eval.workflows.watch.pool import Pool
+from serve_eval.workflows.watch.record import Seen, State
+
+
+async def ask_round(session: WatchSession) -> Seen:
+    """Ask what is due, and return what came."""
+    clock, job, state, plan = Stopwatch(), session.job, session.state, session.plan
+    spending = budget(
+        job.tokens,
+        smoke=smoke_tokens(session.checks),
+        prompt_tokens=state.prompt_tokens,
+        answer_tokens=session.pool.answer_tokens,
+    )
+    due = bool(spending.smoke_every) and (state.rounds % spending.smoke_every == 0 or judging.asked_again(state))
+    positions = _questions(session, spending, smoke=due)
+    seen = Seen(
+        round=state.rounds + 1,
+        started_at=clock.started_at,
+        seconds=0.0,
+        asked=positions,
+        values=[],
+        usable="",
+        prompt_tokens=[],
+        failures={},
+    )
+    async with connect(plan, Endpoint(base_url=job.base_url, model=plan.model), session.environ) as client:
+        if due:
+            await _smoke(session, client, seen)
+        results = await pool.ask(client, session.pool, positions)
+    await _note_all(session, seen, results)
+    seen.seconds = clock.wall_s
+    return seen
+
+
+def _questions(session: WatchSession, spending: Budget, *, smoke: bool) -> list[int]:
+    """Return the positions of the questions of a round."""
+    most = spending.questions(smoke=smoke)
+    if not session.state.rounds:
+        most = min(most, LEAST)  # until a server has counted the tokens of a prompt
+    return judging.questions_of(session.state, session.job.rules, most)
+
+
+async def _smoke(session: WatchSession, client: Client, seen: Seen) -> None:
+    """Make a smoke test, and note its rows."""
+    plan, timeout_s = session.plan, session.job.timeout_s
+    package = partial(openai_client, plan, environ=session.environ, timeout_s=timeout_s)
+    smoke = Session(client, model=plan.model, openai=package, timeout_s=timeout_s)
+    done = await run_checks(smoke, session.checks, curl=lambda sent: "")
+    seen.checks = {row.name: str(row.outcome) for row in done.rows}
+    seen.told = {row.name: row.told for row in done.rows if row.outcome != "PASS"}
+    seen.stopped = done.stopped
+    seen.tokens += smoke.generated + sum(check.prompt_tokens for check in session.checks[: len(done.rows)])
+
+
+async def _note_all(session: WatchSession, seen: Seen, results: Sequence[Response | Failure]) -> None:
+    """Note what came of each question, and why there was no answer."""
+    apart = session.scoring.of(session.pool.task.name)
+    for position, result in zip(seen.asked, results, strict=True):
+        await note(seen, session.state, session.pool, position, result, apart)
+    seen.failures = dict(Counter(str(one.kind) for one in results if isinstance(one, Failure)))
+    failed = ((i, one) for i, one in zip(seen.asked, results, strict=True) if isinstance(one, Failure))
+    seen.first_failure = next((_shown_failure(session.pool, i, one) for i, one in failed), "")
+
+
+async def note(
+    seen: Seen, state: State, asked: Pool, position: int, result: Response | Failure, apart: ScoredApart | None
+) -> None:
+    """Add the answer to a question, or that there was none."""
+    if isinstance(result, Failure):
+        seen.values.append(None)
+        seen.usable += "0"
+        seen.prompt_tokens.append(0)
+        seen.tokens += state.prompt_tokens[position]
+        return
+    found = await pool.worth(asked, position, result, apart)
+    if isinstance(found, Unfinished):
+        seen.unscored += 1
+        seen.first_unscored = seen.first_unscored or _unscored(asked, position, found)
+        seen.values.append(None)
+        seen.usable += "0"
+    else:
+        seen.values.append(found[0])
+        seen.usable += "1" if found[1] else "0"
+    seen.prompt_tokens.append(result.usage.prompt_tokens)
+    seen.latencies_s.append(round(result.latency_s, 3))
+    read = result.usage.prompt_tokens or state.prompt_tokens[position]
+    seen.tokens += read + (result.usage.completion_tokens or asked.answer_tokens)
+
+
+def _unscored(asked: Pool, position: int, why: Unfinished) -> str:
+    """Say why an answer has no value: of a hold-out sample only the kind, since messages quote what was expected."""
+    sample = asked.samples[position]
+    return f"{sample.id}: {why.raised if HOLDOUT in sample.metadata and why.raised else why.told}"
+
+
+def _shown_failure(asked: Pool, position: int, failure: Failure) -> str:
+    """Say what a failure says of itself: of a hold-out sample only its kind, since servers quote what they refuse."""
+    if HOLDOUT not in asked.samples[position].metadata:
+        return failure.message
+    return f"{failure.kind} {failure.status or ''}".rstrip()

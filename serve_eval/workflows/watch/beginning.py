@@ -1,0 +1,58 @@
+"""The beginning of a watch: the state that its folder holds, or a new one after a first look at the endpoint."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from serve_eval.client.connection import connect
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.endpoint.launch import with_model
+from serve_eval.schema import Endpoint
+from serve_eval.workflows.watch import pool, record
+from serve_eval.workflows.watch.job import Watch
+from serve_eval.workflows.watch.pool import Pool
+from serve_eval.workflows.watch.record import State
+
+LEAST_PROMPTS = 20
+"""Of fewer nothing can be learnt."""
+
+
+async def begin(job: Watch, folder: Path, environ: Mapping[str, str]) -> tuple[State, Pool]:
+    """Return the state of a watch and what it asks. A new one asks the endpoint how it wants to be asked."""
+    state = record.load(folder, job.bound)
+    if state is None and (folder / record.ROUNDS_FILE).exists():
+        raise RunFolderError(f"{folder} has rounds and no state", hint="Begin anew in another folder with -o.")
+    if state is None:
+        return await _begin_anew(job, environ)
+    if job.plan.model not in (None, state.model):
+        raise RunFolderError(f"{folder} watches the model {state.model}", hint="Use another folder with -o.")
+    return state, job.pool or pool.generated(job.prompts, chat=state.chat)
+
+
+async def _begin_anew(job: Watch, environ: Mapping[str, str]) -> tuple[State, Pool]:
+    """Return a new state, with what can be asked. Raises RunFolderError for too few prompts."""
+    plan = job.limited(await with_model(job.plan, environ))
+    assert plan.model is not None
+    async with connect(plan, Endpoint(base_url=job.base_url, model=plan.model), environ) as client:
+        if job.pool is None:
+            chat = await pool.answers_chat(client)
+            asked = pool.generated(job.prompts, chat=chat)
+        else:
+            await pool.check_able(client, job.pool)
+            asked, chat = job.pool, job.pool.task.chat
+    count = len(asked.samples)
+    if count < LEAST_PROMPTS:
+        raise RunFolderError(f"{count} prompts are too few", hint=f"Watch at least {LEAST_PROMPTS}.")
+    state = State(
+        bound=record.plain(job.bound),
+        seed=secrets.randbits(32) if job.seed is None else job.seed,
+        model=plan.model,
+        chat=chat,
+        answers=[[] for _ in range(count)],
+        usable=[[] for _ in range(count)],
+        misses=[0] * count,
+        prompt_tokens=asked.prompt_tokens(),
+    )
+    return state, asked

@@ -1,0 +1,70 @@
+"""Without the packages of an extra, what needs them says so before anything starts, and everything else works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import environment, serve_eval
+
+SERVERS = "pip install 'serve-eval[servers]', in a checkout pip install '.[servers]'"
+WATCH = "pip install 'serve-eval[watch]', in a checkout pip install '.[watch]'"
+
+
+@pytest.fixture(autouse=True)
+def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "serve_eval.workflows.watch.metrics", raising=False)
+    for name in ("aiohttp", "prometheus_client"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize("launcher", ["embedded", "simulated"])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry"])
+def test_servers_of_ours_name_their_extra(launcher: str, more: list[str], data_root: Path, tmp_path: Path) -> None:
+    given = ["--model", "m", "--tasks", "gsm8k", f"--dataset-root={data_root}", "--no-reference"]
+    said = serve_eval("run", "--launcher", launcher, *given, "-o", tmp_path / "run", *more)
+    assert said.returncode == 2
+    assert f"the launcher {launcher} needs the package aiohttp" in said.stderr
+    assert SERVERS in said.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["simulated", "embedded"])
+def test_their_options_are_listed_all_the_same(name: str) -> None:
+    script = "import sys; sys.modules['aiohttp'] = None; from serve_eval.cli import main; main()"
+    command = [sys.executable, "-c", script, "list", "launchers", name]
+    said = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0, said.stderr
+    assert "strict_fields" in said.stdout
+
+
+def test_the_demo_names_its_extra(tmp_path: Path) -> None:
+    said = serve_eval("demo", "-o", tmp_path / "demo")
+    assert said.returncode == 2
+    assert SERVERS in said.stderr
+    assert not (tmp_path / "demo").exists()
+
+
+def test_a_server_to_be_held_names_its_extra(tmp_path: Path) -> None:
+    said = serve_eval("serve", "embedded", "-o", tmp_path / "held")
+    assert said.returncode == 2, said.stderr
+    assert SERVERS in said.stderr
+
+
+def test_figures_of_a_watch_name_their_extra(tmp_path: Path) -> None:
+    folder = tmp_path / "watch"
+    said = serve_eval("watch", "http://127.0.0.1:9", "--every", "1h", "--metrics-port", "0", "-o", folder)
+    assert said.returncode == 2, said.stderr
+    assert "--metrics-port needs the package prometheus_client" in said.stderr
+    assert WATCH in said.stderr
+    assert not folder.exists()
+
+
+def test_a_watch_without_figures_needs_no_extra() -> None:
+    """It goes as far as the endpoint, at a port where nobody listens."""
+    said = serve_eval("watch", "http://127.0.0.1:9", "--every", "1h", "--rounds", "1", "--dry-run")
+    assert said.returncode == 0, said.stderr
+    assert "nothing was sent" in said.stdout

@@ -1,0 +1,84 @@
+"""Check `--help` of each command: its width, its options and examples that are commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+
+from serve_eval.cli.app import COMMANDS, _made
+from tests.cli.command import serve_eval
+
+LONG = [name for name in COMMANDS if getattr(_made(name), "usual", ())]
+WITH_EXAMPLES = [name for name in COMMANDS if getattr(_made(name), "examples", ())]
+ALONE = [name for name in COMMANDS if not hasattr(_made(name), "commands")]
+
+
+def _flags(text: str) -> set[str]:
+    """Return the flags of the lines that describe options."""
+    typed = re.findall(r"^(?:  -\w,|   {3}) (--.*?)(?:  .*)?$", text, re.MULTILINE)
+    return {word.strip(",") for line in typed for word in line.split() if word.startswith("--")}
+
+
+def test_the_commands_with_many_options_are_those_that_have_a_short_help() -> None:
+    many = [name for name in ALONE if sum(not one.hidden for one in _options(name)) > 20]
+    assert sorted(many) == sorted(LONG)
+
+
+def _options(name: str) -> list[Any]:
+    return [one for one in _made(name).params if one.param_type_name == "option"]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_help_fits_a_terminal_and_shows_no_type_of_a_flag(name: str) -> None:
+    for flag in ["--help", *(["--help-all"] if name in LONG else [])]:
+        said = serve_eval(name, flag, COLUMNS="80").stdout
+        assert max(map(len, said.splitlines())) <= 80
+        assert not re.search(r"<(bool|str|int|float|path|list)", said)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str) -> None:
+    short = serve_eval(name, "--help").stdout
+    assert 10 <= len(_made(name).usual) <= 16
+    assert short.splitlines()[-1].endswith(f"{name} --help-all")
+    every = serve_eval(name, "--help-all").stdout
+    known = {flag for one in _options(name) if not one.hidden for flag in (*one.opts, *one.secondary_opts)}
+    assert _flags(every) == {flag for flag in known if flag.startswith("--")} | {"--help"}
+    assert _flags(short) < _flags(every)
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples_are_commands_that_are_understood(name: str) -> None:
+    made = _made(name)
+    assert 3 <= len(made.examples) <= 5
+    for _, line in made.examples:
+        words = shlex.split(line)
+        assert words[:2] == ["serve-eval", name]
+        made.make_context(name, words[2:]).close()
+
+
+def test_what_is_hidden_is_shown_nowhere() -> None:
+    for name in ("run", "compare", "smoke", "watch"):
+        assert "--api-key " not in serve_eval(name, "--help-all").stdout
+    assert "--invariants" not in serve_eval("compare", "--help-all").stdout
+
+
+def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
+    """--resume excludes -o, whichever way it is given; a list is one value per line of its variable."""
+    refused = serve_eval("run", "--resume", "x", "-o", "y")
+    assert refused.returncode == 2
+    assert "give neither a plan file nor -o with it" in refused.stderr
+    known = serve_eval("run", "--dry-run", SERVE_EVAL_TASKS="gsmk\nmlu", SERVE_EVAL_LIMIT="0")
+    for text in ("unknown task 'gsmk'", "unknown task 'mlu'", "limit: must be 1 or more"):
+        assert text in known.stderr
+
+
+def test_defaults_are_told_and_no_sentence_of_a_group_is_cut_off() -> None:
+    said = serve_eval("power", "--help").stdout
+    assert "Probability of seeing that drop (default 0.8)." in said
+    assert "(default None)" not in said
+    group = serve_eval("references", "--help", COLUMNS="80").stdout
+    assert "..." not in group.partition("Commands:")[2]

@@ -1,0 +1,89 @@
+"""Derive flags and settings from structures of options."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import pytest
+
+from serve_eval.cli._options import command, settings_of
+from serve_eval.errors import PlanError
+from serve_eval.evaluation.plan.options import AskedOptions, ConnectionOptions, JudgedOptions, ProtocolOptions
+from serve_eval.plugins.setting import Setting, declared
+from tests.cli.command import serve_eval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fruit:
+    """Options of an example."""
+
+    title: ClassVar[str] = "Fruit"
+    apples: Annotated[int | None, Setting("How many.", key="limits.apples_kg")] = None
+    pears: Annotated[list[str] | None, Setting("Which.", variable="always")] = None
+    plums: Annotated[bool, Setting("", refused=("no plums", "Take pears."))] = False
+
+
+def test_names_flags_variables_and_types_follow_from_a_field() -> None:
+    apples, pears, _ = declared(Fruit)
+    assert (apples.flags, apples.variable, apples.key, apples.kind) == (
+        ("--apples",),
+        "SERVE_EVAL_APPLES",
+        "limits.apples_kg",
+        int,
+    )
+    assert (apples.repeated, pears.repeated, pears.key) == (False, True, "pears")
+
+
+def test_a_command_gets_its_structures_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[tuple[Fruit, str]] = []
+
+    @command()
+    def pick(fruit: Fruit, basket: str = "b") -> None:
+        got.append((fruit, basket))
+
+    assert list(inspect.signature(pick.function).parameters) == ["apples", "pears", "plums", "basket"]
+    monkeypatch.setenv("SERVE_EVAL_PEARS", "a\n\nb\n")
+    monkeypatch.setenv("SERVE_EVAL_APPLES", "3")
+    pick.function(apples=None, pears=None, plums=False, basket="c")
+    assert got == [(Fruit(apples=None, pears=["a", "b"]), "c")]
+    with pytest.raises(PlanError, match="no plums"):
+        pick.function(apples=None, pears=None, plums=True, basket="c")
+    assert len(got) == 1
+
+
+def test_settings_have_the_last_part_of_the_key_and_nothing_that_was_not_given() -> None:
+    assert settings_of(Fruit(apples=0)) == {"apples_kg": 0}
+    assert settings_of(Fruit(apples=0, pears=["a"]), only={"pears"}) == {"pears": ["a"]}
+
+
+def test_two_options_with_one_key_are_joined() -> None:
+    assert settings_of(AskedOptions(settings=["a.b=1"]), JudgedOptions(margin=2.0)) == {
+        "set": ["a.b=1", "verdict.margin=2.0"]
+    }
+    assert settings_of(JudgedOptions(early_stop=True, early_stop_eps=0.02)) == {"early_stop": 0.02}
+    assert settings_of(JudgedOptions(early_stop_eps=0.02)) == {"early_stop": 0.02}
+    assert settings_of(JudgedOptions(early_stop=False, early_stop_eps=0.02)) == {"early_stop": False}
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (ConnectionOptions(header=["X-Team"]), "--header: expected 'Name: value'"),
+        (ProtocolOptions(extra_body="{"), "--extra-body is no JSON"),
+        (ProtocolOptions(extra_body="[]"), "--extra-body: expected a JSON object"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(section: object, message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        settings_of(section)
+    assert message in str(caught.value)
+
+
+def test_a_key_on_the_command_line_is_refused() -> None:
+    for arguments in (["run", "--tasks", "gsm8k"], ["smoke"], ["watch"]):
+        said = serve_eval(*arguments, "--api-key", "sk-abcdefgh")
+        assert said.returncode == 2
+        assert "is seen by every user of this machine" in said.stderr
+        assert "sk-abcdefgh" not in said.stderr

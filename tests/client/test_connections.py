@@ -1,0 +1,441 @@
+"""Connections: made directly or through a proxy, used again while they are good, and gone at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from serve_eval.client.client import Client
+from serve_eval.client.http1 import transport
+from serve_eval.client.http1.connection import Http1Connection
+from serve_eval.client.http1.transport import Http1Transport
+from serve_eval.client.server_address import ServerAddress
+from serve_eval.errors import PlanError
+from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
+from tests.client import faulty_server as act
+from tests.client.faulty_server import FaultyServer
+from tests.client.kept import kept
+from tests.clock import until
+
+T = TypeVar("T")
+ANSWER = b'{"id": "%d", "choices": [{"text": "A", "finish_reason": "stop"}]}'
+LIMITS = Limits(max_attempts=1, connect_timeout_s=10.0, stall_timeout_s=10.0)
+REQUEST = Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=2))
+LOOPS = ["asyncio", "uvloop"]
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers every request of a connection."""
+    number = 0
+    while True:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        number += 1
+        body = ANSWER % number
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+
+
+class Proxy:
+    """Leads whoever asks by CONNECT to the place that he names."""
+
+    def __init__(self, *, answer: bytes = b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n") -> None:
+        self.answer, self.asked = answer, list[bytes]()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked.append(await reader.readuntil(b"\r\n\r\n"))
+        host, _, port = self.asked[-1].split(b" ")[1].decode().rpartition(":")
+        writer.write(self.answer)
+        if b" 200 " not in self.answer:
+            return
+        there, here = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(_pipe(reader, here), _pipe(there, writer))
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.close()
+
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def _serving(handler: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A server's port, for the length of a block behind which none of its connections is left."""
+    handling: set[asyncio.Task[None] | None] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handling.add(asyncio.current_task())
+        with suppress(OSError, asyncio.IncompleteReadError):
+            try:
+                await handler(reader, writer)
+            finally:
+                writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context) as server:
+        yield server.sockets[0].getsockname()[1]
+    for _ in range(10):
+        await asyncio.sleep(0.01)  # handshakes that were broken off are noticed
+    tasks = [task for task in handling if task is not None]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0.01)
+
+
+def _through(
+    certificate: Path, proxy: Proxy, *, loop: str, tls_proxy: bool = False, credentials: str = ""
+) -> list[Response | Failure]:
+    """Two requests to an https endpoint through a proxy."""
+
+    async def main() -> list[Response | Failure]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        async with (
+            _serving(_answer, context) as server,
+            _serving(proxy, context if tls_proxy else None) as between,
+        ):
+            url = f"https://localhost:{server}/v1"
+            way = f"{'https' if tls_proxy else 'http'}://{credentials}localhost:{between}"
+            async with kept(Client(Endpoint(base_url=url), LIMITS, proxy=way, ca_bundle=str(certificate))) as client:
+                return [await client.send(REQUEST), await client.send(REQUEST)]
+
+    results: list[Response | Failure] = pytest.importorskip(loop).run(main())
+    return results
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.usefixtures("transport")
+def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept(certificate: Path, loop: str) -> None:
+    proxy = Proxy()
+    results = _through(certificate, proxy, loop=loop, credentials="me:p%40ss@")
+    assert [result.text if isinstance(result, Response) else result for result in results] == ["A", "A"]
+    (asked,) = proxy.asked
+    assert asked.startswith(b"CONNECT localhost:")
+    assert b"Proxy-Authorization: Basic " + b64encode(b"me:p@ss") in asked
+    assert b"Authorization: Bearer" not in asked
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.usefixtures("transport")
+def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str) -> None:
+    results = _through(certificate, Proxy(), loop=loop, tls_proxy=True)
+    assert [result.text if isinstance(result, Response) else result for result in results] == ["A", "A"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", FailureKind.HTTP_ERROR, "HTTP 407 of the proxy"),
+        (
+            b"HTTP/1.1 407 No\r\nContent-Length: 6\r\n\r\n<html>",
+            FailureKind.HTTP_ERROR,
+            "HTTP 407 of the proxy",
+        ),
+        (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", FailureKind.HTTP_ERROR, "HTTP 502 of the proxy"),
+        (b"what?\r\n\r\n", FailureKind.INVALID_RESPONSE, "no HTTP answer of the proxy"),
+        (b"", FailureKind.DISCONNECTED, "the proxy closed the connection"),
+    ],
+)
+@pytest.mark.usefixtures("transport")
+def test_a_proxy_that_opens_no_tunnel_is_said(certificate: Path, answer: bytes, kind: FailureKind, said: str) -> None:
+    for result in _through(certificate, Proxy(answer=answer), loop="asyncio"):
+        assert isinstance(result, Failure)
+        assert (result.kind, result.attempts[0].failure) == (kind, kind)
+        assert (
+            result.attempts[0].status
+            == result.status
+            == (int(answer[9:12]) if kind is FailureKind.HTTP_ERROR else None)
+        )
+        assert said in result.message
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "authority"),
+    [
+        ("http://h/v1", "h", 80, "h"),
+        ("http://h:8000/v1", "h", 8000, "h:8000"),
+        ("https://h", "h", 443, "h"),
+        ("https://h:80", "h", 80, "h:80"),
+        ("http://[::1]:8000/v1", "::1", 8000, "[::1]:8000"),
+        ("http://bücher.example", "bücher.example", 80, "xn--bcher-kva.example"),
+    ],
+)
+def test_where_an_address_leads(url: str, host: str, port: int, authority: str) -> None:
+    address = ServerAddress(url)
+    assert (address.host, address.port, address.authority) == (host, port, authority)
+
+
+def _run(body: Callable[[Client, FaultyServer], Awaitable[T]], base_path: str = "/v1", **client: object) -> T:
+    async def main() -> T:
+        async with FaultyServer([act.sound]) as server:
+            url = server.base_url.removesuffix("/v1") + base_path
+            async with kept(Client(Endpoint(base_url=url), LIMITS, **client)) as c:  # type: ignore[arg-type]
+                return await body(c, server)
+
+    return asyncio.run(main())
+
+
+def test_a_connection_is_used_again_until_it_has_rested_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "KEEPALIVE_S", 0.1)
+
+    async def body(client: Client, server: FaultyServer) -> list[int]:
+        for pause in (0.0, 0.0, 0.2):
+            await asyncio.sleep(pause)
+            assert isinstance(await client.send(REQUEST), Response)
+        return [request.connection for request in server.received]
+
+    assert _run(body) == [1, 1, 2]
+
+
+def _connections(client: Client) -> set[Http1Connection]:
+    assert isinstance(client.transport, Http1Transport)
+    return client.transport.connections
+
+
+def test_no_connection_outlives_its_client() -> None:
+    async def body(client: Client, server: FaultyServer) -> Client:
+        await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
+        assert len(_connections(client)) == 20
+        return client
+
+    assert not _connections(_run(body))
+
+
+@pytest.mark.usefixtures("transport")
+def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
+    given = {"user-agent": "mine", "host": "other.example", "X-Request-ID": "not ours", "Content-Length": "1"}
+
+    async def body(client: Client, server: FaultyServer) -> tuple[str, dict[str, str]]:
+        assert isinstance(await client.send(REQUEST), Response)
+        return server.received[0].path, dict(server.received[0].headers)
+
+    path, headers = _run(body, base_path="/a b/v1/ä", headers=given)
+    assert path == "/a%20b/v1/%C3%A4/completions"
+    assert (headers["user-agent"], headers["host"]) == ("mine", "other.example")
+    assert headers["x-request-id"].endswith("-000000000001")
+    assert headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.usefixtures("transport")
+def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+
+        async def body(client: Client, server: FaultyServer) -> Response | Failure:
+            port = int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
+            places = [("127.0.0.1", silent.getsockname()[1]), ("127.0.0.1", port)]
+
+            async def resolve(*_: object, **__: object) -> object:
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
+            return await client.send(REQUEST)
+
+        assert isinstance(_run(body), Response)
+
+
+@pytest.mark.usefixtures("transport")
+def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
+    async def main() -> Response | Failure:
+        async with kept(Client(Endpoint(base_url=f"http://{'x' * 70}.example/v1"), Limits())) as client:
+            return await client.send(REQUEST)
+
+    result = asyncio.run(main())
+    assert isinstance(result, Failure)
+    assert (result.kind, result.retryable, len(result.attempts)) == (FailureKind.DISCONNECTED, False, 1)
+
+
+@pytest.mark.parametrize(
+    "headers", [{"X\r\nEvil: 1": "1"}, {"X Y": "1"}, {"X": "1\r\nEvil: 1"}, {"X-\u20ac": "1"}, {"": "1"}]
+)
+def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(headers: dict[str, str]) -> None:
+    with pytest.raises(PlanError, match="cannot be sent in a header") as caught:
+        Client(Endpoint(base_url="http://h/v1"), LIMITS, api_key="sk-0123456789", headers=headers)
+    assert "sk-0123456789" not in repr(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://\u00fc..x/v1", "ftp://h/v1", "http:///v1"])
+@pytest.mark.usefixtures("transport")
+def test_what_is_no_address_of_a_host_is_refused(url: str) -> None:
+    with pytest.raises(PlanError, match="not the address of a host"):
+        Client(Endpoint(base_url=url), LIMITS)
+
+
+@pytest.mark.usefixtures("transport")
+def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 No\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
+        writer.close()
+
+    async def main() -> Response | Failure:
+        async with _serving(echo) as server:
+            way = f"http://me:pa55word@127.0.0.1:{server}"
+            endpoint = Endpoint(base_url="http://model.invalid/v1")
+            async with kept(Client(endpoint, LIMITS, proxy=way, api_key="sk-0123456789")) as client:
+                return await client.send(REQUEST)
+
+    result = asyncio.run(main())
+    assert isinstance(result, Failure)
+    assert (result.status, "Proxy-Authorization: Basic ***" in result.message) == (407, True)
+    for secret in ("pa55word", b64encode(b"me:pa55word").decode(), "sk-0123456789"):
+        assert secret not in result.message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(stream: bool) -> None:
+    key = "sk-abc/def+0123456789"
+    escaped = key.replace("/", "\\/").replace("+", "\\u002b")
+    long_key = "sk-" + "x" * 150
+
+    async def ask(act_: act.Act, key: str) -> Response | Failure:
+        async with FaultyServer([act_]) as server:
+            limits = replace(LIMITS, stream=stream)
+            async with kept(Client(Endpoint(base_url=server.base_url), limits, api_key=key)) as client:
+                return await client.send(REQUEST)
+
+    refusal = f'{{"error": {{"message": "bad key {escaped}"}}}}'.encode()
+    refused = asyncio.run(ask(act.replies(refusal, "401 Unauthorized"), key))
+    assert isinstance(refused, Failure)
+    assert refused.message == "HTTP 401: bad key ***"
+    said = f'{{"choices": [{{"text": "your key is {escaped}", "finish_reason": "stop"}}]}}'.encode()
+    answered = asyncio.run(ask(act.replies(said), key))
+    assert isinstance(answered, Response)
+    assert answered.text == "your key is ***"
+    error = b'{"error": {"message": "' + b"a" * 560 + long_key.encode() + b'"}}'
+    for body, kind in ((error, "application/json"), (b"data: " + error + b"\n\n", "text/event-stream")):
+        cut = asyncio.run(ask(act.replies(body, content_type=kind), long_key))
+        assert isinstance(cut, Failure)
+        assert "xxx" not in cut.message
+
+
+@pytest.mark.usefixtures("transport")
+def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def main() -> list[Response | Failure]:
+        async def resolve(host: str, *_: object, **__: object) -> object:
+            asked.append(host)
+            await asyncio.sleep(0.2)
+            raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
+        limits = replace(LIMITS, connect_timeout_s=1.0)
+        async with kept(Client(Endpoint(base_url="http://model.invalid/v1"), limits)) as client:
+            return await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
+
+    results = asyncio.run(main())
+    assert {result.message for result in results if isinstance(result, Failure)} == {
+        "cannot connect to model.invalid:80: Temporary failure in name resolution"
+    }
+    assert (len(results), len(asked)) == (20, 1)
+
+
+@pytest.mark.usefixtures("transport")
+def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> list[int]:
+        async with FaultyServer([act.sound]) as one, FaultyServer([act.sound]) as other:
+            ports = [int(server.base_url.rpartition(":")[2].removesuffix("/v1")) for server in (one, other)]
+
+            async def resolve(*_: object, **__: object) -> object:
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
+            async with kept(Client(Endpoint(base_url="http://model.invalid/v1"), LIMITS)) as client:
+                await asyncio.gather(*(client.send(REQUEST) for _ in range(10)))
+            return [one.connections, other.connections]
+
+    assert asyncio.run(main()) == [5, 5]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("kind", ["plain", "tls", "tunnel"])
+def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(certificate: Path, kind: str, loop: str) -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: said.append(str(told)))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        async with (
+            _serving(_answer, None if kind == "plain" else context) as server,
+            _serving(Proxy()) as between,
+        ):
+            more = {} if kind == "plain" else {"ca_bundle": str(certificate)}
+            if kind == "tunnel":
+                more["proxy"] = f"http://localhost:{between}"
+            url = f"http{'' if kind == 'plain' else 's'}://localhost:{server}/v1"
+            for turns in range(40):
+                async with kept(Client(Endpoint(base_url=url), LIMITS, **more)) as client:  # type: ignore[arg-type]
+                    task = asyncio.create_task(client.send(REQUEST))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
+                assert not _connections(client), turns
+
+    pytest.importorskip(loop).run(main())
+    gc.collect()
+    assert said == []
+
+
+@pytest.mark.usefixtures("transport")
+def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def main() -> Response | Failure:
+        async with _serving(mute) as server:
+            limits = replace(LIMITS, connect_timeout_s=0.3)
+            async with kept(Client(Endpoint(base_url=f"https://localhost:{server}/v1"), limits)) as client:
+                return await client.send(REQUEST)
+
+    result = asyncio.run(main())
+    assert isinstance(result, Failure)
+    assert (result.kind, result.message) == (FailureKind.TIMEOUT, "no connection within 0.3 s")
+
+
+def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_it_had() -> None:
+    async def body(client: Client, server: FaultyServer) -> list[tuple[int, int]]:
+        both = await asyncio.gather(client.send(REQUEST), client.send(REQUEST))
+        results = [*both, *[await client.send(REQUEST) for _ in range(2)]]
+        return [(attempt.connection, attempt.turn) for result in results for attempt in result.attempts]
+
+    *first, third, fourth = _run(body)
+    assert first == [(0, 0), (0, 0)]
+    assert (third[0], third[1:], fourth) == (third[0], (2,), (third[0], 3))
+    assert third[0] in (1, 2)
+
+
+def test_a_connection_that_is_idle_is_checked_before_its_server_may_close_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "IDLE_S", 0.05)
+
+    async def body(client: Client, server: FaultyServer) -> list[int]:
+        for _ in range(3):
+            assert isinstance(await client.send(REQUEST), Response)
+        async with asyncio.timeout(20):
+            await until(lambda: bool(server.checks))
+        return [check.connection for check in server.checks]
+
+    assert _run(body) == [1]

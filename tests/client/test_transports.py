@@ -1,0 +1,120 @@
+"""Both transports under one client: the same events, times and failures, and a list of what aiohttp cannot do."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from serve_eval.client.client import Client
+from serve_eval.errors import PlanError
+from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParams
+from tests.attack.hostile import BREAKING, case_of, question, said
+from tests.client import faulty_server as act
+from tests.client.aiohttp_shortfalls import SHORTFALLS, table
+from tests.client.faulty_server import Act, FaultyServer, Turn
+from tests.client.kept import Heard, kept
+from tests.client.test_steps import ATTACKS, check, run
+
+LIMITS = Limits(stall_timeout_s=0.5, sample_timeout_s=1.5, max_attempts=2, max_response_bytes=100_000, stream=True)
+BEHIND_NEXT = [name for name in ATTACKS if "behind the next request" in name and "400" not in name]
+
+
+def _request(case: int) -> Request:
+    return Request(sample_id=str(case), prompt=question(case), sampling=SamplingParams(max_tokens=20))
+
+
+@pytest.mark.usefixtures("transport")
+@pytest.mark.parametrize("name", BEHIND_NEXT)
+def test_an_answer_too_many_before_the_next_one_swaps_nothing(name: str, tmp_path: Path) -> None:
+    check(run(ATTACKS[name], tmp_path, count=60, in_flight=2))
+
+
+async def _swapped(fault: Act) -> list[str]:
+    """Return the answers that stand and are those to other requests."""
+    heard = Heard()
+    async with (
+        FaultyServer([fault, act.sound]) as server,
+        kept(Client(Endpoint(base_url=server.base_url), LIMITS), heard) as client,
+    ):
+        results = [await client.send(_request(case)) for case in range(4)]
+        await client.settle()
+    wrong = []
+    for case, result in enumerate(results):
+        if isinstance(result, Response) and result.text.strip() != said(case):
+            last = result.attempts[-1]
+            if not heard.out or last.turn <= heard.in_step.get(last.connection, 1):
+                wrong.append(result.text)
+    return wrong
+
+
+AT_ONCE = [name for name in BREAKING if not name.startswith("twice") and name != "an unasked error"] + ["twice at once"]
+"""Ways to break an answer in which nothing depends on when a copy arrives."""
+
+
+@pytest.mark.usefixtures("transport")
+def test_no_broken_answer_becomes_that_to_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(act, "echo", lambda request: said(case_of(request) or 0))
+
+    async def main() -> dict[str, list[str]]:
+        swapped = await asyncio.gather(*(_swapped(BREAKING[name]) for name in AT_ONCE))
+        return {name: texts for name, texts in zip(AT_ONCE, swapped, strict=True) if texts}
+
+    assert asyncio.run(main()) == {}
+
+
+@pytest.mark.usefixtures("transport")
+def test_times_of_a_stream_are_those_of_its_tokens() -> None:
+    async def timed(turn: Turn) -> None:
+        await turn.write(act.STREAM_HEAD)
+        await asyncio.sleep(0.2)
+        await turn.write(act.chunked(act.chunk(turn.request, "one")))
+        await asyncio.sleep(0.2)
+        await turn.write(
+            act.chunked(act.chunk(turn.request, " two")) + act.chunked(act.chunk(turn.request, "", "stop"))
+        )
+        await asyncio.sleep(0.2)
+        await turn.write(act.chunked(act.DONE) + act.LAST_CHUNK)
+
+    async def main() -> Response:
+        limits = replace(LIMITS, stall_timeout_s=20.0, sample_timeout_s=20.0)
+        async with FaultyServer([timed]) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
+            result = await client.send(_request(1))
+            assert isinstance(result, Response)
+            return result
+
+    result = asyncio.run(main())
+    assert result.ttft_s is not None
+    assert 0.19 < result.ttft_s < 0.39
+    assert result.latency_s > 0.59
+
+
+def test_aiohttp_is_read_only_when_it_is_chosen() -> None:
+    told = "import sys, serve_eval.client.client as c; print('aiohttp' in sys.modules, c.Http1Transport.__name__)"
+    finished = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert finished.stdout.split() == ["False", "Http1Transport"]
+
+
+def test_without_aiohttp_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.delitem(sys.modules, "serve_eval.client.aiohttp_transport.transport")
+    with pytest.raises(PlanError, match="aiohttp") as caught:
+        importlib.import_module("serve_eval.client.aiohttp_transport.transport")
+    assert "serve-eval[servers]" in caught.value.hint
+
+
+def test_the_list_of_what_aiohttp_fails_names_tests_and_stands_in_the_docs() -> None:
+    tests = {
+        node.name
+        for path in Path(__file__).parent.glob("test_*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {name.partition("[")[0] for names in SHORTFALLS.values() for name in names} <= tests
+    assert table() in (Path(__file__).parents[2] / "docs/requests.md").read_text()

@@ -1,0 +1,80 @@
+"""Sessions are typed for who reads them, and stay as they are in the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.sessions import (
+    SessionRecord,
+    loads,
+    note_endpoint,
+    note_session,
+    own_endpoint,
+    read_sessions,
+    unsupported,
+)
+from serve_eval.schema import Ability, Endpoint, Limits
+
+ENDPOINT = Endpoint(base_url="http://h/v1", model="m", info={"hidden_retries": {"context": 2, "odd": "x"}})
+LACKING = Ability(need="chat", works=False, seen="404")
+SESSION = {
+    "started_at": "2026-11-21T12:00:00+00:00",
+    "endpoint": ENDPOINT,
+    "limits": Limits(concurrency=4),
+    "unsupported": {"gsm8k": LACKING},
+    "extensions": {"tasks.mine": {"origin": "mine.py", "sha256": "aa"}},
+    "of a newer version": [1, {"b": None}],
+}
+
+
+def test_a_session_is_read_as_it_was_noted(tmp_path: Path) -> None:
+    note_session(tmp_path, SESSION)
+    [session] = read_sessions(tmp_path)
+    assert (session.endpoint, session.limits, session.load) == (ENDPOINT, Limits(concurrency=4), None)
+    assert (session.own, session.extensions["tasks.mine"].sha256) == (True, "aa")
+    assert unsupported(tmp_path) == {"gsm8k": LACKING}
+    assert (session.counts("hidden_retries"), session.counts("nothing")) == ({"context": 2}, {})
+    assert loads(tmp_path) == ()
+
+
+def test_what_this_version_does_not_know_stays_when_a_session_changes(tmp_path: Path) -> None:
+    note_session(tmp_path, SESSION)
+    note_endpoint(tmp_path, Endpoint(base_url="http://other/v1"))
+    note_session(tmp_path, {"endpoint": ENDPOINT})
+    first, second = read_sessions(tmp_path)
+    assert first.stored["of a newer version"] == [1, {"b": None}]
+    assert (first.endpoint.base_url, first.own, second.own) == ("http://other/v1", True, True)
+
+
+def test_a_session_of_an_older_version_has_defaults_for_what_it_did_not_note(tmp_path: Path) -> None:
+    (tmp_path / "environment.json").write_text('[{"started_at": "2025-01-01T00:00:00+00:00"}]')
+    [session] = read_sessions(tmp_path)
+    assert (session.endpoint, session.limits, session.abilities, session.own) == (
+        SessionRecord().endpoint,
+        None,
+        (),
+        False,
+    )
+
+
+def test_an_endpoint_that_was_changed_by_hand_is_not_the_users_own(tmp_path: Path) -> None:
+    note_session(tmp_path, SESSION)
+    file = tmp_path / "environment.json"
+    content = json.loads(file.read_text())
+    content[0]["endpoint"]["base_url"] = "http://elsewhere/v1"
+    content[0]["own"], content[0]["stored"] = True, {}
+    file.write_text(json.dumps(content))
+    assert not own_endpoint(tmp_path)
+    assert read_sessions(tmp_path)[0].stored["endpoint"]["base_url"] == "http://elsewhere/v1"
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '[{"endpoint": {"model": "m"}}]', '[{"limits": {"concurrency": []}}]'])
+def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / "environment.json").write_text(content)
+    with pytest.raises(RunFolderError, match=r"environment\.json cannot be read") as refused:
+        read_sessions(tmp_path)
+    assert refused.value.hint == "It only informs: delete it."

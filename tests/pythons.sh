@@ -1,0 +1,28 @@
+#!/bin/sh
+# The fast tests on each Python of the classifiers, each in an environment of its own: make test-pythons. An interpreter is
+# that of PATH or of pyenv; one that is not there is said to be missing. Fails where tests fail, and where nothing ran.
+set -u
+versions=${PYTHONS:-$(sed -n 's,.*Python :: \(3\.[0-9]*\)".*,\1,p' pyproject.toml)}
+said= ran=no failed=no
+for version in $versions; do
+  python=
+  for one in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
+    if "$one" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" 2> /dev/null; then
+      python=$one
+      break
+    fi
+  done
+  if [ -z "$python" ]; then
+    said="$said\nPython $version: not on this machine"
+    continue
+  fi
+  ran=yes
+  if ${MAKE:-make} --no-print-directory "PYTHON=$python" "VENV=.venv-$version" test; then
+    said="$said\n$("$python" --version): passed"
+  else
+    failed=yes
+    said="$said\n$("$python" --version): failed"
+  fi
+done
+printf "$said\n"
+[ "$ran $failed" = "yes no" ]

@@ -1,0 +1,231 @@
+"""Replies that a script of the test server gives.
+
+A reply is a function from a request to the response that aiohttp sends. Small replies make larger ones:
+`when(event, fail(503))` waits for the event and then refuses. A reply may be given any number of times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from tests.scripted_server.request import HttpRequest
+
+Reply = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
+JSON = "application/json"
+
+# ------------------------------------------------------------------------------------------------------------ answers
+
+
+def answer(
+    text: str,
+    *,
+    finish: str = "stop",
+    usage: tuple[int, int] | None = None,
+    choice: Mapping[str, Any] | None = None,
+    body: Mapping[str, Any] | None = None,
+) -> Reply:
+    """Answer with a text, in the form that was asked for: chat or completion, whole or as a stream.
+
+    `usage` are the tokens of the prompt and of the answer. `choice` and `body` are further fields of the choice and of
+    the whole answer, such as its id: two answers with the same one are a copy to our client.
+    """
+    counts = {} if usage is None else {"usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}}
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        streamed = bool(request.body.get("stream"))
+        only = {**_choice(request.chat, streamed, text), "finish_reason": finish, **(choice or {})}
+        whole: dict[str, object] = {"choices": [only], **(body or {})}
+        if not streamed:
+            return await json_reply({**whole, **counts})(request)
+        counted = counts and (request.body.get("stream_options") or {}).get("include_usage")
+        last = [{"choices": [], **counts}] if counted else []
+        return await stream([whole, *last, "[DONE]"])(request)
+
+    return reply
+
+
+def _choice(chat: bool, streamed: bool, text: str) -> dict[str, Any]:
+    if not chat:
+        return {"index": 0, "text": text}
+    return {"index": 0, "delta" if streamed else "message": {"role": "assistant", "content": text}}
+
+
+def tool_call(name: str, arguments: str | Mapping[str, Any]) -> Reply:
+    """Answer a chat with one call of a tool. Arguments that are a text are sent as they are, JSON or not."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    call = {"index": 0, "id": "1", "type": "function", "function": {"name": name, "arguments": text}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        part = "delta" if request.body.get("stream") else "message"
+        return await answer("", finish="tool_calls", choice={part: message})(request)
+
+    return reply
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLogprob:
+    """One token of an answer, its log-probability, and those of the likeliest tokens in its place."""
+
+    text: str
+    logprob: float
+    top: Mapping[str, float] = field(default_factory=dict)
+
+
+def logprobs(tokens: Sequence[TokenLogprob]) -> Reply:
+    """Answer with these tokens and their log-probabilities, in the form of the route."""
+    text = "".join(token.text for token in tokens)
+    of_chat = [
+        {
+            "token": token.text,
+            "logprob": token.logprob,
+            "top_logprobs": [{"token": name, "logprob": value} for name, value in token.top.items()],
+        }
+        for token in tokens
+    ]
+    of_text = {
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [dict(token.top) for token in tokens],
+    }
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        told = {"content": of_chat} if request.chat else of_text
+        return await answer(text, choice={"logprobs": told})(request)
+
+    return reply
+
+
+def stream(events: Iterable[object] | AsyncGenerator[object], *, line_end: bytes = b"\n") -> Reply:
+    """Send server-sent events: bytes as they are, a text as the data of an event, anything else as JSON.
+
+    An asynchronous generator may wait between its events, or break the connection; it is for one request.
+    """
+
+    def written(event: object) -> bytes:
+        if isinstance(event, bytes):
+            return event
+        text = event if isinstance(event, str) else json.dumps(event)
+        return f"data: {text}".encode() + 2 * line_end
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request.http)
+        async with aclosing(events if isinstance(events, AsyncGenerator) else _each(events)) as each:
+            async for event in each:
+                await response.write(written(event))
+        await response.write_eof()
+        return response
+
+    return reply
+
+
+async def _each(events: Iterable[object]) -> AsyncGenerator[object]:
+    for event in events:
+        yield event
+
+
+# ----------------------------------------------------------------------------------------------- other whole responses
+
+
+def json_reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    """Send a JSON body as it is."""
+    return raw(json.dumps(body).encode(), status, content_type=JSON, headers=headers)
+
+
+def raw(
+    body: bytes = b"", status: int = 200, *, content_type: str = JSON, headers: Mapping[str, str] | None = None
+) -> Reply:
+    """Send the bytes of a body, which need be no JSON."""
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        return web.Response(status=status, body=body, content_type=content_type, headers=headers)
+
+    return reply
+
+
+def fail(status: int, message: str = "", headers: Mapping[str, str] | None = None) -> Reply:
+    """Refuse with an error in trtllm-serve's form; without a message the body is empty."""
+    if not message:
+        return raw(status=status, headers=headers)
+    return json_reply({"object": "error", "message": message, "code": status}, status, headers)
+
+
+def models(*names: str) -> Reply:
+    """List these models, as /v1/models does."""
+    return json_reply({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+
+
+def version(text: str) -> Reply:
+    """Tell the version of the server, as trtllm-serve's /version does."""
+    return json_reply({"version": text})
+
+
+def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Reply:
+    """Let a handler of aiohttp answer, such as one of the simulated endpoint."""
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        return await handler(request.http)
+
+    return reply
+
+
+# ----------------------------------------------------------------------------------------------- silence and its length
+
+
+def stall() -> Reply:
+    """Say nothing, until the client hangs up or the server ends."""
+
+    async def wait(request: HttpRequest) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return wait
+
+
+def when(event: asyncio.Event, reply: Reply) -> Reply:
+    """Wait for an event of the test before the reply."""
+
+    async def wait(request: HttpRequest) -> web.StreamResponse:
+        await event.wait()
+        return await reply(request)
+
+    return wait
+
+
+def after(delay_s: float, reply: Reply) -> Reply:
+    """Wait a time before the reply, where the time itself is tested. Elsewhere `when` is faster and certain."""
+
+    async def wait(request: HttpRequest) -> web.StreamResponse:
+        await asyncio.sleep(delay_s)
+        return await reply(request)
+
+    return wait
+
+
+def hang_up() -> Reply:
+    """Close the connection in order instead of an answer."""
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        if request.http.transport is not None:
+            request.http.transport.close()
+        return web.Response()
+
+    return reply
+
+
+def reset() -> Reply:
+    """Break the connection instead of an answer."""
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        request.reset()
+        return web.Response()
+
+    return reply

@@ -1,0 +1,56 @@
+"""The public API does what docs/python-api.md shows, and imports nothing before it is used."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import serve_eval
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs/python-api.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+PRINTED = re.findall(r"^It prints `([^`]+)`", PAGE, re.MULTILINE)
+
+
+def test_the_list_is_sorted_and_every_name_is_there() -> None:
+    assert serve_eval.__all__ == sorted(serve_eval.__all__)
+    assert all(getattr(serve_eval, name) is not None for name in serve_eval.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'evaluated'"):
+        _ = serve_eval.evaluated  # type: ignore[attr-defined]
+
+
+def test_importing_it_imports_nothing_else() -> None:
+    code = "import sys; before = set(sys.modules); import serve_eval; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    others = {name.partition(".")[0] for name in done.stdout.split()} - set(sys.stdlib_module_names)
+    assert others == {"serve_eval"}
+    assert "serve_eval." not in done.stdout
+
+
+def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(EXAMPLES[0] + EXAMPLES[1])
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.stdout.splitlines() == PRINTED, done.stderr
+
+
+def test_the_smoke_example_checks_an_endpoint(tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(EXAMPLES[2])
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 4, done.stderr
+    assert "FAIL reachable" in done.stdout
+
+
+@pytest.mark.slow
+def test_mypy_knows_the_types_of_the_examples(tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text("".join(EXAMPLES))
+    check = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(script)]
+    done = subprocess.run(check, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stdout
