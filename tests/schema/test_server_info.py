@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.session_info import server_info
+from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.schema import DeployedServer, DeploymentInfo, Endpoint, HeldServers, KvTransfer, ServerInfo
 
 WRITTEN: dict[str, Any] = {
@@ -112,15 +112,21 @@ def test_what_is_found_out_later_is_added() -> None:
         ({1: "a"}, r"a ServerInfo or a mapping with names is wanted, and not \{1: 'a'\}"),
     ],
 )
-def test_a_value_of_another_type_is_refused_with_its_place(info: Any, said: str) -> None:
+def test_a_value_of_another_type_is_refused_with_its_place(info: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=said):
         Endpoint(base_url="http://h:1/v1", info=info)
     if isinstance(info, dict) and 1 not in info:
         with pytest.raises(msgspec.ValidationError, match=said):
             _endpoint(info)
-        with pytest.raises(RunFolderError, match=rf"environment\.json is damaged: .*{said}"):
-            server_info({"endpoint": {"info": info}})
+        _note(tmp_path, {"base_url": "http://h:1/v1", "info": info})
+        with pytest.raises(RunFolderError, match=rf"environment\.json cannot be read: .*{said}"):
+            read_sessions(tmp_path)
 
 
 def test_a_session_without_any_is_read(tmp_path: Path) -> None:
-    assert server_info({}) == server_info({"endpoint": {}}) == server_info({"endpoint": {"info": None}}) == ServerInfo()
+    _note(tmp_path, {"base_url": "http://h:1/v1"})
+    assert [session.endpoint.info for session in read_sessions(tmp_path)] == [ServerInfo()]
+
+
+def _note(run: Path, endpoint: dict[str, Any]) -> None:
+    (run / "environment.json").write_text(json.dumps([{"endpoint": endpoint}]))

@@ -284,8 +284,7 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     patient = replace(plan, limits=Limits(sample_timeout_s=9999))
     with pytest.raises(LaunchError, match="started for samples of at most 3600 s, and this run waits for 9999 s"):
         run(patient, tmp_path / "patient")
-    serve.serve(listed=True)
-    shown = capsys.readouterr().out
+    shown = serve._table()
     assert re.search(rf"^{entry.id}  ready +trtllm  {MODEL}  {entry.endpoint.base_url}  process {entry.pid} ", shown)
     files = [file for file in registry.rglob("*") if file.is_file()]
     assert {file.name for file in files} >= {f"{entry.id}.json", "plan.yaml", "holder.log", "trtllm.log", "commands.sh"}
