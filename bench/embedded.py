@@ -31,7 +31,7 @@ WAYS = ((1, False), (16, False), (64, False), (16, True))
 
 def cpu_s(endpoint: Endpoint) -> float:
     """Processor time of the server so far."""
-    fields = Path(f"/proc/{endpoint.info['pid']}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{endpoint.info.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

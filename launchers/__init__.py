@@ -2,3 +2,6 @@
 
 Launchers see only the nouns and the errors of serve_eval, and what says which variables a process gets.
 """
+
+OWNER = "serve-eval"
+"""Tells this package from others of its name: see serve_eval/plugins/own_launchers.py."""

@@ -13,7 +13,7 @@ from launchers._process.own_server import check_installed, own_server
 from serve_eval.errors import LaunchError
 from serve_eval.protocol.special_tokens import beginning as beginning_of
 from serve_eval.protocol.special_tokens import read
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 
 NAME = "embedded"
 WEIGHTS = Path(__file__).with_name("_embedded") / "model"
@@ -65,7 +65,7 @@ async def launch(
     [command] = commands(context, weights=weights, damage=damage, also=also, strict_fields=strict_fields, port=port)
     log_file = context.log_dir / f"{NAME}.log"
     async with own_server(command, ready_file=_ready(context), log_file=log_file) as (url, server):
-        info = {"launcher": NAME, "pid": server.pid, "log_file": str(log_file), "damage": damage, "also": also or {}}
+        info = ServerInfo(launcher=NAME, pid=server.pid, log_file=str(log_file), damage=damage, also=also or {})
         yield Endpoint(base_url=url, model=context.model or NAME, info=info)
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from launchers import _meanings
 from launchers._fleet import loading
-from launchers._trtllm import metrics
 from serve_eval.errors import LaunchError
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, LaunchContext, PerfMetricsFolders, ServerInfo
 
 POLL_S = 0.5
 MEANINGS = _meanings.EXTERNAL
@@ -42,11 +41,14 @@ async def launch(
     """
     if ready_timeout_s > 0:
         await _answering(base_url if "://" in base_url else f"http://{base_url}", ready_timeout_s)
-    info: dict[str, object] = {"launcher": "external"}
+    told = None
     if perf_metrics or perf_metrics_dir or request_trace_dir:
-        folders = {metrics.OUTPUT: perf_metrics_dir, metrics.TRACES: request_trace_dir}
-        info[metrics.INFO] = {key: path and str(Path(path).expanduser()) for key, path in folders.items()}
-    yield Endpoint(base_url=base_url, model=context.model, info=info)
+        told = PerfMetricsFolders(output_dir=_full(perf_metrics_dir), trace_dir=_full(request_trace_dir))
+    yield Endpoint(base_url=base_url, model=context.model, info=ServerInfo(launcher="external", perf_metrics=told))
+
+
+def _full(path: str | None) -> str | None:
+    return path and str(Path(path).expanduser())
 
 
 async def _answering(url: str, timeout_s: float) -> None:

@@ -13,7 +13,7 @@ from launchers._process.own_server import check_installed, own_server
 from launchers._simulated.faults import Fault, out_of_range
 from launchers._simulated.prompt_logprobs import Form, Telling
 from serve_eval.errors import LaunchError, PlanError
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 from serve_eval.schema.prompt_hash import uniform
 
 MEANINGS = _meanings.SIMULATED
@@ -89,7 +89,7 @@ async def launch(
     context.write_answer_file(_answers(context), chance)
     log_file = context.log_dir / "simulated.log"
     async with own_server(command, ready_file=_ready(context), log_file=log_file) as (url, server):
-        info = {"launcher": "simulated", "pid": server.pid, "log_file": str(log_file)}
+        info = ServerInfo(launcher="simulated", pid=server.pid, log_file=str(log_file))
         yield Endpoint(base_url=url, model=context.model or "simulated", info=info)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from serve_eval.errors import PlanError, ServeEvalError
 
@@ -18,12 +20,25 @@ EVERY = 64
 """Items between two looks at the clock."""
 
 
+Tell = Callable[[str, bool], None]
+"""Takes a line: its text, and whether it is the last of its step."""
+
+
 def _to_nobody(line: str, last: bool) -> None:
     pass
 
 
-tell: Callable[[str, bool], None] = _to_nobody
-"""Where the lines go: the text, and whether it is the last of its step. The command line sets it."""
+_tell: ContextVar[Tell] = ContextVar("serve_eval.pace", default=_to_nobody)
+
+
+@contextmanager
+def told_to(tell: Tell) -> Iterator[None]:
+    """Have `tell` take the lines of the steps in the block: the command line shows them."""
+    token = _tell.set(tell)
+    try:
+        yield
+    finally:
+        _tell.reset(token)
 
 
 class Pace:
@@ -60,12 +75,13 @@ class Pace:
             )
         if took_s >= FIRST_S:
             self._told = True
-            tell(f"{self._name}: {self._done} of {self._total} {self._unit}, {took_s:.0f} s", False)
+            _tell.get()(f"{self._name}: {self._done} of {self._total} {self._unit}, {took_s:.0f} s", False)
 
     def end(self) -> None:
         """Tell that the step is over, where it told of itself before."""
         if self._told:
-            tell(f"{self._name}: {self._done} of {self._total} {self._unit}, {self._clock() - self._start:.0f} s", True)
+            took_s = self._clock() - self._start
+            _tell.get()(f"{self._name}: {self._done} of {self._total} {self._unit}, {took_s:.0f} s", True)
             self._told = False
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from launchers._trtllm import mpi
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
+from serve_eval.plugins.scope import scope
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from tests.tasks.made_data import write_all
 
@@ -30,6 +31,13 @@ settings.load_profile("patient")
 def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Command lines are those that this user gets, also where root runs the tests."""
     monkeypatch.setattr(mpi, "we_are_root", lambda: False)
+
+
+@pytest.fixture(autouse=True)
+def _own_scope() -> Iterator[None]:
+    """What a test includes is gone after it."""
+    with scope():
+        yield
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -25,11 +26,11 @@ Told = list[tuple[str, bool]]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     said: Told = []
-    monkeypatch.setattr(pace, "tell", lambda line, last: said.append((line, last)))
     monkeypatch.setattr(pace, "EVERY", 1)
-    return said
+    with pace.told_to(lambda line, last: said.append((line, last))):
+        yield said
 
 
 def test_a_step_of_less_than_a_second_says_nothing(told: Told) -> None:

@@ -31,7 +31,12 @@ def test_the_wheel_holds_both_packages_the_references_and_the_licences(dist: Pat
     shipped = {f"serve_eval/references/{file.name}" for file in (ROOT / "references").glob("*.yaml")}
     assert len(shipped) == 22
     assert shipped <= names
-    assert {"serve_eval/py.typed", "serve_eval/cases/example.yaml", "launchers/external.py"} <= names
+    assert {
+        "serve_eval/py.typed",
+        "launchers/py.typed",
+        "serve_eval/cases/example.yaml",
+        "launchers/external.py",
+    } <= names
     assert {name.rsplit("/", 1)[-1] for name in names if "/licenses/" in name} == {"LICENSE", "NOTICE"}
     for file in (
         "model.safetensors",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any
 
 from launchers._fleet.fleet import fleet
 from launchers._fleet.log_watch import Watching
@@ -16,7 +14,7 @@ from launchers._trtllm import kv_transfer, mpi, shared_key
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.flavour import adapted_to_machine, forget
 from serve_eval.errors import LaunchError
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, KvTransfer, LaunchContext, ServerInfo
 
 
 @asynccontextmanager
@@ -30,7 +28,7 @@ async def session(
     answer_timeout_s: float,
     stop_timeout_s: float,
     cluster: bool = False,
-    transfer: Mapping[str, Any] | None = None,
+    transfer: KvTransfer | None = None,
     held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Endpoint]:
     """Starts the servers, waits for a completion through the last of them, the front door, and yields its endpoint.
@@ -61,7 +59,7 @@ async def session(
                 held=held,
             ) as endpoint:
                 started()
-                yield replace(endpoint, info={**endpoint.info, "kv_transfer": transfer}) if transfer else endpoint
+                yield endpoint if transfer is None else endpoint.with_info(kv_transfer=transfer)
     except LaunchError as error:
         if UNKNOWN_OPTION in str(error):
             forget(servers)
@@ -98,12 +96,12 @@ async def served(
                 told=context.told,
                 cluster=cluster,
             )
-        info = {
-            "launcher": launcher,
-            "commands": [server.line() for server in servers],
-            "servers": {server.name: server.url for server in servers},
-            "log_dir": str(context.log_dir),
-            "logs": {one.server.name: str(one.process.log_file) for one in running},
-            **front.info,
-        }
+        info = ServerInfo(
+            launcher=launcher,
+            commands=tuple(tuple(server.line()) for server in servers),
+            servers={server.name: server.url for server in servers},
+            log_dir=str(context.log_dir),
+            logs={one.server.name: str(one.process.log_file) for one in running},
+            perf_metrics=front.perf_metrics,
+        )
         yield Endpoint(base_url=f"{front.url}/v1", model=model, info=info)

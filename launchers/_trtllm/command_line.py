@@ -13,6 +13,7 @@ from typing import Any
 from launchers._machine import hosts
 from launchers._process import reported
 from serve_eval.errors import PlanError
+from serve_eval.schema import PerfMetricsFolders
 
 PARALLEL = {
     "tp": "tensor_parallel_size",
@@ -50,7 +51,7 @@ class Place:
 class Server:
     """One process to start. `name` also names its log. `probe` is a command that tells of its flags with --help, mostly
     the beginning of `argv`. `env` is set on top of what is inherited (None: removed), of which `pass_env` names more.
-    `files` are written before, and `folders` made, for this user alone. `info` is added to that of the endpoint.
+    `files` are written before, and `folders` made, for this user alone. `perf_metrics` is for the endpoint's info.
 
     `here`: it uses ports and GPUs of this machine, which are then checked and locked. `at_end` is a command that ends
     what the end of the process does not, such as a container. `to_stop` is a command that asks it to end, where SIGTERM
@@ -71,7 +72,7 @@ class Server:
     pass_env: tuple[str, ...] = ()
     files: Mapping[Path, str] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
-    info: Mapping[str, object] = field(default_factory=dict)
+    perf_metrics: PerfMetricsFolders | None = None
     here: bool = True
     at_end: tuple[str, ...] = ()
     to_stop: tuple[str, ...] = ()

@@ -11,10 +11,10 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 from launchers._machine import smi
 from launchers._process import environment
+from serve_eval.schema import KvTransfer
 
 BACKEND = "UCX"
 """The default of a plan: NVIDIA's own accuracy test of disaggregated serving runs with it."""
@@ -62,19 +62,19 @@ def variables(backend: str, ways: Ways | None) -> dict[str, str]:
     return {name: value for name, value in found.items() if name not in ways.own}
 
 
-def summary(backend: str, ways: Ways | None, env: Mapping[str, str | None]) -> dict[str, Any]:
+def summary(backend: str, ways: Ways | None, env: Mapping[str, str | None]) -> KvTransfer:
     """Return what the report has: the library, whether the GPUs have links, and UCX_TLS. `env` are the variables of the
     plan."""
     inherited = OWN if ways is not None and TLS in ways.own else None
     ours = {TLS: inherited, **variables(backend, ways)}
-    return {"backend": backend, "nvlink": ways.nvlink if ways is not None else None, TLS: {**ours, **env}[TLS]}
+    return KvTransfer(backend=backend, nvlink=ways.nvlink if ways is not None else None, ucx_tls={**ours, **env}[TLS])
 
 
-def told(summary: Mapping[str, Any]) -> str:
+def told(summary: KvTransfer) -> str:
     """The same in a line."""
-    backend = summary["backend"]
+    backend = summary.backend
     library = "DEFAULT, as this version reads it" if backend.upper() == "DEFAULT" else backend
-    links = {True: "NVLink found", False: "no NVLink", None: "NVLink not known"}[summary["nvlink"]]
-    tls = summary[TLS]
+    links = {True: "NVLink found", False: "no NVLink", None: "NVLink not known"}[summary.nvlink]
+    tls = summary.ucx_tls
     set_to = f"{TLS} not set" if tls is None else f"{TLS} {tls}" if tls == OWN else f"{TLS}={tls}"
     return f"transfer of the KV cache: {library}; {links}; {set_to}"

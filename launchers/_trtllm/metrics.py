@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-INFO = "perf_metrics"
-"""Of an endpoint's info: see serve_eval's `client/server_timing.py` and `served_files.py`."""
-OUTPUT, TRACES = "output_dir", "trace_dir"
+from serve_eval.schema import PerfMetricsFolders
+
 WORKER = {"return_perf_metrics": True, "perf_metrics_max_requests": 10_000}
 """Makes a worker keep what became of its last requests until it is read. A worker of the 1.2 line refuses a key that
 it does not know, so that there is nothing here that only main knows."""
@@ -31,6 +30,6 @@ def orchestrator_env(log_dir: Path) -> dict[str, str | None]:
     return {TRACE_VARIABLE: str(log_dir / "request_traces")}
 
 
-def told(file: Mapping[str, Any], env: Mapping[str, str | None]) -> dict[str, str | None]:
+def told(file: Mapping[str, Any], env: Mapping[str, str | None]) -> PerfMetricsFolders:
     """Return where an orchestrator with this file and these variables writes."""
-    return {OUTPUT: file.get("perf_metrics_output_dir"), TRACES: env.get(TRACE_VARIABLE)}
+    return PerfMetricsFolders(output_dir=file.get("perf_metrics_output_dir"), trace_dir=env.get(TRACE_VARIABLE))

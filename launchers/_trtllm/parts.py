@@ -14,7 +14,7 @@ from launchers._trtllm import command_line, disaggregated, kv_transfer, metrics
 from launchers._trtllm.deployments import Aggregated, Deployment, Side, role, served
 from launchers._trtllm.kv_transfer import Ways
 from serve_eval.errors import PlanError
-from serve_eval.schema import LaunchContext
+from serve_eval.schema import KvTransfer, LaunchContext
 
 ORCHESTRATOR = "orchestrator"
 
@@ -69,7 +69,7 @@ def list_parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
     return [*found, Part(name=ORCHESTRATOR, kind=ORCHESTRATOR, width=0)]
 
 
-def summarise_transfer(deployment: Deployment, context: LaunchContext, ways: Ways | None) -> dict[str, Any] | None:
+def summarise_transfer(deployment: Deployment, context: LaunchContext, ways: Ways | None) -> KvTransfer | None:
     """Summarise the transfer between the servers, by the context servers' settings; None for a single server.
 
     `ways` None: they are on several machines, and nothing is set.

@@ -132,7 +132,7 @@ def _orchestrator(
     addresses = {kind: [f"{p.reached_at}:{p.port}" for part, p in placed if part.kind == kind] for kind in sides}
     routers = {kind: side.router for kind, side in sides.items()}
     more, env = deployment.orchestrator, {"TRTLLM_DISAGG_NO_RETRY": "1", **deployment.env}
-    told: dict[str, str | None] = {}
+    told = None
     if deployment.perf_metrics:
         more = {**metrics.orchestrator_keys(context.log_dir), **more}
         env = {**metrics.orchestrator_env(context.log_dir), **env}
@@ -155,8 +155,8 @@ def _orchestrator(
         env=env,
         pass_env=tuple(deployment.pass_env),
         files={file: command_line.to_yaml(content)},
-        folders=tuple(Path(one) for one in told.values() if one is not None),
-        info={metrics.INFO: told} if told else {},
+        folders=tuple(Path(one) for one in (told.output_dir, told.trace_dir) if one is not None) if told else (),
+        perf_metrics=told,
         auth_key=deployment.auth_key,
         refused=disaggregated.refused(section, place.host),
     )

@@ -11,6 +11,7 @@ import msgspec
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.plugins.registry import SCORERS
+from serve_eval.plugins.scope import Scope, current
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Scorer, Spec
 
@@ -31,11 +32,12 @@ def spec_of(raw: Any) -> Spec | None:
 
 def scorer_of(spec: Spec) -> Scorer:
     """The scorer of a name and its options. Raises PlanError for what is unknown."""
-    return _scorer(spec.name, canonical(spec.options))
+    return _scorer(current(), spec.name, canonical(spec.options))
 
 
 @lru_cache(maxsize=256)
-def _scorer(name: str, options: str) -> Scorer:
+def _scorer(scope: Scope | None, name: str, options: str) -> Scorer:
+    """Kept, since thousands of cases share a scorer, for the scope in which its name was found."""
     make = registry.load(SCORERS, name)
     checked = registry.check_options(make, msgspec.json.decode(options), f"scorer.{name}")
     made: Scorer = make(**checked)

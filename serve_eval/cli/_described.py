@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import textwrap
 import typing
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.nested_options import Option, options, struct_of
+from serve_eval.plugins.values import LAUNCHERS, load_launcher
 
 WIDTH = 80
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -25,7 +25,7 @@ def described(package: str, name: str) -> list[str]:
     Raises PlanError for what cannot be used.
     """
     function = registry.function(package, name)
-    meanings: Mapping[str, str] = getattr(sys.modules[function.__module__], "MEANINGS", {})
+    meanings = load_launcher(name).meanings if package == LAUNCHERS else {}
     lines = _wrapped(f"{name}: {registry.summary(package, name)}", "", "    ")
     lines += [f"    from {origin.place}" for origin in extensions.find(package, name)]
     for option in options(function):

@@ -19,8 +19,9 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.judgements import judges_of
 from serve_eval.evaluation.storage.private_files import pretty_json
+from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.report.text import clean
-from serve_eval.schema import HOLDOUT, PAIRED_RULES, Plan, Prompt
+from serve_eval.schema import HOLDOUT, Plan, Prompt
 from serve_eval.stats.classic import classic_test
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS
 from serve_eval.verdicts.exit_code import PASS, UNDECIDED
@@ -114,7 +115,7 @@ def facts(p: PreparedTask, repeats: int) -> dict[str, Any]:
 
 def _early_stop(plan: Plan, p: PreparedTask) -> dict[str, str]:
     """Say how alpha is split where a paired rule may stop early."""
-    if plan.early_stop is None or plan.verdict.name not in PAIRED_RULES or p.reference is None:
+    if plan.early_stop is None or p.reference is None or load_verdict_rule(plan.verdict.name).early_stop != "pairs":
         return {}
     alpha = p.hypothesis.alpha
     looks = SPENT_ON_LOOKS * alpha

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from serve_eval.plugins import registry
+from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext, Plan
 
 
 def preview(plan: Plan, log_dir: Path) -> tuple[list[list[str]], dict[str, str]]:
     """The command lines of the plan's launcher, and the text of its files by path. Raises PlanError for its options."""
-    launcher = registry.load("launchers", plan.launcher.name)
-    options = registry.check_options(launcher, plan.launcher.options, "launcher")
-    module = sys.modules[launcher.__module__]
+    launcher = load_launcher(plan.launcher.name)
+    options = launcher.check_options(plan.launcher.options, "launcher")
     context = LaunchContext(model=plan.model, log_dir=log_dir, patience_s=plan.limits.sample_timeout_s)
-    files = module.files(context, **options) if hasattr(module, "files") else {}
-    return module.commands(context, **options), {str(path): text for path, text in files.items()}
+    files = {} if launcher.files is None else launcher.files(context, **options)
+    return launcher.commands(context, **options), {str(path): text for path, text in files.items()}
 
 
 def lines(commands: Sequence[Sequence[str]], files: Mapping[str, str]) -> list[str]:

@@ -105,8 +105,13 @@ def _reserving(command: Any) -> Any:
     if (call := command.callback) is not None:
 
         def called(*args: Any, **options: Any) -> Any:
+            from serve_eval.plugins.own_launchers import check_launchers
+            from serve_eval.plugins.scope import scope
+
             reserve_stdout()
-            return call(*args, **options)
+            check_launchers()
+            with scope():
+                return call(*args, **options)
 
         command.callback = called
     return command
@@ -155,9 +160,9 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     if sys.platform == "win32":
         sys.exit("serve-eval runs on Linux and macOS. On Windows, use it inside WSL.")
     prepare_streams()
-    pace.tell = LongSteps()
     try:
-        app()
+        with pace.told_to(LongSteps()):
+            app()
     except ServeEvalError as error:
         if interrupted():
             raise

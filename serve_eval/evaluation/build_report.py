@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import platform
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 
 import serve_eval
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation.endpoint.launch import LAUNCHERS
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import archived
 from serve_eval.evaluation.run_session import RunSession
@@ -19,8 +17,8 @@ from serve_eval.evaluation.storage.report_file import REPORT_SCHEMA
 from serve_eval.evaluation.storage.traces import read_traces
 from serve_eval.evaluation.task_report import RunFacts, report_task
 from serve_eval.evaluation.task_run import Work
-from serve_eval.plugins import registry
 from serve_eval.plugins.extensions import KINDS, loaded
+from serve_eval.plugins.values import LAUNCHERS, VERDICTS, load_verdict_rule
 from serve_eval.protocol.shared import TASKS
 from serve_eval.schema import (
     MEAN,
@@ -32,8 +30,6 @@ from serve_eval.schema import (
 )
 from serve_eval.verdicts.exit_code import exit_code
 
-VERDICTS = "serve_eval.verdicts.rules"
-
 
 def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> Report:
     """Return the report of a session: each task judged, with what is said of the run as a whole."""
@@ -43,6 +39,7 @@ def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> 
     loads = sessions.loads(folder)
     run = RunFacts(
         plan=plan,
+        rule=load_verdict_rule(plan.verdict.name),
         judge=verdict_rule(plan.verdict),
         unsupported=sessions.unsupported(folder),
         served=read_traces(folder),
@@ -66,16 +63,16 @@ def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> 
 
 
 def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
-    rule = registry.load(VERDICTS, spec.name)
-    options = registry.check_options(rule, spec.options, f"verdict.{spec.name}")
-    return lambda *arguments, **more: rule(*arguments, **{**options, **more})
+    rule = load_verdict_rule(spec.name)
+    options = rule.check_options(spec.options)
+    return lambda *arguments, **more: rule.judge(*arguments, **{**options, **more})
 
 
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
     """Raises NotComparableError when the rule compares sample by sample and there is nothing to compare so: the
     reference has no scores per sample, or the value is no mean of them."""
-    rule = sys.modules[registry.load(VERDICTS, plan.verdict.name).__module__]
-    if not getattr(rule, "NEEDS_PAIRS", False):
+    rule = load_verdict_rule(plan.verdict.name)
+    if not rule.needs_pairs:
         return
     for p in prepared:
         if p.reference is not None and p.task.aggregation is not MEAN:
@@ -90,7 +87,7 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                 f"({Path(p.reference.file).name}:{p.reference.line}) has no scores per sample",
                 hint="Register runs of your own: serve-eval references register RUN... --references-dir DIR.",
             )
-        needed = getattr(rule, "NEEDS_REFERENCE_RUNS", 1)
+        needed = rule.min_reference_runs
         if p.reference is not None and p.reference.runs is not None and len(p.reference.runs.values) < needed:
             raise NotComparableError(
                 f"{p.task.name}: the verdict {plan.verdict.name!r} needs {needed} reference runs, and the reference "
@@ -101,10 +98,10 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
 
 def _other_versions(work: Sequence[Work], endpoint: Endpoint) -> list[str]:
     """Where a reference of one's own was taken from another version of the software than answers now."""
-    now, found = endpoint.info.get("version"), []
+    now, found = endpoint.info.version, []
     for w in work:
         runs = None if w.p.reference is None else w.p.reference.runs
-        if runs is not None and runs.endpoint is not None and isinstance(now, str) and runs.endpoint != now:
+        if runs is not None and runs.endpoint is not None and now is not None and runs.endpoint != now:
             found.append(
                 f"{w.p.task.name}: the reference was taken at version {runs.endpoint}; this endpoint says {now}"
             )

@@ -15,13 +15,13 @@ from typing import Final
 from serve_eval.evaluation.engine.accumulator import Tally
 from serve_eval.evaluation.engine.order import arranged, task_seed
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.schema import MEAN, PAIRED_RULES, EarlyStop, Spec
+from serve_eval.plugins.values import load_verdict_rule
+from serve_eval.schema import MEAN, EarlyStop, Spec
 from serve_eval.stats.classic import Decision, classic_test
 from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict
 from serve_eval.verdicts import pairing, reference_samples
-from serve_eval.verdicts.rules.noninferiority import MARGIN
 from serve_eval.verdicts.validity import MAX_MISSING
 
 
@@ -129,7 +129,8 @@ def watch(p: PreparedTask, tally: Tally, verdict: Spec, *, eps: float, seed: int
     metric = p.task.metric
     if metric.lo is None or metric.hi is None:
         return None, f"no early stop: {metric.name} has no range"
-    if verdict.name in PAIRED_RULES and tally.repeats > 1:
+    rule = load_verdict_rule(verdict.name)
+    if rule.early_stop == "pairs" and tally.repeats > 1:
         return (
             None,
             f"no early stop: the rule {verdict.name!r} takes prompts as independent, and repeats of one are not",
@@ -144,14 +145,13 @@ def watch(p: PreparedTask, tally: Tally, verdict: Spec, *, eps: float, seed: int
     n, sign = len(tally.samples), 1.0 if higher else -1.0
     max_missing = float(verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
     test: Callable[[], EarlyVerdict]
-    if verdict.name in PAIRED_RULES:
+    if rule.early_stop == "pairs":
         if before is None:
             return None, note or "no early stop: the reference has no scores per sample"
         if pairing.runs_differ(p.dataset, p.reference):
             return None, "no early stop: the reference's runs differ as a whole, for which only the end can allow"
-        default = MARGIN if verdict.name == "noninferiority" else abs(threshold - p.reference.value)
-        margin = verdict.options.get("margin")
-        points = default if margin is None else float(margin)  # type: ignore[arg-type]
+        margin = verdict.options.get("margin", rule.default("margin"))
+        points = abs(threshold - p.reference.value) if margin is None else float(margin)  # type: ignore[arg-type]
         alpha, span = SPENT_ON_LOOKS * h.alpha, metric.hi - metric.lo
         test = partial(EarlyPaired, n, points / metric.scale, alpha=alpha, span=span, eps=eps, max_missing=max_missing)
     elif before is None:

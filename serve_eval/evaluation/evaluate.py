@@ -25,10 +25,12 @@ from serve_eval.evaluation.steps.use_endpoint import needs_endpoint, note_endpoi
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.plugins import extensions
+from serve_eval.plugins.scope import scoped
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import Plan, Progress, Report
 
 
+@scoped
 async def evaluate(
     plan: Plan,
     out_dir: Path,
@@ -74,6 +76,7 @@ async def evaluate(
         return save_report(session, strict=strict)
 
 
+@scoped
 def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     """Report on a run folder under another verdict rule or other references, without asking anything.
 

@@ -21,7 +21,6 @@ before a choice without a context. A task with the option `prefix` does the same
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,11 +33,11 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask, lacks_context
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.plugins import registry
+from serve_eval.plugins.values import load_launcher
 from serve_eval.protocol import special_tokens
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Ability, DataRoots, LaunchContext, Need, Plan, Sample, Spec, Task
 
-LAUNCHERS = "launchers"
 TOKENIZER = "tokenizer"
 
 
@@ -98,12 +97,12 @@ def _saved(out_dir: Path) -> dict[str, str | bool]:
 async def _asked(plan: Plan, tasks: Sequence[Task], environ: Mapping[str, str]) -> dict[str, str | bool]:
     """Return the prefixes at a running endpoint. Empty where it has no log-probabilities of prompts, which the probe
     reports."""
-    start = registry.load(LAUNCHERS, plan.launcher.name)
-    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    launcher = load_launcher(plan.launcher.name)
+    options = launcher.check_options(plan.launcher.options)
     context, found = LaunchContext(model=plan.model, log_dir=Path()), {}
     told: dict[tuple[Path | None, str], str | bool] = {}
     with hidden_in_errors(plan.connection, environ):
-        async with start(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
+        async with launcher.launch(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
             ability, _ = await prompt_logprobs(client)
             if ability.works:
                 for task in tasks:
@@ -127,10 +126,9 @@ async def told_by(client: Client, tokenizer: Path | None, extra: Mapping[str, ob
 def _before_the_start(plan: Plan, task: Task) -> str | bool | None:
     """Return the prefix at an endpoint that the run starts, as its launcher knows it, else the folder of the
     tokenizer; None where neither does."""
-    start = registry.load(LAUNCHERS, plan.launcher.name)
-    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
-    told = getattr(sys.modules[start.__module__], "beginning", None)
-    known: str | bool | None = None if told is None else told(**options)
+    launcher = load_launcher(plan.launcher.name)
+    options = launcher.check_options(plan.launcher.options)
+    known = None if launcher.beginning is None else launcher.beginning(**options)
     if known is True or (folder := _folder(plan, task)) is None:
         return known
     return special_tokens.beginning(special_tokens.read(folder))

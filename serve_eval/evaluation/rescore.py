@@ -33,6 +33,7 @@ from serve_eval.evaluation.storage.scores import ScoreRecord, as_on_file, read_s
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins import registry
+from serve_eval.plugins.scope import scoped
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import TASKS, build_task
 from serve_eval.schema import (
@@ -111,6 +112,7 @@ class _Work:
     notes: tuple[str, ...]
 
 
+@scoped
 def rescore(
     run: Path,
     settings: Sequence[str] = (),

@@ -16,8 +16,8 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.evaluation.storage.traces import Served
 from serve_eval.evaluation.task_run import Work, random_order
+from serve_eval.plugins.values import VerdictRule
 from serve_eval.schema import (
-    PAIRED_RULES,
     Ability,
     Attribution,
     Degradation,
@@ -41,12 +41,13 @@ from serve_eval.verdicts.validity import remarks
 class RunFacts:
     """What is known of a run when its tasks are judged.
 
-    `judge` is the verdict rule with its options. `unsupported` is what the endpoint cannot do, by task; `served` is who
-    answered what, by task and sample; `limits` are those of the sessions in which answers came. A paired rule looked at
-    the tasks in `looked_at` on the way, in this session or before.
+    `rule` is the verdict rule, and `judge` judges by it, with the options of the plan. `unsupported` is what the
+    endpoint cannot do, by task; `served` is who answered what, by task and sample; `limits` are those of the sessions
+    in which answers came. A paired rule looked at the tasks in `looked_at` on the way, in this session or before.
     """
 
     plan: Plan
+    rule: VerdictRule
     judge: Callable[..., Verdict]
     unsupported: Mapping[str, Ability]
     served: Mapping[str, Mapping[str, Sequence[Served]]] | None
@@ -106,11 +107,12 @@ def _verdict(w: Work, run: RunFacts, result: TaskResult, early: EarlyStop | None
 
 def _judged(w: Work, run: RunFacts, result: TaskResult, reference: Reference, *, looked: bool) -> Verdict:
     """Judge a task that was asked to its end. `looked`: an early stop looked at it on the way."""
-    p, rule = w.p, run.plan.verdict
+    p = w.p
     pairs, note = pairing.with_reference(p.task, p.dataset, reference, w.tally.runs())
     asked = result, reference, p.hypothesis, pairs
-    if rule.name in PAIRED_RULES and (looked or p.task.name in run.looked_at):
-        verdict = _early.judged_after_looks(run.judge, rule.name, *asked, margin=rule.options.get("margin"))
+    if run.rule.early_stop == "pairs" and (looked or p.task.name in run.looked_at):
+        margin = run.plan.verdict.options.get("margin", run.rule.default("margin"))
+        verdict = _early.judged_after_looks(run.judge, *asked, margin=margin)
     else:
         verdict = run.judge(*asked)
     return replace(verdict, warnings=(*verdict.warnings, note)) if note else verdict

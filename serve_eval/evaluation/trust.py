@@ -88,9 +88,8 @@ def _links(folder: Path) -> list[tuple[str, str]]:
 def _noted(run: Path) -> list[str]:
     """The addresses that the folder itself names beside its plan."""
     endpoints = [session.endpoint for session in sessions.read_sessions(run)[-1:]]
-    found: list[object] = [one.base_url for one in endpoints]
-    servers = [one.info.get("servers") for one in endpoints]
-    found += [url for one in servers if isinstance(one, Mapping) for url in one.values()]
+    found: list[str | None] = [one.base_url for one in endpoints]
+    found += [url for one in endpoints for url in (one.info.servers or {}).values()]
     lines = [one for of_task in (read_traces(run) or {}).values() for ones in of_task.values() for one in ones]
     found += [url for one in lines for url in (one.context, one.generation)]
     return sorted({str(url) for url in found if url})

@@ -4,6 +4,8 @@ installed packages offer under the entry points `serve_eval.tasks`, `.scorers`, 
 To know what there is, folders are listed and the lists of packages read; code runs when its name is used. A folder
 stands as a package of its own under a name that nobody else has, so that its files can import each other (`from ._x
 import y`) and `sys.path` stays as it is.
+
+What was included and loaded belongs to a scope (`scope.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from serve_eval.errors import PlanError
+from serve_eval.plugins.scope import Loaded, current, opened
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -38,8 +42,9 @@ KINDS = {
 LM_EVAL = "lm_eval"
 """What a folder of the user's calls the one with tasks in the format of lm-evaluation-harness."""
 _PREFIX = "_serve_eval_included_"
-_included: list[Path] = []
-_loaded: dict[str, Loaded] = {}
+_digests: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+_digests_of_files: dict[Path, str] = {}
+"""Checksums of files as they were when this process first ran them: what it goes on with when they are edited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +55,14 @@ class Origin:
     get: Callable[[], Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """Code of others that this process runs: where it comes from, and the checksum of its file together with the files
-    beside it that it may share with others (`_*.py`)."""
-
-    origin: str
-    sha256: str
+def _folders() -> list[Path]:
+    found = current()
+    return [] if found is None else found.folders
 
 
 def include(folders: Iterable[str]) -> None:
-    """Adds folders for the rest of the process; nothing of them runs yet. Raises PlanError for what is none of ours."""
-    problems = []
+    """Adds folders to the scope; nothing of them runs yet. Raises PlanError for what is none of ours."""
+    problems, included = [], opened().folders
     for given in folders:
         try:
             folder = Path(given).expanduser().resolve()
@@ -73,20 +74,20 @@ def include(folders: Iterable[str]) -> None:
             problems.append(f"include_path: {given} is not a folder")
         elif not ours:
             problems.append(f"include_path: {given} has none of the folders {', '.join((*KINDS.values(), LM_EVAL))}")
-        elif folder not in _included:
-            _included.append(folder)
+        elif folder not in included:
+            included.append(folder)
     if problems:
         raise PlanError(problems)
 
 
 def included() -> tuple[str, ...]:
     """The folders that were added so far."""
-    return tuple(map(str, _included))
+    return tuple(map(str, _folders()))
 
 
 def lm_eval_folders() -> tuple[str, ...]:
     """Where the user's own tasks in lm-eval's format are."""
-    return tuple(str(folder / LM_EVAL) for folder in _included if (folder / LM_EVAL).is_dir())
+    return tuple(str(folder / LM_EVAL) for folder in _folders() if (folder / LM_EVAL).is_dir())
 
 
 def lm_eval_tasks() -> list[tuple[str, Path]]:
@@ -113,22 +114,29 @@ def find(folder: str, name: str) -> list[Origin]:
 
 def loaded() -> dict[str, Loaded]:
     """The code of others that was loaded so far, by kind and name: `tasks.capitals`."""
-    return dict(sorted(_loaded.items()))
+    found = current()
+    return {} if found is None else dict(sorted(found.loaded.items()))
 
 
 def note(folder: str, name: str, place: str, module: ModuleType) -> None:
     """Keeps that the code of others is used, as it was when it was first loaded."""
-    if (key := f"{KINDS[folder]}.{name}") not in _loaded:
-        _loaded[key] = Loaded(origin=place, sha256=_checksum(module))
+    loaded = opened().loaded
+    if (key := f"{KINDS[folder]}.{name}") not in loaded:
+        if module not in _digests:
+            _digests[module] = _checksum(module)
+        loaded[key] = Loaded(origin=place, sha256=_digests[module])
 
 
 def note_file(folder: str, name: str, file: Path) -> None:
     """Keeps that a file of a folder of the user's is used, with the code beside it. Files of others are not noted."""
+    loaded = opened().loaded
     if (
         any(file.is_relative_to(place) for place in lm_eval_folders())
-        and (key := f"{KINDS[folder]}.{name}") not in _loaded
+        and (key := f"{KINDS[folder]}.{name}") not in loaded
     ):
-        _loaded[key] = Loaded(origin=str(file), sha256=_digest((file, *sorted(file.parent.glob("*.py")))))
+        if file not in _digests_of_files:
+            _digests_of_files[file] = _digest((file, *sorted(file.parent.glob("*.py"))))
+        loaded[key] = Loaded(origin=str(file), sha256=_digests_of_files[file])
 
 
 def defect(error: BaseException) -> str:
@@ -147,7 +155,7 @@ def defect(error: BaseException) -> str:
 
 def _files(folder: str) -> list[tuple[str, Path]]:
     """Names that the folders of the user offer, each with the folder that it stands in."""
-    places = [path / KINDS[folder] for path in _included]
+    places = [path / KINDS[folder] for path in _folders()]
     found = ((module.name, place) for place in places for module in pkgutil.iter_modules([str(place)]))
     return [(name, place) for name, place in found if not name.startswith("_")]
 

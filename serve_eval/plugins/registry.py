@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import PlanError
-from serve_eval.plugins import extensions, nested_options
+from serve_eval.plugins import extensions, nested_options, own_launchers
 
 ENTRY_POINTS = {
     "serve_eval.tasks": "task",
@@ -49,19 +49,27 @@ def names(folder: str) -> list[str]:
 
 def places(packages: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return the places where this process looks for the files of some of our folders."""
-    return {folder: tuple(importlib.import_module(folder).__path__) for folder in packages}
+    return {folder: tuple(_package(folder).__path__) for folder in packages}
 
 
 def look_in(found: Mapping[str, Sequence[str]]) -> None:
     """Looks there in this process too."""
     for folder, paths in found.items():
-        importlib.import_module(folder).__path__ = list(paths)
+        _package(folder).__path__ = list(paths)
+
+
+def _package(folder: str) -> ModuleType:
+    """One of our own folders. Raises PlanError where others have a package of its name."""
+    if folder == own_launchers.NAME and folder not in sys.modules:
+        own_launchers.check_launchers()
+    return importlib.import_module(folder)
 
 
 def shipped(folder: str) -> list[str]:
     """Names that one of our own folders offers, sorted."""
-    paths = importlib.import_module(folder).__path__
-    found = sorted(module.name for module in pkgutil.iter_modules(paths) if not module.name.startswith("_"))
+    found = sorted(
+        module.name for module in pkgutil.iter_modules(_package(folder).__path__) if not module.name.startswith("_")
+    )
     if folder != SCORERS:
         return found
     return [name for name in found if hasattr(importlib.import_module(f"{folder}.{name}"), ENTRY_POINTS[folder])]

@@ -69,6 +69,14 @@ from serve_eval.schema.score import (
     no_breakdown,
     no_secondary,
 )
+from serve_eval.schema.server_info import (
+    DeployedServer,
+    DeploymentInfo,
+    HeldServers,
+    KvTransfer,
+    PerfMetricsFolders,
+    ServerInfo,
+)
 from serve_eval.schema.suite import (
     RunError,
     Scalar,
@@ -84,8 +92,6 @@ from serve_eval.schema.suite import (
 from serve_eval.schema.task import Need, Scorer, Scoring, Task, file_stem, lives
 from serve_eval.schema.traffic import Acceptance, Load, Step, Traffic
 from serve_eval.schema.verdict import (
-    EARLY_RULES,
-    PAIRED_RULES,
     Ability,
     AcceptanceCheck,
     AnchorComparison,
@@ -96,10 +102,8 @@ from serve_eval.schema.verdict import (
 )
 
 __all__ = [
-    "EARLY_RULES",
     "HOLDOUT",
     "MEAN",
-    "PAIRED_RULES",
     "Ability",
     "Acceptance",
     "AcceptanceCheck",
@@ -120,6 +124,8 @@ __all__ = [
     "DataRoots",
     "Dataset",
     "Degradation",
+    "DeployedServer",
+    "DeploymentInfo",
     "Divergence",
     "EarlyStop",
     "Ended",
@@ -128,6 +134,7 @@ __all__ = [
     "FailureKind",
     "FirstDifference",
     "Flip",
+    "HeldServers",
     "Hypothesis",
     "ImagePart",
     "ImageUrl",
@@ -137,6 +144,7 @@ __all__ = [
     "Judge",
     "JudgeReport",
     "Judgement",
+    "KvTransfer",
     "LaunchContext",
     "Limits",
     "Load",
@@ -148,6 +156,7 @@ __all__ = [
     "Outcome",
     "Override",
     "PairedComparison",
+    "PerfMetricsFolders",
     "Plan",
     "Program",
     "Progress",
@@ -172,6 +181,7 @@ __all__ = [
     "Scoring",
     "Secondary",
     "SelfFlips",
+    "ServerInfo",
     "ServerTiming",
     "SourceFile",
     "Spec",

@@ -85,14 +85,6 @@ class Ability:
     help: str = ""
 
 
-PAIRED_RULES = ("paired", "noninferiority")
-"""Verdict rules that compare sample by sample. An early stop under one of them spends a part of its alpha on looks."""
-
-
-EARLY_RULES = ("classic", *PAIRED_RULES)
-"""Verdict rules that can be decided before all was asked."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStop:
     """How far a task came that may stop early.

@@ -27,6 +27,7 @@ from serve_eval.evaluation.storage.scores import read_scores
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
 from serve_eval.harness.layout import NO_FILTER, Logged, file_name, mean_stderr, results, row, stamp
+from serve_eval.plugins.scope import scoped
 from serve_eval.processes.bounded_call import Apart, Unfinished
 from serve_eval.schema import HOLDOUT, MEAN, Message, Plan, Report, Response, Sample, Score, Task, TaskResult
 
@@ -42,6 +43,7 @@ class Exported:
     notes: tuple[str, ...]
 
 
+@scoped
 def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = ()) -> Exported:
     """Writes results_<time>.json and a samples_<task>_<time>.jsonl per task in lm-eval's layout, below `to` in a folder
     with the model's name. The time is that of the run's start, so the same run gives the same files. `include_path` has

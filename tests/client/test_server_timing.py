@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from launchers._http.server import json_response, serve_app
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format.server_timing import INFO, MAX_BEHIND, RETURN, STAMPS, TIMING, BehindDone, parse
+from serve_eval.client.wire_format.server_timing import MAX_BEHIND, RETURN, STAMPS, TIMING, BehindDone, parse
 from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.schema import Endpoint, Limits, Message, Request, Response, SamplingParams, ServerTiming
 from tests.client.kept import kept
@@ -123,7 +123,7 @@ async def _asked(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("info", [{}, {INFO: {}}])
+@pytest.mark.parametrize("info", [{}, {"perf_metrics": {}}])
 def test_what_was_asked_for_is_kept_and_connections_are_used_again(info: dict[str, object], stream: bool) -> None:
     answers, asked, connections = asyncio.run(_asked(info, stream=stream))
     wanted = bool(info)
@@ -135,7 +135,7 @@ def test_what_was_asked_for_is_kept_and_connections_are_used_again(info: dict[st
 
 @pytest.mark.parametrize("behind", [b"", b": bye\n\n", b"data: {}\n\n" * 20_000])
 def test_streams_of_others_end_as_before(behind: bytes) -> None:
-    answers, _, connections = asyncio.run(_asked({INFO: {}}, stream=True, behind=behind))
+    answers, _, connections = asyncio.run(_asked({"perf_metrics": {}}, stream=True, behind=behind))
     assert [one.attempts[-1].timing for one in answers] == [None] * 3
     assert [len(one.attempts) for one in answers] == [1, 1, 1]
     assert connections == 1
@@ -143,7 +143,7 @@ def test_streams_of_others_end_as_before(behind: bytes) -> None:
 
 @pytest.mark.slow
 def test_an_event_that_does_not_come_is_waited_for_a_second() -> None:
-    answers, _, connections = asyncio.run(_asked({INFO: {}}, stream=True, held_s=30.0))
+    answers, _, connections = asyncio.run(_asked({"perf_metrics": {}}, stream=True, held_s=30.0))
     assert [one.attempts[-1].timing for one in answers] == [None] * 3
     assert all(1.0 <= one.attempts[-1].end_s - one.attempts[-1].start_s < 10.0 for one in answers)
     assert connections == 3

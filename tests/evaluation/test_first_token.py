@@ -90,7 +90,6 @@ def test_a_plan_has_it_before_its_endpoint_starts(tmp_path: Path, monkeypatch: p
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks/judged.py").write_text(JUDGED)
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<b>"}')
-    monkeypatch.setattr(extensions, "_included", [])
     extensions.include((str(tmp_path),))
 
     def prefix_of(launcher: dict[str, Any], **options: Any) -> object:

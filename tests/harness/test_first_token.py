@@ -17,7 +17,6 @@ from serve_eval.evaluation.capabilities import TEXT
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.plugins import extensions
 from serve_eval.schema import Plan, Spec, TaskReport, VerdictOutcome
 from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.harness.made_tasks import CAPITALS, write
@@ -70,7 +69,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(extensions, "_included", [])
 
 
 def _plan(url: str, folder: Path, name: str, **options: Any) -> Plan:

@@ -17,7 +17,6 @@ import pytest
 
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.plugins import extensions
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.workflows.export import export
@@ -59,9 +58,8 @@ def answers(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No key of the user's, and no folder of another test."""
+    """No key of the user's."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(extensions, "_included", [])
 
 
 def _plan(folder: Path, launcher: Spec) -> Plan:

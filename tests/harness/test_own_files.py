@@ -55,8 +55,7 @@ def leaves(doc, results):
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extensions, "_included", [])
-    monkeypatch.setattr(extensions, "_loaded", {})
+    monkeypatch.setattr(extensions, "_digests_of_files", {})
 
 
 def _write(root: Path, name: str, text: str) -> Path:
@@ -166,7 +165,7 @@ def test_the_code_of_a_folder_is_noted_and_its_change_is_told(tmp_path: Path, mo
     [line] = [text for text in report.warnings if "lm_eval" in text]
     assert line.startswith(f"tasks.lm_eval:noted is that of {folder / 'lm_eval'}/")
     (folder / "lm_eval/code.py").write_text(CODE + "\n# changed\n")
-    monkeypatch.setattr(extensions, "_loaded", {})
+    monkeypatch.setattr(extensions, "_digests_of_files", {})
     again = _run(_plan("noted", folder), tmp_path / "out")
     assert any("lm_eval:noted" in text and "answers were had when it was" in text for text in again.warnings)
 

@@ -47,7 +47,6 @@ def test_a_document_scores_the_same_whenever_it_is_scored(tmp_path: Path, monkey
     from serve_eval.schema import DataRoots, Response, Spec
 
     write(tmp_path)
-    monkeypatch.setattr(extensions, "_included", [])
     extensions.include((str(tmp_path),))
     task = build_task(Spec(name="lm_eval:drawn_score"))
     samples = task.load(DataRoots(), 1).samples
@@ -75,7 +74,6 @@ def test_what_a_task_registers_in_lm_eval_stays_registered(tmp_path: Path, monke
     listed = "metric_list: [{metric: acc, aggregation: drawn_last, higher_is_better: true}]\n"
     text = f"include: _drawn_yaml\ntask: drawn_registers\nprocess_docs: !function registering.same\n{listed}"
     (folder / "drawn_registers.yaml").write_text(text)
-    monkeypatch.setattr(extensions, "_included", [])
     extensions.include((str(tmp_path),))
     for shots in (0, 1):
         for name in ("drawn_registers", *list(DRAWN)[:1]):

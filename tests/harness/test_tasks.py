@@ -51,12 +51,6 @@ def _no_network() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No folder of another test."""
-    monkeypatch.setattr(extensions, "_included", [])
-
-
 def _plan(folder: Path, names: tuple[str, ...], **more: Any) -> Plan:
     options = more.pop("options", {})
     server = {"accuracy": 1.0, "prompt_logprobs": "echo", "strict_fields": False, **more.pop("server", {})}
@@ -272,7 +266,6 @@ def test_the_code_of_a_folder_runs_anew_only_when_it_is_named_anew(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _run(_plan(folder, ("made_sums",)), tmp_path / "out")
-    monkeypatch.setattr(extensions, "_included", [])
     with pytest.raises(PlanError, match=r"takes its task 'lm_eval:made_sums' from .*, whose code runs only") as caught:
         export(tmp_path / "out")
     assert caught.value.hint == f"If you trust it: --include-path {folder}"

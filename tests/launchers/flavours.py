@@ -122,7 +122,7 @@ async def _asked(endpoint: Endpoint) -> tuple[str, str]:
         for _ in range(REQUESTS):
             assert (await client.post(f"{root}/v1/completions", json=body)).status_code == 200
         metrics, models = await client.get(f"{root}/perf_metrics"), await client.get(f"{root}/v1/models")
-        servers = dict[str, str](endpoint.info["servers"])  # type: ignore[call-overload]
+        servers = dict[str, str](endpoint.info.servers)  # type: ignore[call-overload]
         behind = await client.get(f"{servers['context_0']}/v1/models")
     same = models.status_code == 200 and _ids(models) == _ids(behind)
     told = f"{len(metrics.json())} of {REQUESTS} requests" if metrics.status_code == 200 else "no such route"

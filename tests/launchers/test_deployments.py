@@ -25,15 +25,16 @@ def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
     plan = replace(plan_of("trtllm_disaggregated", options, limit=4), tasks=(Spec(name="mmlu"),))
     lines: list[str] = []
     report = asyncio.run(evaluate(plan, tmp_path / "out", notify=lines.append))
-    known = report.endpoint.info["deployment"]
-    assert isinstance(known, dict)
-    assert [(one["name"], one["role"], one["parallelism"]) for one in known["workers"]] == [
+    known = report.endpoint.info.deployment
+    assert known is not None
+    assert known.front_door is not None
+    assert [(one.name, one.role, one.parallelism) for one in known.workers] == [
         ("context_0", "context", {"tp": 2}),
         ("generation_0", "generation", {"tp": 1}),
     ]
-    assert {one["version"] for one in known["workers"]} == {known["front_door"]["version"]}
-    assert all(one["config"]["cache_transceiver_config"]["backend"] == "UCX" for one in known["workers"])
-    assert known["cluster_before"] == known["cluster_after"]
+    assert {one.version for one in known.workers} == {known.front_door.version}
+    assert all((one.config or {})["cache_transceiver_config"]["backend"] == "UCX" for one in known.workers)
+    assert known.cluster_before == known.cluster_after
     assert any(line.startswith("warning: asymmetric parallelism") for line in lines)
     assert [line.split(":")[0] for line in report.warnings if "parallelism" in line] == ["asymmetric parallelism"]
     assert any("nothing is said of the generation servers" in line for line in report.warnings)

@@ -71,7 +71,7 @@ def test_every_request_of_a_saturated_deployment_is_joined_on_main(
         return
     assert told is not None
     assert (told.how, told.joined) == (METRICS, N)
-    servers = endpoint.info["servers"]
+    servers = endpoint.info.servers
     assert isinstance(servers, Mapping)
     by_name = {url.removeprefix("http://"): name for name, url in servers.items()}
     found = lines(tmp_path / "run")
@@ -92,7 +92,7 @@ def test_traces_join_what_the_answers_do_not_tell_and_hold_no_key(
     told = report.tasks[0].attribution
     assert told is not None
     assert (told.how, told.joined) == (TRACES, 40)
-    folder = Path(endpoint.info["log_dir"]) / "request_traces"  # type: ignore[arg-type]
+    folder = Path(endpoint.info.log_dir) / "request_traces"  # type: ignore[arg-type]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     files = list(folder.rglob("*.jsonl"))
     assert {path.name.partition("-")[0] for path in files} == {"requests", "responses"}

@@ -10,7 +10,7 @@ import pytest
 from launchers import external
 from launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.errors import LaunchError
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 
 CONTEXT = LaunchContext(model="a/b", log_dir=Path("logs"))
 
@@ -34,7 +34,7 @@ def test_nothing_is_started() -> None:
 def test_the_address_is_yielded_as_given_without_a_look_at_it() -> None:
     endpoint = asyncio.run(launched("host.invalid:8000"))
     assert (endpoint.base_url, endpoint.model) == ("host.invalid:8000", "a/b")
-    assert endpoint.info == {"launcher": "external"}
+    assert endpoint.info == ServerInfo(launcher="external")
 
 
 def test_any_http_answer_means_ready() -> None:

@@ -110,7 +110,7 @@ def test_a_server_of_ours_gets_what_any_program_needs(tmp_path: Path, around: Ca
 
     async def story() -> Endpoint:
         async with simulated.launch(context) as endpoint:
-            _check(env := _environment_of(str(endpoint.info["pid"])))
+            _check(env := _environment_of(str(endpoint.info.pid)))
             assert "HF_TOKEN" not in env
             assert env["PATH"] == os.environ["PATH"]
         return endpoint

@@ -72,16 +72,16 @@ def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext) -> 
         assert endpoint.base_url.startswith("http://127.0.0.1:")
         assert endpoint.model == "a/b"
         assert [await answer(endpoint, q) for q in QUESTIONS] == ["right"] * len(QUESTIONS)
-        pid = typing.cast(int, endpoint.info["pid"])
+        pid = endpoint.info.pid
         assert os.getpgid(pid) == os.getsid(pid) == pid
         return endpoint
 
     endpoint: Endpoint = launch_and(context, story, accuracy={"task": 1.0})
-    pid = endpoint.info["pid"]
+    pid = endpoint.info.pid
     assert isinstance(pid, int)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert endpoint.info["launcher"] == "simulated"
+    assert endpoint.info.launcher == "simulated"
     log_file = context.log_dir / "simulated.log"
     assert stat.S_IMODE(log_file.stat().st_mode) == 0o600
     assert log_file.read_text() == f"simulated endpoint at {endpoint.base_url}\n"
@@ -93,12 +93,12 @@ def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext) -> N
     pids: list[int] = []
 
     async def failing(endpoint: Endpoint) -> None:
-        pids.append(typing.cast(int, endpoint.info["pid"]))
+        pids.append(endpoint.info.pid)
         raise RuntimeError("the run failed")
 
     async def cancelled() -> None:
         async with simulated.launch(context) as endpoint:
-            pids.append(typing.cast(int, endpoint.info["pid"]))
+            pids.append(endpoint.info.pid)
             typing.cast(Any, asyncio.current_task()).cancel()
             await asyncio.sleep(60)
 
@@ -174,7 +174,7 @@ def test_the_simulator_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         "    context = LaunchContext(model='m', log_dir=pathlib.Path(sys.argv[1]),\n"
         "                            write_answer_file=lambda path, p: path.touch())\n"
         "    async with simulated.launch(context) as endpoint:\n"
-        "        print(endpoint.info['pid'], endpoint.base_url, flush=True)\n"
+        "        print(endpoint.info.pid, endpoint.base_url, flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )

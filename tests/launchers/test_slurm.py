@@ -290,7 +290,7 @@ def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
         return endpoint
 
     endpoint = asyncio.run(story())
-    assert endpoint.info["launcher"] == "slurm"
+    assert endpoint.info.launcher == "slurm"
     assert said[0].startswith("job 7, steps named *-")
     assert said[1].startswith("127.0.0.1: trtllm GPU 0 port ")
     assert (commands_of_slurm / "cancelled").read_text() == "--signal=URG 7.0\n7.1\n"

@@ -181,7 +181,7 @@ def test_a_run_starts_asks_and_stops(
     plan = plan_of("trtllm", {"env": {"NCCL_DEBUG": "INFO"}}, limit=5)
     report = asyncio.run(evaluate(plan, tmp_path, notify=said.append))
     assert report.tasks[0].result.scored == 5
-    assert report.endpoint.info["launcher"] == "trtllm"
+    assert report.endpoint.info.launcher == "trtllm"
     assert gone(process_number(context))
     assert gone(process_number(context, what="rank"))
     assert [line.partition(":")[2].split()[0] for line in said] == ["started", "ready", "the"]

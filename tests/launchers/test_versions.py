@@ -106,7 +106,7 @@ def test_a_version_that_changed_behind_its_command_is_asked_anew(
 
     async def start() -> str:
         async with trtllm.launch(context, ready_timeout_s=30.0) as endpoint:
-            return " ".join(endpoint.info["commands"][0])
+            return " ".join(endpoint.info.commands[0])
 
     def use(flavour: Flavour) -> None:
         standin(flavour)
@@ -126,11 +126,11 @@ def test_a_port_is_found_anew_for_every_session(context: LaunchContext, standin:
     ports = []
     for _ in range(2):
         endpoint = start(trtllm, context, config=CONFIG)
-        words = endpoint.info["commands"][0]
+        words = endpoint.info.commands[0]
         assert words[words.index("--port") + 1] == "0"
         assert words[words.index("--report_addr") + 1] == str(context.log_dir / "trtllm.address")
         ports.append(endpoint.base_url.rpartition(":")[2])
-        assert endpoint.info["servers"]["trtllm"].endswith(f":{ports[-1].removesuffix('/v1')}")
+        assert endpoint.info.servers["trtllm"].endswith(f":{ports[-1].removesuffix('/v1')}")
     assert ports[0] != ports[1]
     port = free_port()
     assert f":{port}/" in start(trtllm, context, port=port).base_url

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.plugins import extensions
+from serve_eval.plugins.scope import opened
 
 TASK = '''"""Towns: {text}."""
 
@@ -53,8 +53,8 @@ def _nothing_included(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process."""
-    monkeypatch.setattr(extensions, "_included", [])
-    monkeypatch.setattr(extensions, "_loaded", {})
+    opened().folders.clear()
+    opened().loaded.clear()
     for name in [name for name in sys.modules if name.startswith("_serve_eval_included_")]:
         del sys.modules[name]
 

@@ -79,6 +79,8 @@ def test_task_launcher_and_verdict_rule_make_a_run_together(
     assert (task["result"]["value"], task["verdict"]["outcome"]) == (100.0 * (wrong_by == 0), outcome)
     assert (task["verdict"]["rule"], task["verdict"]["threshold"]) == ("within", 96.5)
     assert set(report["environment"]["extensions"]) == {"tasks.sums", "launchers.calculator", "verdicts.within"}
+    info = report["endpoint"]["info"]
+    assert (info["launcher"], info["log_file"]) == ("calculator", str(tmp_path / "out/logs/calculator.log"))
     told = [warning for warning in report["warnings"] if "serve-eval-example 0.3" in warning]
     assert len(told) == 3
     again = serve_eval("rescore", tmp_path / "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.plugins import extensions
+from serve_eval.plugins.values import load_launcher
+from serve_eval.schema import Endpoint, LaunchContext
 from tests.cli.command import serve_eval
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +25,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The working directory with the page's files; the commands of the page."""
     monkeypatch.chdir(tmp_path)
     files = re.findall(r"^`(my-[\w/.-]+)`[^\n]*\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(files) == 4
+    assert len(files) == 5
     for name, text in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -42,6 +46,40 @@ def test_the_commands_of_the_page_list_and_run_what_it_shows(written: list[list[
     assert set(report["environment"]["extensions"]) == {"tasks.rivers", "verdicts.within"}
     bad = serve_eval(*run, "--set", "launcher.accuracy=0.0", "-o", tmp_path / "bad")
     assert bad.returncode == 1, bad.stderr
+
+
+def test_the_launcher_of_the_page_tells_of_its_server(
+    written: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "address").write_text("http://node7:8000/v1\n")
+    extensions.include(["my-evals"])
+    launcher = load_launcher("neighbour")
+
+    async def started() -> Endpoint:
+        context = LaunchContext(model="m", log_dir=tmp_path)
+        async with launcher.launch(context, **launcher.check_options({"file": str(tmp_path / "address")})) as endpoint:
+            return endpoint
+
+    endpoint = asyncio.run(started())
+    assert (endpoint.base_url, endpoint.info.servers) == ("http://node7:8000/v1", {"neighbour": "http://node7:8000/v1"})
+    assert endpoint.info.extra == {"address_file": str(tmp_path / "address")}
+
+
+def test_a_launcher_that_tells_in_another_form_is_named_with_its_line(written: list[list[str]], tmp_path: Path) -> None:
+    file = tmp_path / "my-evals/launchers/neighbour.py"
+    text = file.read_text().replace('servers={"neighbour": url}', "servers=[url]").replace("ServerInfo(", "dict(")
+    file.write_text(text)
+    (tmp_path / "address").write_text("http://127.0.0.1:9/v1\n")
+    line = 1 + next(i for i, one in enumerate(text.splitlines()) if "yield Endpoint" in one)
+    command = written[1][1:]
+    command[command.index("simulated")] = "neighbour"
+    command[command.index("launcher.accuracy=1.0")] = "launcher.file=address"
+    done = serve_eval(*command)
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[-2:] == [
+        "error: unexpected TypeError: info of an endpoint: Expected `object | null`, got `array` - at `$.servers`",
+        f"This is a defect of {file}:{line}; SERVE_EVAL_TRACEBACK=1 shows where.",
+    ]
 
 
 def test_the_entry_points_of_the_page_are_those_of_the_example_package() -> None:

@@ -8,7 +8,6 @@ that names a server. The time at which the request arrived there, in nanoseconds
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import msgspec
 
@@ -16,8 +15,6 @@ from serve_eval.schema import Endpoint, ServerTiming
 
 RETURN = "X-TRTLLM-return-metrics"
 TIMING, STAMPS = "Server-Timing", "X-TRTLLM-Start-End-Time"
-INFO = "perf_metrics"
-"""Of an endpoint's info: where the orchestrator writes what it tells. It is there when its answers are to tell it."""
 MAX_BEHIND = 131072
 """Bytes behind [DONE] in which the event is looked for; the orchestrator gives it 80 KiB at most."""
 _ARRIVAL = re.compile(r"(?:^|[\s,])disagg-start;ts=(\d{1,12}\.\d{1,9})(?=[\s,;]|$)")
@@ -26,7 +23,7 @@ _TRANSFER = re.compile(r"(?:^|[\s,])gen_kv_transfer;dur=(\d{1,12}(?:\.\d{1,9})?)
 
 def asked_of(endpoint: Endpoint) -> bool:
     """Return whether the answers of an endpoint are to tell it."""
-    return isinstance(endpoint.info.get(INFO), Mapping)
+    return endpoint.info.perf_metrics is not None
 
 
 def parse(timing: str | None, stamps: str | None) -> ServerTiming | None:

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format.server_timing import INFO
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.attribution import perf_files
 from serve_eval.evaluation.attribution.exact_matching import Joined, join_exactly
@@ -29,8 +28,6 @@ WAIT_S, POLL_S, SETTLE_S = 5.0, 0.1, 0.5
 """How long lines of requests that were answered are waited for, and between two looks: they are written a moment later.
 And how long where only traces tell of a request.
 """
-OUTPUT, TRACES = "output_dir", "trace_dir"
-"""Keys of the info."""
 
 
 class Folders(NamedTuple):
@@ -42,11 +39,9 @@ class Folders(NamedTuple):
     @classmethod
     def of(cls, endpoint: Endpoint) -> Folders | None:
         """Return the folders of an endpoint; None where it was not asked to tell anything."""
-        told = endpoint.info.get(INFO)
-        if not isinstance(told, Mapping):
+        if (told := endpoint.info.perf_metrics) is None:
             return None
-        output, traces = (told.get(key) for key in (OUTPUT, TRACES))
-        return cls(*(Path(one) if isinstance(one, str) and one else None for one in (output, traces)))
+        return cls(*(Path(one) if one else None for one in (told.output_dir, told.trace_dir)))
 
 
 class _Found(NamedTuple):

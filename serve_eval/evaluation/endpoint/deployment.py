@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import structs
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.schema import Endpoint, Failure, Limits, Task
+from serve_eval.schema import DeployedServer, DeploymentInfo, Endpoint, Failure, Limits, ServerInfo, Task
 from serve_eval.schema.base_url import authority, normalise_base_url
 
 if TYPE_CHECKING:
     from serve_eval.client.client import Client
 
-DEPLOYMENT = "deployment"
-"""Its place in an endpoint's info."""
 TIMEOUT_S = 5.0
 MOST_BYTES = 256 * 1024
 LAUNCHERS = ("trtllm", "trtllm_disaggregated", "container", "slurm")
@@ -40,35 +39,32 @@ ROLES = {"context_servers": "context", "generation_servers": "generation"}
 FEW_TOKENS = 2
 """Tokens up to which an answer is decided by its first one: a letter, and perhaps a space before it or a dot."""
 
-Deployment = dict[str, Any]
-
 
 async def seen(endpoint: Endpoint, client: Client) -> Endpoint:
     """The endpoint with what is known of its deployment at the beginning of a session."""
     info = endpoint.info
-    if not isinstance(info.get("version"), str):
+    if info.version is None:
         return endpoint
     cluster = await _cluster(client)
-    ours = info.get("launcher") in LAUNCHERS
+    ours = info.launcher in LAUNCHERS
     if cluster is None and not ours:
         return endpoint
     launched = await asyncio.to_thread(_launched, info) if ours else []
-    workers = [one for one in launched if one["role"] != FRONT] or _registered(cluster)
-    found: Deployment = {"workers": await asyncio.gather(*(_asked(one, endpoint) for one in workers))}
+    workers = [one for one in launched if one.role != FRONT] or _registered(cluster)
+    found = DeploymentInfo(workers=tuple(await asyncio.gather(*(_asked(one, endpoint) for one in workers))))
     if cluster is not None:
-        front = next((one for one in launched if one["role"] == FRONT), {"name": FRONT, "url": endpoint.base_url})
-        found |= {"front_door": {**front, "version": info["version"]}, "cluster_before": cluster}
-    return replace(endpoint, info={**info, DEPLOYMENT: _masked(found, client)})
+        front = next((one for one in launched if one.role == FRONT), DeployedServer(name=FRONT, url=endpoint.base_url))
+        front = structs.replace(front, version=info.version)
+        found = structs.replace(found, front_door=front, cluster_before=cluster)
+    return endpoint.with_info(deployment=_masked(found, client))
 
 
 async def seen_again(endpoint: Endpoint, client: Client) -> Endpoint:
     """The same at the end of the session."""
-    known = endpoint.info.get(DEPLOYMENT)
-    if not isinstance(known, Mapping) or "cluster_before" not in known:
+    known = endpoint.info.deployment
+    if known is None or not known.disaggregated or (cluster := await _cluster(client)) is None:
         return endpoint
-    cluster = await _cluster(client)
-    after = {} if cluster is None else _masked({"cluster_after": cluster}, client)
-    return replace(endpoint, info={**endpoint.info, DEPLOYMENT: {**known, **after}})
+    return endpoint.with_info(deployment=_masked(structs.replace(known, cluster_after=cluster), client))
 
 
 # ---------------------------------------------------------------------------------------------- finding it out
@@ -93,7 +89,7 @@ async def _json(client: Client, path: str) -> object:
     return found
 
 
-def _registered(cluster: Mapping[str, Any] | None) -> list[Deployment]:
+def _registered(cluster: Mapping[str, Any] | None) -> list[DeployedServer]:
     """The servers that an orchestrator lists; with addresses in a file it lists none."""
     workers = (cluster or {}).get("current_workers")
     found = []
@@ -102,25 +98,22 @@ def _registered(cluster: Mapping[str, Any] | None) -> list[Deployment]:
         for i, one in enumerate(listed if isinstance(listed, list) else ()):
             if isinstance(one, Mapping) and "host" in one and "port" in one:
                 url = f"http://{authority(str(one['host']), one['port'])}"
-                found.append({"name": str(one.get("worker_id", f"{role}_{i}")), "role": role, "url": url})
+                found.append(DeployedServer(name=str(one.get("worker_id", f"{role}_{i}")), role=role, url=url))
     return found
 
 
-def _launched(info: Mapping[str, object]) -> list[Deployment]:
+def _launched(info: ServerInfo) -> list[DeployedServer]:
     """The servers that a launcher started, with the configs that it wrote. Reads files."""
-    servers, commands = info.get("servers"), info.get("commands")
-    if not isinstance(servers, Mapping) or not isinstance(commands, Sequence):
-        return []
     found = []
-    for (name, url), words in zip(servers.items(), commands, strict=False):
-        role = str(name).rpartition("_")[0]
+    for (name, url), words in zip((info.servers or {}).items(), info.commands or (), strict=False):
         config = _config(words)
-        one: Deployment = {"name": name, "role": role if role in ROLES.values() else SERVER, "url": url}
         if name == FRONT:
-            one["role"] = FRONT
-        else:
-            one["parallelism"] = _sizes(words, config or {})
-        found.append({**one, **({} if config is None else {"config": config})})
+            found.append(DeployedServer(name=name, role=FRONT, url=url, config=config))
+            continue
+        role = name.rpartition("_")[0]
+        role = role if role in ROLES.values() else SERVER
+        sizes = _sizes(words, config or {})
+        found.append(DeployedServer(name=name, role=role, url=url, parallelism=sizes, config=config))
     return found
 
 
@@ -150,48 +143,40 @@ def _after(words: Sequence[str], flag: str) -> str | None:
     return next((after for word, after in pairwise(words) if word == flag), None)
 
 
-async def _asked(worker: Deployment, endpoint: Endpoint) -> Deployment:
+async def _asked(worker: DeployedServer, endpoint: Endpoint) -> DeployedServer:
     """A server with what it says of itself, if it can be reached from here. Keys and a proxy are for the front door."""
     from serve_eval.client.client import Client  # what only reads a report does without it
 
     try:
-        at = replace(endpoint, base_url=normalise_base_url(worker["url"]))
+        at = replace(endpoint, base_url=normalise_base_url(worker.url))
         async with Client(at, Limits(connect_timeout_s=TIMEOUT_S, max_attempts=1)) as client:
             version, told = await asyncio.gather(_json(client, "/version"), _json(client, "/server_info"))
     except (ServeEvalError, OSError, ValueError):  # an address that is none: nothing is known then
         return worker
-    more: Deployment = {}
+    more: dict[str, Any] = {}
     if isinstance(version, dict) and "version" in version:
         more["version"] = str(version["version"])
     if isinstance(told, dict):
         more["server_info"] = told
-    return {**worker, **more}
+    return structs.replace(worker, **more)
 
 
-def _masked(found: Deployment, client: Client) -> Deployment:
+def _masked(found: DeploymentInfo, client: Client) -> DeploymentInfo:
     """As it may be written down: without secrets, and plain JSON."""
-    plain: Deployment = msgspec.json.decode(msgspec.json.encode(found, enc_hook=str))
-    return client.masking.value(plain)
+    plain = msgspec.json.decode(msgspec.json.encode(found, enc_hook=str))
+    return msgspec.convert(client.masking.value(plain), DeploymentInfo)
 
 
 # --------------------------------------------------------------------------------------------------- saying it
 
 
-def is_disaggregated(info: Mapping[str, object]) -> bool:
-    """Whether an endpoint's info tells of an orchestrator."""
-    known = info.get(DEPLOYMENT)
-    return isinstance(known, Mapping) and "cluster_before" in known
-
-
-def told(info: Mapping[str, object]) -> dict[str, str]:
+def told(info: ServerInfo) -> dict[str, str]:
     """What is known, for people: a text for each kind of server."""
-    known = info.get(DEPLOYMENT)
-    if not isinstance(known, Mapping):
+    if info.deployment is None:
         return {}
-    kinds: dict[str, list[Mapping[str, Any]]] = {}
-    for one in (known.get("front_door"), *known.get("workers", ())):
-        if isinstance(one, Mapping):
-            kinds.setdefault(str(one.get("role", FRONT)), []).append(one)
+    kinds: dict[str, list[DeployedServer]] = {}
+    for one in info.deployment.servers:
+        kinds.setdefault(one.role or FRONT, []).append(one)
     found = {}
     for role, ones in kinds.items():
         texts = dict.fromkeys(_described(one) for one in ones)
@@ -201,10 +186,10 @@ def told(info: Mapping[str, object]) -> dict[str, str]:
     return found
 
 
-def _described(one: Mapping[str, Any]) -> str:
-    said = [f"version {one['version']}"] if "version" in one else []
-    said += [f"{name} {size}" for name, size in one.get("parallelism", {}).items()]
-    said += [f"{key} {value}" for key, value in _flat(one.get("config", {})) if key not in _NOT_SHOWN]
+def _described(one: DeployedServer) -> str:
+    said = [] if one.version is None else [f"version {one.version}"]
+    said += [f"{name} {size}" for name, size in (one.parallelism or {}).items()]
+    said += [f"{key} {value}" for key, value in _flat(one.config or {}) if key not in _NOT_SHOWN]
     return ", ".join(said)
 
 
@@ -222,29 +207,27 @@ def _flat(config: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, st
             yield f"{before}{key}", str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def chunk_sizes(info: Mapping[str, object]) -> list[int]:
+def chunk_sizes(info: ServerInfo) -> list[int]:
     """The lengths at which its configs have long prompts cut into chunks."""
-    known = info.get(DEPLOYMENT)
-    workers = known.get("workers", ()) if isinstance(known, Mapping) else ()
-    configs = [one.get("config", {}) for one in workers if one.get("role") != "generation"]
+    configs = [one.config or {} for one in info.workers if one.role != "generation"]
     sizes = [config.get("max_num_tokens") for config in configs if config.get("enable_chunked_prefill")]
     return [size for size in dict.fromkeys(sizes) if isinstance(size, int)]
 
 
-def remarks(info: Mapping[str, object]) -> list[str]:
+def remarks(info: ServerInfo) -> list[str]:
     """What a reader of the verdict should know of the deployment."""
-    known = info.get(DEPLOYMENT)
-    if not isinstance(known, Mapping):
+    known = info.deployment
+    if known is None:
         return []
     return [*_sizes_differ(known), *_versions_differ(known), *_came_and_left(known)]
 
 
-def _sizes_differ(known: Mapping[str, Any]) -> list[str]:
+def _sizes_differ(known: DeploymentInfo) -> list[str]:
     sizes = {
         role: {
-            ", ".join(f"{name} {size}" for name, size in one["parallelism"].items())
-            for one in known["workers"]
-            if one.get("role") == role and "parallelism" in one
+            ", ".join(f"{name} {size}" for name, size in one.parallelism.items())
+            for one in known.workers
+            if one.role == role and one.parallelism is not None
         }
         for role in ROLES.values()
     }
@@ -258,33 +241,35 @@ def _sizes_differ(known: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _versions_differ(known: Mapping[str, Any]) -> list[str]:
-    ones = [one for one in (known.get("front_door"), *known["workers"]) if one is not None and "version" in one]
+def _versions_differ(known: DeploymentInfo) -> list[str]:
     by_version: dict[str, list[str]] = {}
-    for one in ones:
-        by_version.setdefault(one["version"], []).append(one["name"])
+    for one in known.servers:
+        if one.version is not None:
+            by_version.setdefault(one.version, []).append(one.name)
     if len(by_version) < 2:
         return []
     each = "; ".join(f"{version}: {', '.join(names)}" for version, names in by_version.items())
     return [f"several versions serve together: {each}"]
 
 
-def _came_and_left(known: Mapping[str, Any]) -> list[str]:
-    if "cluster_after" not in known:
+def _came_and_left(known: DeploymentInfo) -> list[str]:
+    if known.cluster_before is None or known.cluster_after is None:
         return []
-    before, after = ({_name(one) for one in _registered(known[when])} for when in ("cluster_before", "cluster_after"))
+    before, after = (
+        {_name(one) for one in _registered(cluster)} for cluster in (known.cluster_before, known.cluster_after)
+    )
     found = []
     if left := sorted(before - after):
         found.append(f"{len(left)} servers left the deployment during the run: {', '.join(left)}")
     if came := sorted(after - before):
         found.append(f"{len(came)} servers came to the deployment during the run: {', '.join(came)}")
-    if known["cluster_before"].get("is_ready") and not known["cluster_after"].get("is_ready"):
+    if known.cluster_before.get("is_ready") and not known.cluster_after.get("is_ready"):
         found.append("the orchestrator did not call itself ready any more when the run ended")
     return found
 
 
-def _name(one: Mapping[str, Any]) -> str:
-    return f"{one['role']} server {one['url'].removeprefix('http://')}"
+def _name(one: DeployedServer) -> str:
+    return f"{one.role} server {one.url.removeprefix('http://')}"
 
 
 def first_tokens(tasks: Iterable[Task]) -> str | None:

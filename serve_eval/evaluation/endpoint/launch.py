@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -23,14 +22,10 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.private_files import private_file
 from serve_eval.evaluation.storage.sessions import read_sessions
-from serve_eval.plugins import registry
+from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, LaunchContext, Plan, Prompt, Sample, Task
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.prompt_hash import prompt_sha256
-
-LAUNCHERS = "launchers"
-RETRIES = "hidden_retries"
-"""What an orchestrator asked its servers again during a session, in the endpoint's info."""
 
 Launching = Callable[[Plan, Sequence[PreparedTask], Path], AbstractAsyncContextManager[Endpoint]]
 """Gives the endpoint of a plan for the length of a block, with a folder for its logs."""
@@ -59,10 +54,10 @@ async def with_model(
         return plan
     if plan.launcher.name != "external":
         raise PlanError(f"model: required with the launcher {plan.launcher.name!r}")
-    start = registry.load(LAUNCHERS, plan.launcher.name)
-    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    launcher = load_launcher(plan.launcher.name)
+    options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(model=None, log_dir=Path())
-    async with start(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
+    async with launcher.launch(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
         client.liveness.notify = told
         return replace(plan, model=await discover_model(client))
 
@@ -72,8 +67,8 @@ async def launch(
     plan: Plan, prepared: Sequence[PreparedTask], folder: Path, *, told: Callable[[str], None] = lambda line: None
 ) -> AsyncIterator[Endpoint]:
     """The endpoint of the plan's launcher, with the options checked. Raises PlanError and LaunchError."""
-    start: Callable[..., AbstractAsyncContextManager[Endpoint]] = registry.load(LAUNCHERS, plan.launcher.name)
-    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    launcher = load_launcher(plan.launcher.name)
+    options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(
         model=plan.model,
         log_dir=(folder / LOGS).absolute(),
@@ -82,34 +77,34 @@ async def launch(
         told=told,
     )
     with hidden_in_errors(plan.connection, os.environ):
-        async with start(context, **options) as endpoint:
+        async with launcher.launch(context, **options) as endpoint:
             yield replace(endpoint, base_url=normalise_base_url(endpoint.base_url), model=endpoint.model or plan.model)
 
 
 def check_launcher(plan: Plan) -> None:
     """Raises PlanError for options that cannot be launched, before there is a run folder that is bound to them."""
-    start = registry.load(LAUNCHERS, plan.launcher.name)
-    options = registry.check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
+    launcher = load_launcher(plan.launcher.name)
+    options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(model=plan.model, log_dir=Path(), patience_s=plan.limits.sample_timeout_s)
-    sys.modules[start.__module__].commands(context, **options)
+    launcher.commands(context, **options)
 
 
 def about_endpoint(plan: Plan, endpoint: Endpoint, folder: Path, tasks: Sequence[Task]) -> list[str]:
     """What a reader of the verdict should know of where the answers came from."""
     warnings = quirks(plan, endpoint, tasks)
-    served = endpoint.info.get("models")
-    if isinstance(served, list) and served and plan.model not in served:
+    served = endpoint.info.models
+    if served and plan.model not in served:
         warnings.append(
-            f"the endpoint lists {', '.join(map(str, served))} and not {plan.model}, but answered: trtllm-serve takes "
+            f"the endpoint lists {', '.join(served)} and not {plan.model}, but answered: trtllm-serve takes "
             "any model name, so make sure that this is the model whose reference is used"
         )
     if plan.launcher.name == "simulated":
         warnings.append("the endpoint was simulated: its verdicts say nothing about any model")
-    sessions = read_sessions(folder)
+    known, sessions = endpoint.info.deployment, read_sessions(folder)
     warnings += dict.fromkeys(line for one in sessions for line in deployment.remarks(one.endpoint.info))
-    if deployment.is_disaggregated(endpoint.info) and (line := deployment.first_tokens(tasks)) is not None:
+    if known is not None and known.disaggregated and (line := deployment.first_tokens(tasks)) is not None:
         warnings.append(line)
-    noted = [session.counts(RETRIES) for session in sessions]
+    noted = [session.endpoint.info.hidden_retries or {} for session in sessions]
     again = {role: sum(one.get(role, 0) for one in noted) for one in noted for role in one}
     if any(again.values()):
         warnings.append(
@@ -139,9 +134,7 @@ def watch_for_hung(
         sampling = replace(p.task.sampling, max_tokens=tokens)
         return Asked(name, opened, short(chat=p.chat, sampling=sampling, extra=p.task.extra), log)
 
-    servers, logs = (endpoint.info.get(name, {}) for name in ("servers", "logs"))
-    assert isinstance(servers, Mapping)
-    assert isinstance(logs, Mapping)
+    servers, logs = endpoint.info.servers or {}, endpoint.info.logs or {}
     behind, front, log = [], endpoint.base_url, None
     for name, url in servers.items():
         path = Path(logs[name]) if name in logs else None

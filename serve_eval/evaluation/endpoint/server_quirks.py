@@ -19,7 +19,7 @@ def quirks(plan: Plan, endpoint: Endpoint, tasks: Sequence[Task]) -> list[str]:
     """What a reader of the numbers should know of the server, and what to do about it."""
     asked = [task for task in tasks if not task.prompt_logprobs]
     found = []
-    if endpoint.info.get("server") == LLAMA_CPP_PYTHON:
+    if endpoint.info.server == LLAMA_CPP_PYTHON:
         if unset := [task.name for task in asked if "repeat_penalty" not in task.extra]:
             found.append(
                 f"the endpoint is {LLAMA_CPP_PYTHON}, which punishes repetition (repeat_penalty 1.1) unless it is told "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ from typing import Any
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.parse import LAUNCHERS, TASKS, VERDICTS, Problems, spec_of
 from serve_eval.plugins import registry
+from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
 from serve_eval.protocol import shared
-from serve_eval.schema import EARLY_RULES, Spec, lives
+from serve_eval.schema import Spec, lives
 
 
 def check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: Problems) -> None:
@@ -26,10 +26,13 @@ def check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: Prob
             if folder == TASKS:
                 shared.build_task(spec)
                 continue
-            make = registry.load(folder, spec.name)
-            registry.check_options(make, spec.options, "launcher" if folder == LAUNCHERS else "")
-            if folder == VERDICTS and (check := getattr(sys.modules[make.__module__], "check", None)):
-                check(**spec.options)
+            if folder == LAUNCHERS:
+                load_launcher(spec.name).check_options(spec.options, "launcher")
+                continue
+            rule = load_verdict_rule(spec.name)
+            rule.check_options(spec.options, "")
+            if rule.check is not None:
+                rule.check(**spec.options)
         except PlanError as error:
             for problem in error.problems:
                 option = re.match(r"(?:launcher)?\.([\w.-]+): (.*)", problem, re.DOTALL)
@@ -67,9 +70,16 @@ def _check_early_stop(eps: bool | float | None, order: str | None, rule: str, pr
         problems.add(("early_stop",), "must be true, false or a probability between 0 and 1, such as 0.01")
     if eps and order in ("prefix", "longest"):
         problems.add(("early_stop",), "starts the samples in random order: leave out --order")
-    if eps and rule not in EARLY_RULES:
-        known = ", ".join(EARLY_RULES)
+    if eps and _never_stops_early(rule):
+        known = ", ".join(rules_with_early_stop())
         problems.add(("early_stop",), f"is known for the rules {known}, not for {rule!r}: leave one of the two out")
+
+
+def _never_stops_early(rule: str) -> bool:
+    try:
+        return load_verdict_rule(rule).early_stop is None
+    except PlanError:  # `check_specs` says what is wrong with it
+        return True
 
 
 def _check_limits(limits: Mapping[str, Any], problems: Problems) -> None:

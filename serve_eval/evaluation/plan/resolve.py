@@ -33,6 +33,7 @@ from serve_eval.evaluation.plan.flag_values import absolute
 from serve_eval.evaluation.plan.parse import SECTIONS, VERDICTS, Problems, scalars, section, spec_of, tasks_of
 from serve_eval.evaluation.plan.set_options import apply_setting
 from serve_eval.plugins import extensions
+from serve_eval.plugins.scope import scope
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, lives
 
 EPS = 0.01
@@ -51,6 +52,7 @@ class Resolved:
     notes: tuple[str, ...] = ()
 
 
+@scope(join=True)
 def resolve(
     file: Mapping[str, Any],
     settings: Mapping[str, Any],
@@ -116,6 +118,7 @@ def resolve(
     return Resolved(plan=plan, out_dir=Path(out_dir).expanduser() if out_dir else None, notes=with_cases.notes)
 
 
+@scope(join=True)
 def resolve_launcher(
     file: Mapping[str, Any],
     settings: Mapping[str, Any],

@@ -23,7 +23,6 @@ from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.rerun import note_asked
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.steps.open_tasks import settle_scores
-from serve_eval.evaluation.steps.use_endpoint import version_of
 from serve_eval.evaluation.storage import sessions
 from serve_eval.evaluation.storage.reply_proofs import run_proofs
 from serve_eval.evaluation.storage.report_file import drop_report
@@ -44,7 +43,7 @@ async def ask_tasks(session: RunSession, able: Sequence[Work], client: Client, s
     for w in able:
         if lives(w.p.task.name):
             pending = [w.tally.samples[i] for i in w.pending_samples()]
-            note_asked(session.folder, w.p.task, pending, version_of(session.endpoint.info))
+            note_asked(session.folder, w.p.task, pending, session.endpoint.info.version)
     journals = {w.p.task.name: w.journal for w in able}
     async with (
         noted_from_files(client, journals, session.folder, session.warnings.append),

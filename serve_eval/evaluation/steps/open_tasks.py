@@ -22,7 +22,7 @@ from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.reply_proofs import judges_proofs, run_proofs, withdraw_all
 from serve_eval.evaluation.storage.scores import ScoreFile, write_scores
 from serve_eval.evaluation.task_run import Work
-from serve_eval.schema import PAIRED_RULES
+from serve_eval.plugins.values import load_verdict_rule
 
 
 async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> None:
@@ -119,7 +119,7 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
         w.early, w.note = watch(w.p, w.tally, plan.verdict, eps=plan.early_stop, seed=seed)
         if w.early is not None:
             w.early.look()
-    if asking and plan.verdict.name in PAIRED_RULES:
+    if asking and load_verdict_rule(plan.verdict.name).early_stop == "pairs":
         looked_at = {w.p.task.name: plan.verdict.name for w in session.tasks if w.early is not None}
         run_folder.note_looks(session.folder, looked_at)
 

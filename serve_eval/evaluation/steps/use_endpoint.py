@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import environment
 from serve_eval.evaluation.capabilities import probe
 from serve_eval.evaluation.endpoint import deployment
-from serve_eval.evaluation.endpoint.launch import RETRIES, Launching, launch
+from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import RunSession
@@ -22,7 +21,7 @@ from serve_eval.evaluation.steps.open_tasks import open_again
 from serve_eval.evaluation.storage import server_logs, sessions
 from serve_eval.evaluation.task_run import Work
 from serve_eval.masking import Masking
-from serve_eval.schema import Endpoint, lives
+from serve_eval.schema import Endpoint, ServerInfo, lives
 
 
 def needs_endpoint(session: RunSession, rerun: Rerun) -> bool:
@@ -45,7 +44,7 @@ async def open_endpoint(session: RunSession, launching: Launching | None, rerun:
     ):
         client.liveness.notify = notify
         if rerun == "version":  # which one the server is of, is known only now
-            await open_again(session, rerun, server=version_of(await client.describe()))
+            await open_again(session, rerun, server=ServerInfo.read(await client.describe()).version)
         if client.masking:
             session.open_files.callback(_hide_in_logs, folder, session.endpoint, client.masking, notify)
         yield client
@@ -55,8 +54,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[Work]:
     """Find out what the endpoint is and can do, and note it in the folder. Returns the tasks that it is able to do."""
     prepared = [w.p for w in session.tasks]
     found, lacking = await probe(client, [w.p for w in session.tasks if w.unfinished])
-    endpoint = session.endpoint
-    endpoint = replace(endpoint, info={**endpoint.info, **await client.describe()})
+    endpoint = session.endpoint.with_info(**await client.describe())
     session.endpoint = endpoint = await deployment.seen(endpoint, client)
     lines = [
         *first_token.remarks(prepared, found),
@@ -76,7 +74,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[Work]:
             "unsupported": lacking,
         },
     )
-    session.hidden_retries = await client.hidden_retries() if "version" in endpoint.info else {}
+    session.hidden_retries = await client.hidden_retries() if endpoint.info.version is not None else {}
     return [w for w in session.tasks if w.p.task.name not in lacking]
 
 
@@ -85,15 +83,9 @@ async def note_endpoint(session: RunSession, client: Client) -> None:
     endpoint, before = session.endpoint, session.hidden_retries
     if before and (after := await client.hidden_retries()):
         retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
-        endpoint = replace(endpoint, info={**endpoint.info, RETRIES: retries})
+        endpoint = endpoint.with_info(hidden_retries=retries)
     session.endpoint = await deployment.seen_again(endpoint, client)
     sessions.note_endpoint(session.folder, session.endpoint)
-
-
-def version_of(info: Mapping[str, object]) -> str | None:
-    """Return the version that the served software says, if it does."""
-    version = info.get("version")
-    return version if isinstance(version, str) else None
 
 
 def _hide_in_logs(folder: Path, endpoint: Endpoint, masking: Masking, notify: Callable[[str], None]) -> None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from serve_eval.evaluation.storage.file_names import LOGS, SERVERS
 from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.masking import Masking
+from serve_eval.schema import ServerInfo
 
 LONGEST_LINE = 2000
 """Characters that are kept of a line."""
@@ -44,7 +45,7 @@ class Line(NamedTuple):
         return _ERROR.search(self.text) is not None
 
 
-def log_files(run: Path, sessions: Sequence[SessionRecord], at_hand: Mapping[str, Any] | None = None) -> list[Path]:
+def log_files(run: Path, sessions: Sequence[SessionRecord], at_hand: ServerInfo | None = None) -> list[Path]:
     """The logs of the servers of a run, as far as they are there: those in its folder, those of a comparison or a suite
     that launched its servers, those that its sessions name, and those of the endpoint `at_hand`, by its info.
 
@@ -55,18 +56,17 @@ def log_files(run: Path, sessions: Sequence[SessionRecord], at_hand: Mapping[str
     found = _below(run.resolve(), run / LOGS)
     found += _below(run.parent.resolve() / beside.name, beside / run.name / LOGS)
     infos = [session.endpoint.info for session in sessions if session.own]
-    for info in (*infos, at_hand or {}):
-        logs = info.get("logs")
-        named = [info.get("log_file"), *(logs.values() if isinstance(logs, Mapping) else ())]
-        found += [Path(path) for path in named if isinstance(path, str) and Path(path).is_file()]
+    for info in infos if at_hand is None else [*infos, at_hand]:
+        named = [*([] if info.log_file is None else [info.log_file]), *(info.logs or {}).values()]
+        found += [Path(path) for path in named if Path(path).is_file()]
     return list({path.resolve(): path for path in found}.values())
 
 
-def trace_files(at_hand: Mapping[str, Any]) -> list[Path]:
+def trace_files(at_hand: ServerInfo) -> list[Path]:
     """The traces of requests that the servers of an endpoint write, by its info; none of servers that were not
     launched, whose files are not ours to write to."""
-    told = at_hand.get("perf_metrics")
-    folder = told.get("trace_dir") if isinstance(told, Mapping) and "log_dir" in at_hand else None
+    told = at_hand.perf_metrics
+    folder = None if told is None or at_hand.log_dir is None else told.trace_dir
     return [path for path in Path(folder).rglob("requests-*.jsonl") if path.is_file()] if folder else []
 
 

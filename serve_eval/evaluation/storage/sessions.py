@@ -42,11 +42,6 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     own: bool = False
     stored: Mapping[str, Any] = {}
 
-    def counts(self, name: str) -> Mapping[str, int]:
-        """Return what the endpoint's info counts by role under a name; nothing where it counts none."""
-        told = self.endpoint.info.get(name)
-        return {str(k): n for k, n in told.items() if isinstance(n, int)} if isinstance(told, Mapping) else {}
-
 
 def read_sessions(run: Path) -> list[SessionRecord]:
     """Return the sessions that asked something, oldest first. Raises RunFolderError for a damaged file."""

@@ -36,7 +36,6 @@ def decided(result: TaskResult, reference: Reference, hypothesis: Hypothesis, ea
 
 def judged_after_looks(
     judge: Callable[..., Verdict],
-    rule: str,
     result: TaskResult,
     reference: Reference,
     hypothesis: Hypothesis,
@@ -46,13 +45,13 @@ def judged_after_looks(
 ) -> Verdict:
     """Judge a run to its end by a paired rule that has looked at it on the way: with what of alpha the looks left.
 
-    The classic figures beside it (threshold, theta, and the margin of the rule "paired" where no `margin` is given)
-    stay those of the whole alpha: only the test changes.
+    The classic figures beside it (threshold, theta, and the margin where `margin`, that of the rule, is None) stay
+    those of the whole alpha: only the test changes.
     """
     left = replace(hypothesis, alpha=(1.0 - SPENT_ON_LOOKS) * hypothesis.alpha)
     whole, narrowed = (_classic.frame(result, reference, h) for h in (hypothesis, left))
     own = _classic.margin(whole)
-    more = {"margin": own} if rule == "paired" and margin is None and own > 0.0 else {}
+    more = {"margin": own} if margin is None and own > 0.0 else {}
     verdict = judge(result, reference, left, pairs, **more)
     warnings = [warning for warning in verdict.warnings if warning not in narrowed.warnings]
     said = f"judged at alpha {left.alpha:g}: the rest of {hypothesis.alpha:g} was for the looks of an early stop"

@@ -9,6 +9,8 @@ from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts import validity
 from serve_eval.verdicts.rules import _classic
 
+EARLY_STOP = "mean"
+
 
 def judge(
     result: TaskResult,

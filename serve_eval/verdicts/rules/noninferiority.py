@@ -13,6 +13,7 @@ from serve_eval.verdicts.rules._paired import check_margin, compare
 from serve_eval.verdicts.rules._paired import warnings as paired_warnings
 
 NEEDS_PAIRS = True
+EARLY_STOP = "pairs"
 
 MARGIN = 1.0
 """The drop that must be excluded, in points, unless one is given."""

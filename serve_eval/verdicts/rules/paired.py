@@ -14,6 +14,7 @@ from serve_eval.verdicts.rules._paired import warnings as paired_warnings
 
 NEEDS_PAIRS = True
 """Without stored scores of the reference there is nothing to judge: said before anything is sent."""
+EARLY_STOP = "pairs"
 
 _OUTCOMES = {
     "PASS": VerdictOutcome.PASS,

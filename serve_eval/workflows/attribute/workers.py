@@ -52,10 +52,7 @@ async def known_workers(run: Path, plan: Plan, endpoint: Endpoint, environ: Mapp
 
 def _launched(endpoint: Endpoint) -> list[Worker]:
     """Return the workers that the launcher tells of."""
-    servers = endpoint.info.get("servers", {})
-    if not isinstance(servers, Mapping):
-        return []
-    roles = [(name.rpartition("_")[0], str(url)) for name, url in servers.items()]
+    roles = [(name.rpartition("_")[0], url) for name, url in (endpoint.info.servers or {}).items()]
     return [Worker(role, normalise_base_url(url)) for role, url in roles if role in (CONTEXT, GENERATION)]
 
 

@@ -19,6 +19,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.evaluation.trust import to_read
+from serve_eval.plugins.scope import scoped
 from serve_eval.workflows.capsule.contents import write
 from serve_eval.workflows.capsule.packed import Packed, check_unchanged, choose_tasks, pack
 
@@ -26,6 +27,7 @@ NAME_LENGTH = 80
 """Characters of an id that the name of a folder has."""
 
 
+@scoped
 def capsules(
     run: Path,
     samples: Sequence[str],

@@ -21,6 +21,7 @@ from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.comparison_files import drop_comparison, find_comparison, write_comparison
 from serve_eval.evaluation.storage.file_names import COMPARISON_PLAN, SIDE_A, SIDE_B
+from serve_eval.plugins.scope import scoped
 from serve_eval.schema import Comparison, Divergence, Progress
 from serve_eval.workflows.compare.asking import ask_runs
 from serve_eval.workflows.compare.second_answers import ask_twice
@@ -45,6 +46,7 @@ SHOW_FLIPS = 20
 """Flips that are listed and looked at closely, unless told otherwise."""
 
 
+@scoped
 async def compare(
     a: Side,
     b: Side,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from serve_eval.evaluation.agreement.answer_pairs import Had
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.endpoint import deployment
-from serve_eval.evaluation.endpoint.launch import RETRIES
 from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.evaluation.storage.sessions import read_sessions
-from serve_eval.plugins import registry
+from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     MEAN,
@@ -37,7 +35,6 @@ from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.workflows.compare.latency import more_failures, slower, uneven
 
 SCHEMA_VERSION = 1
-VERDICTS = "serve_eval.verdicts.rules"
 APART_S = 60.0
 """Requests for the same prompt that lie farther apart were not sent under the same load."""
 Prompt = tuple[str, str]
@@ -48,21 +45,20 @@ Looked = Mapping[Prompt, Divergence]
 
 def check_rule(rule: Spec) -> None:
     """Raises PlanError for a rule that does not compare pairs, or with options that cannot be meant."""
-    make = registry.load(VERDICTS, rule.name)
-    module = sys.modules[make.__module__]
-    if not getattr(module, "NEEDS_PAIRS", False):
+    judging = load_verdict_rule(rule.name)
+    if not judging.needs_pairs:
         raise PlanError(f"--verdict: {rule.name} does not compare pairs", hint="paired, noninferiority or anchors.")
-    options = registry.check_options(make, rule.options, f"verdict.{rule.name}")
+    options = judging.check_options(rule.options)
     try:
-        module.check(**options)
+        if judging.check is not None:
+            judging.check(**options)
     except PlanError as error:
         raise PlanError([f"verdict{problem}" for problem in error.problems]) from error
 
 
 def reference_runs_needed(rule: Spec) -> int:
     """The least number of runs of A for which the rule can decide anything."""
-    make = registry.load(VERDICTS, rule.name)
-    return int(getattr(sys.modules[make.__module__], "NEEDS_REFERENCE_RUNS", 1))
+    return load_verdict_rule(rule.name).min_reference_runs
 
 
 def compared(
@@ -114,12 +110,11 @@ def _first_tokens(report: Report) -> tuple[str, ...]:
 
 def _side(folder: Path, report: Report, said: Sequence[str]) -> ComparedSide:
     load = report.loads[-1] if report.loads else None
-    version = report.endpoint.info.get("version")
     return ComparedSide(
         folder=str(folder),
         model=report.plan.model,
         base_url=report.endpoint.base_url,
-        version=version if isinstance(version, str) else None,
+        version=report.endpoint.info.version,
         per_second=load.finished / load.wall_s if load is not None and load.wall_s else None,
         servers=deployment.told(report.endpoint.info),
         hidden_retries=dict(_hidden_retries(folder)),
@@ -131,7 +126,7 @@ def _hidden_retries(folder: Path) -> Counter[str]:
     """What an orchestrator asked its servers again, in all sessions; with zeros where it counted none."""
     found: Counter[str] = Counter()
     for session in read_sessions(folder):
-        found.update(session.counts(RETRIES))
+        found.update(session.endpoint.info.hidden_retries or {})
     return found
 
 
@@ -210,7 +205,7 @@ def _verdict(plan: Plan, a: Had, b: Had, rule: Spec) -> Verdict:
     reference = Reference(
         task=after.task, model=plan.model or "A", spec=plan.accuracy_spec, value=before.value, num_samples=a.planned
     )
-    make: Callable[..., Verdict] = registry.load(VERDICTS, rule.name)
+    judging = load_verdict_rule(rule.name)
     pairs, why = None, ""
     if before.aggregation != MEAN.name:
         why = f"the value is the {before.aggregation} of the scores, which pairs do not tell about"
@@ -219,8 +214,8 @@ def _verdict(plan: Plan, a: Had, b: Had, rule: Spec) -> Verdict:
             pairs = answer_pairs.score_pairs(a, b)
         except ServeEvalError as error:
             why = str(error)
-    options = registry.check_options(make, rule.options, f"verdict.{rule.name}")
-    verdict = make(after, reference, hypothesis, pairs, **options)
+    options = judging.check_options(rule.options)
+    verdict = judging.judge(after, reference, hypothesis, pairs, **options)
     # The others are of the classic test, which does not judge here.
     verdict = replace(
         verdict, warnings=tuple(line for line in verdict.warnings if line.startswith(("small_drop", "run_effect")))

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from serve_eval.evaluation.attribution.latency import told as told_of_slow
-from serve_eval.evaluation.endpoint.launch import RETRIES
 from serve_eval.evaluation.engine.degradation import told as told_of
 from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, larger_share, matters
@@ -144,7 +143,7 @@ def retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def hidden_retries(run: Evidence) -> Iterator[Finding]:
     """The orchestrator asked its servers again by itself, by its own count."""
-    noted = [session.counts(RETRIES) for session in run.sessions]
+    noted = [session.endpoint.info.hidden_retries or {} for session in run.sessions]
     again = {role: sum(one.get(role, 0) for one in noted) for one in noted for role in one}
     if total := sum(again.values()):
         requests = sum(len(one.attempts) for task in run.tasks for one in task.asked)

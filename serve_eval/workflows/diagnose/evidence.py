@@ -31,6 +31,7 @@ from serve_eval.schema import (
     Plan,
     Report,
     Response,
+    ServerInfo,
     TaskReport,
     VerdictOutcome,
     lives,
@@ -153,7 +154,7 @@ class Evidence:
         return shlex.quote(str(self.folder))
 
     @property
-    def info(self) -> Mapping[str, Any]:
+    def info(self) -> ServerInfo:
         """What the endpoint told in the last session."""
         return self.last.endpoint.info
 
@@ -169,10 +170,8 @@ class Evidence:
     @property
     def several_workers(self) -> bool:
         """Whether two context servers, or two generation servers, are known to stand behind the endpoint."""
-        deployment, servers = self.info.get("deployment"), self.info.get("servers")
-        workers = deployment.get("workers", ()) if isinstance(deployment, dict) else ()
-        roles = [str(one.get("role")) for one in workers if isinstance(one, dict)]
-        roles = roles or [name.rpartition("_")[0] for name in (servers if isinstance(servers, dict) else ())]
+        info = self.info
+        roles = [one.role for one in info.workers] or [name.rpartition("_")[0] for name in info.servers or ()]
         return any(roles.count(role) > 1 for role in ("context", "generation"))
 
     @property

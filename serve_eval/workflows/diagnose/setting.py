@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from serve_eval.evaluation.endpoint.launch import RETRIES
 from serve_eval.evaluation.prepare import DATASET, OTHER_DATA
 from serve_eval.schema import VerdictOutcome
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
@@ -108,15 +107,15 @@ def unsupported(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def other_model(run: Evidence) -> Iterator[Finding]:
     """The endpoint lists other models than the one whose reference is used: trtllm-serve takes any name."""
-    listed, wanted = run.info.get("models"), run.plan.model
-    if not isinstance(listed, list) or not listed or wanted is None:
+    listed, wanted = run.info.models, run.plan.model
+    if not listed or wanted is None:
         return
-    if any(_bare(str(name)) == _bare(wanted) for name in listed):
+    if any(_bare(name) == _bare(wanted) for name in listed):
         return
     yield Finding(
         rule="other_model",
-        told=f"the endpoint lists {', '.join(map(str, listed))}, and {wanted} was asked for and judged",
-        change=(f"--model {shlex.quote(str(listed[0]))}", "--base-url URL of the right server"),
+        told=f"the endpoint lists {', '.join(listed)}, and {wanted} was asked for and judged",
+        change=(f"--model {shlex.quote(listed[0])}", "--base-url URL of the right server"),
         count=1,
         of=1,
     )
@@ -144,10 +143,9 @@ def first_token_only(run: Evidence) -> Iterator[Finding]:
 
 def _disaggregated(run: Evidence) -> bool:
     """Whether the endpoint is known to be a disaggregated one."""
-    deployment = run.info.get("deployment")
-    workers = deployment.get("workers", ()) if isinstance(deployment, dict) else ()
-    roles = {worker.get("role") for worker in workers if isinstance(worker, dict)}
-    return RETRIES in run.info or run.plan.launcher.name == "trtllm_disaggregated" or "generation" in roles
+    roles = {worker.role for worker in run.info.workers}
+    counted = run.info.hidden_retries is not None
+    return counted or run.plan.launcher.name == "trtllm_disaggregated" or "generation" in roles
 
 
 def _fact(task: TaskEvidence, rule: str, told: str, change: tuple[str, ...]) -> Finding:

@@ -10,6 +10,7 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.comparison_files import compared_runs, is_comparison
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
+from serve_eval.plugins.scope import scoped
 from serve_eval.workflows.diagnose import course, cut, extraction, setting, sides, template, unanswered
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
 from serve_eval.workflows.diagnose.finding import Finding
@@ -83,6 +84,7 @@ class Diagnosis:
     between: tuple[Finding, ...] = ()
 
 
+@scoped
 def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
     """Reads the folder of a run, a comparison or a suite. Raises RunFolderError where it is none, or damaged."""
     named = _runs(folder)

@@ -150,11 +150,10 @@ def _each_time(task: TaskEvidence, shown: Sequence[Asked]) -> int | None:
 
 def _gone(run: Evidence, message: str) -> str | None:
     """The server behind the door that a message says nobody reaches, of those that the launcher tells of."""
-    servers = run.info.get("servers")
-    if not _UNREACHED.search(message) or not isinstance(servers, dict):
+    if not _UNREACHED.search(message):
         return None
-    ports = {str(urlsplit(str(url)).port): name for name, url in servers.items()}
-    return next((str(ports[port]) for port in _PORT.findall(message) if port in ports), None)
+    ports = {str(urlsplit(url).port): name for name, url in (run.info.servers or {}).items()}
+    return next((ports[port] for port in _PORT.findall(message) if port in ports), None)
 
 
 def _known(run: Evidence, task: TaskEvidence, message: str) -> tuple[str, tuple[str, ...]]:

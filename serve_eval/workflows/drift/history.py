@@ -156,7 +156,7 @@ def _asked(task: TaskReport) -> dict[str, str]:
 
 
 def _night(run: Path, began: datetime, report: Report, task: TaskReport) -> Night:
-    paired, version = task.verdict.paired, report.endpoint.info.get("version")
+    paired = task.verdict.paired
     assert task.result.value is not None
     return Night(
         run=run,
@@ -166,7 +166,7 @@ def _night(run: Path, began: datetime, report: Report, task: TaskReport) -> Nigh
         paired=None if paired is None or not math.isfinite(paired.difference) else paired.difference,
         reference=task.reference,
         address=report.endpoint.base_url,
-        version=version if isinstance(version, str) else None,
+        version=report.endpoint.info.version,
     )
 
 

@@ -46,6 +46,7 @@ from serve_eval.evaluation.storage.file_names import INVARIANTS_PLAN, SERVERS
 from serve_eval.evaluation.storage.invariants_files import drop_invariants, write_invariants
 from serve_eval.evaluation.storage.report_file import has_report
 from serve_eval.plugins import extensions
+from serve_eval.plugins.scope import scoped
 from serve_eval.schema import Endpoint, Invariants, Plan, Progress, Spec
 from serve_eval.workflows.invariants.arms import COLD, Arm, arms_of, chunk_arms
 from serve_eval.workflows.invariants.chunk_lengths import Lengths, lengths
@@ -66,6 +67,7 @@ CHUNKS = (2048, 8192)
 max_num_tokens."""
 
 
+@scoped
 async def check(
     plan: Plan,
     out_dir: Path,

@@ -26,6 +26,7 @@ from serve_eval.evaluation.storage.reply_proofs import run_proofs, standing
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.evaluation.task_run import scoring_of
 from serve_eval.evaluation.trust import to_read
+from serve_eval.plugins.scope import scoped
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import AccuracySpec, Plan
 from serve_eval.verdicts import reference_samples, references
@@ -50,6 +51,7 @@ class Registered:
     warnings: tuple[str, ...]
 
 
+@scoped
 def register(
     runs: Sequence[Path],
     references_dir: Path,
@@ -154,8 +156,7 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
 
 def _version(run: Path) -> str | None:
     sessions = read_sessions(run)
-    version = sessions[-1].endpoint.info.get("version") if sessions else None
-    return version if isinstance(version, str) else None
+    return sessions[-1].endpoint.info.version if sessions else None
 
 
 def _register(

@@ -23,12 +23,12 @@ from typing import TextIO
 import msgspec
 
 from serve_eval.errors import LaunchError, PlanError
-from serve_eval.evaluation.endpoint.launch import LAUNCHERS, check_launcher, launch
+from serve_eval.evaluation.endpoint.launch import check_launcher, launch
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.private_files import write_private
 from serve_eval.plugins import extensions
-from serve_eval.plugins.registry import check_options, load, options_of
+from serve_eval.plugins.values import load_launcher
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Limits, Plan
 from serve_eval.workflows.servers import held_servers
@@ -54,9 +54,9 @@ TELL_S = 10.0
 
 def identity(plan: Plan) -> str:
     """What decides what is served: the launcher, its options with what stands behind paths in them, and the model."""
-    start = load(LAUNCHERS, plan.launcher.name)
-    given = check_options(start, plan.launcher.options, f"launcher.{plan.launcher.name}")
-    options = {name: p.default for name, p in options_of(start).items()} | given
+    launcher = load_launcher(plan.launcher.name)
+    given = launcher.check_options(plan.launcher.options)
+    options = {name: p.default for name, p in launcher.options.items()} | given
     loaded = options.pop("model", None) or plan.model
     served = {name: value for name, value in options.items() if name not in WAITING}
     content = {

@@ -6,14 +6,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.errors import EndpointError, LaunchError
 from serve_eval.evaluation.endpoint.keeper import while_kept
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.schema import Endpoint, Plan
+from serve_eval.schema import Endpoint, HeldServers, Plan
 from serve_eval.workflows.servers import daemon, held_servers
 from serve_eval.workflows.servers.held_servers import Held
 
@@ -65,8 +64,7 @@ async def attached(
     keeper = asyncio.create_task(_watched(registry, entry))
     try:
         async with while_kept(keeper):
-            info = {**entry.endpoint.info, "attached": {"id": entry.id, "holder": entry.pid, "since": entry.since}}
-            yield replace(entry.endpoint, info=info)
+            yield entry.endpoint.with_info(attached=HeldServers(id=entry.id, holder=entry.pid, since=entry.since))
     except (LaunchError, EndpointError) as error:
         await asyncio.wait({keeper}, timeout=NOTICED_S)
         if not keeper.done():

@@ -18,6 +18,7 @@ from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_RUNS
 from serve_eval.evaluation.storage.suite_files import SUITE_SCHEMA, write_suite_report
 from serve_eval.plugins.extensions import defect
+from serve_eval.plugins.scope import scoped
 from serve_eval.schema import Progress, RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.suite.folder import kept_report, open_folder
@@ -25,6 +26,7 @@ from serve_eval.workflows.suite.judgement import ALPHA, Ended, judge
 from serve_eval.workflows.suite.shared_server import SharedServer, groups
 
 
+@scoped
 async def evaluate_suite(
     suite: Suite,
     out_dir: Path,

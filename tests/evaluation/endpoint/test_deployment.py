@@ -14,15 +14,13 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.deployment import (
-    DEPLOYMENT,
     chunk_sizes,
     first_tokens,
-    is_disaggregated,
     remarks,
     told,
 )
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import Endpoint, Limits, Spec
+from serve_eval.schema import DeploymentInfo, Endpoint, Limits, ServerInfo, Spec
 from tests.scripted_server import EVERY_PATH, HttpRequest, Reply, ScriptedServer, fail, json_reply, raw, stall
 
 Answers = dict[str, Any]
@@ -84,17 +82,22 @@ def _listed(*ports: int, role: str = "context_servers") -> dict[str, Any]:
     return {"is_ready": True, "current_workers": workers}
 
 
+def _known(info: ServerInfo) -> DeploymentInfo:
+    assert info.deployment is not None
+    return info.deployment
+
+
 def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
     workers: list[Answers] = [
         {"/version": {"version": "1.2.1"}, "/server_info": {"disaggregated_params": {}}},
         {"/version": {"version": "1.3.0"}},
     ]
     info, asked = _seen({"/cluster_info": [_listed(0, 1), _listed(1)]}, workers, {"version": "1.2.1"})
-    known = info[DEPLOYMENT]
-    assert [one["version"] for one in known["workers"]] == ["1.2.1", "1.3.0"]
-    assert known["workers"][0]["server_info"] == {"disaggregated_params": {}}
+    known = _known(info)
+    assert [one.version for one in known.workers] == ["1.2.1", "1.3.0"]
+    assert known.workers[0].server_info == {"disaggregated_params": {}}
     assert asked == ["/cluster_info", "/cluster_info"]
-    assert is_disaggregated(info)
+    assert known.disaggregated
     versions, left = remarks(info)
     assert versions == "several versions serve together: 1.2.1: orchestrator, w0; 1.3.0: w1"
     assert left.startswith("1 servers left the deployment during the run: context server 127.0.0.1:")
@@ -114,9 +117,9 @@ def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
 )
 def test_of_another_server_nothing_more_is_asked(front: Answers, info: dict[str, Any], asked: list[str]) -> None:
     found, paths = _seen(front, [], info)
-    assert found == info
+    assert found == ServerInfo.read(info)
     assert paths == asked
-    assert (remarks(found), told(found), is_disaggregated(found)) == ([], {}, False)
+    assert (remarks(found), told(found), found.deployment) == ([], {}, None)
 
 
 def test_routes_that_never_answer_and_addresses_that_are_none_cost_seconds_and_no_run(
@@ -126,9 +129,9 @@ def test_routes_that_never_answer_and_addresses_that_are_none_cost_seconds_and_n
     listed = _listed(0)
     listed["current_workers"]["generation_servers"] = [{"host": "no such host", "port": "x"}, "nonsense", {}]
     info, _ = _seen({"/cluster_info": [listed, None]}, [{"/version": None, "/server_info": 500}], {"version": "1"})
-    known = info[DEPLOYMENT]
-    assert ["version" in one for one in known["workers"]] == [False, False]
-    assert "cluster_after" not in known
+    known = _known(info)
+    assert [one.version for one in known.workers] == [None, None]
+    assert known.cluster_after is None
     assert remarks(info) == []
 
 
@@ -154,7 +157,7 @@ def test_what_a_launcher_wrote_is_read_and_secrets_are_masked(tmp_path: Path) ->
     }
     workers: list[Answers] = [{"/version": {"version": "1.2.1"}}] * 2
     info, _ = _seen({"/cluster_info": {"is_ready": True}}, workers, given, key="secret-key-of-ours")
-    assert "secret-key" not in str(info[DEPLOYMENT])
+    assert "secret-key" not in str(_known(info))
     assert told(info) == {
         "orchestrator": "version 1.2.1, max_retries 0, context_servers.num_instances 1",
         "context servers": "1: version 1.2.1, tp 2, max_num_tokens 4096, enable_chunked_prefill true",
@@ -173,7 +176,7 @@ def test_one_launched_server_is_no_disaggregated_deployment() -> None:
     assert told(info) == {"server": "version 1.2.1, tp 4"}
     assert asked[0] == "/cluster_info"
     assert sorted(asked[1:]) == ["/server_info", "/version"]
-    assert not is_disaggregated(info)
+    assert not _known(info).disaggregated
 
 
 def test_a_task_of_one_token_says_nothing_of_generation_servers() -> None:

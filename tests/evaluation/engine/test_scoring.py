@@ -26,6 +26,7 @@ from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.scores import ScoreRecord, encoded
 from serve_eval.plugins import extensions, registry
+from serve_eval.plugins.scope import opened
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.protocol.shared import TASKS, bare_task
 from serve_eval.schema import (
@@ -95,8 +96,8 @@ MENDED = FILE.replace("SCORE", "pass")
 
 def _forget() -> None:
     """The code of others, as a new process knows none."""
-    extensions._included.clear()
-    extensions._loaded.clear()
+    opened().folders.clear()
+    opened().loaded.clear()
     for name in [name for name in sys.modules if name.startswith(extensions._PREFIX)]:
         del sys.modules[name]
 

@@ -177,7 +177,7 @@ api_key: sk-abcdefgh
         ("tasks: [gsm8k]\nearly_stop: true\nlimits: {order: longest}\n", "early_stop: starts the samples in random"),
         (
             "tasks: [gsm8k]\nearly_stop: 0.05\nverdict: elsewhere\n",
-            "early_stop: is known for the rules classic, paired, noninferiority, not for 'elsewhere'",
+            "early_stop: is known for the rules classic, noninferiority, paired, not for 'elsewhere'",
         ),
         ("tasks: [gsm8k]\nverdict: clasic\n", "unknown verdict rule 'clasic'. Did you mean 'classic'?"),
     ],

@@ -25,6 +25,7 @@ from serve_eval.evaluation.storage.server_logs import (
 )
 from serve_eval.evaluation.storage.sessions import SessionRecord, read_sessions
 from serve_eval.masking import Masking
+from serve_eval.schema import ServerInfo
 
 NOON = datetime(2026, 11, 21, 12, 0, 0).astimezone().timestamp()
 
@@ -166,6 +167,6 @@ def test_traces_are_starred_of_servers_that_were_launched_alone(tmp_path: Path) 
     (hour / "requests-1.jsonl").write_text("{}\n")
     (hour / "responses-1.jsonl").write_text("{}\n")
     told = {"perf_metrics": {"output_dir": None, "trace_dir": str(tmp_path)}}
-    assert trace_files({**told, "log_dir": "logs"}) == [hour / "requests-1.jsonl"]
+    assert trace_files(ServerInfo.read({**told, "log_dir": "logs"})) == [hour / "requests-1.jsonl"]
     odd: list[dict[str, object]] = [told, {"log_dir": "logs"}, {"log_dir": "l", "perf_metrics": {"trace_dir": None}}]
-    assert [trace_files(one) for one in odd] == [[], [], []]
+    assert [trace_files(ServerInfo.read(one)) for one in odd] == [[], [], []]

@@ -17,9 +17,9 @@ from serve_eval.evaluation.storage.sessions import (
     read_sessions,
     unsupported,
 )
-from serve_eval.schema import Ability, Endpoint, Limits
+from serve_eval.schema import Ability, Endpoint, Limits, ServerInfo
 
-ENDPOINT = Endpoint(base_url="http://h/v1", model="m", info={"hidden_retries": {"context": 2, "odd": "x"}})
+ENDPOINT = Endpoint(base_url="http://h/v1", model="m", info=ServerInfo(hidden_retries={"context": 2}))
 LACKING = Ability(need="chat", works=False, seen="404")
 SESSION = {
     "started_at": "2026-11-21T12:00:00+00:00",
@@ -37,7 +37,7 @@ def test_a_session_is_read_as_it_was_noted(tmp_path: Path) -> None:
     assert (session.endpoint, session.limits, session.load) == (ENDPOINT, Limits(concurrency=4), None)
     assert (session.own, session.extensions["tasks.mine"].sha256) == (True, "aa")
     assert unsupported(tmp_path) == {"gsm8k": LACKING}
-    assert (session.counts("hidden_retries"), session.counts("nothing")) == ({"context": 2}, {})
+    assert session.endpoint.info.hidden_retries == {"context": 2}
     assert loads(tmp_path) == ()
 
 

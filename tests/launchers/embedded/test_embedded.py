@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import typing
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ def test_it_serves_two_models_and_leaves_nothing_behind(context: LaunchContext, 
         sound = await ask(endpoint, "embedded", max_tokens=30)
         hurt = await ask(endpoint, "hurt", max_tokens=30)
         assert sound["choices"][0]["text"] != hurt["choices"][0]["text"]
-        pid = typing.cast(int, endpoint.info["pid"])
+        pid = endpoint.info.pid
         assert os.getpgid(pid) == os.getsid(pid) == pid
         threads = (
             {entry.name for entry in Path(f"/proc/{pid}/task").iterdir()} if Path("/proc/self").exists() else {"1"}
@@ -61,8 +60,8 @@ def test_it_serves_two_models_and_leaves_nothing_behind(context: LaunchContext, 
         return endpoint
 
     endpoint: Endpoint = launch_and(context, story, weights=str(folder), also={"hurt": "int3"})
-    assert gone(typing.cast(int, endpoint.info["pid"]))
-    assert (endpoint.info["launcher"], endpoint.info["damage"]) == ("embedded", "none")
+    assert gone(endpoint.info.pid)
+    assert (endpoint.info.launcher, endpoint.info.damage) == ("embedded", "none")
     assert [file.name for file in context.log_dir.iterdir()] == ["embedded.log"]
     assert (context.log_dir / "embedded.log").read_text() == f"embedded model at {endpoint.base_url}\n"
     assert stat.S_IMODE(context.log_dir.stat().st_mode) == 0o700
@@ -74,7 +73,7 @@ def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(
     pids: list[int] = []
 
     async def failing(endpoint: Endpoint) -> None:
-        pids.append(typing.cast(int, endpoint.info["pid"]))
+        pids.append(endpoint.info.pid)
         raise RuntimeError("the run failed")
 
     with pytest.raises(RuntimeError, match="the run failed"):
@@ -87,7 +86,7 @@ def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(
         "async def main():\n"
         "    context = LaunchContext(model='m', log_dir=pathlib.Path(sys.argv[1]))\n"
         "    async with embedded.launch(context, weights=sys.argv[2]) as endpoint:\n"
-        "        print(endpoint.info['pid'], flush=True)\n"
+        "        print(endpoint.info.pid, flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )

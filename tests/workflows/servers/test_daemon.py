@@ -24,7 +24,7 @@ from serve_eval.cli import serve
 from serve_eval.errors import EndpointError, LaunchError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.resolve import resolve_launcher
-from serve_eval.schema import Endpoint, Limits, Plan, Spec, Suite, SuiteRun
+from serve_eval.schema import Endpoint, HeldServers, Limits, Plan, Spec, Suite, SuiteRun
 from serve_eval.workflows.servers import daemon, held_servers
 from serve_eval.workflows.servers.held_servers import Held
 from serve_eval.workflows.servers.reuse import attached
@@ -164,7 +164,7 @@ def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(
         last = replace(ours, state="ended", error="out of memory", hint="smaller")
         later = asyncio.get_running_loop().call_later
         async with attached(PLAN, (), tmp_path, reuse=True, keep=False, told=told, registry=tmp_path) as endpoint:
-            assert endpoint.info["attached"] == {"id": ours.id, "holder": ours.pid, "since": ""}
+            assert endpoint.info.attached == HeldServers(id=ours.id, holder=ours.pid, since="")
             held_servers.update(tmp_path, replace(ours, state="ending"))
             try:
                 if first == "its effect":
@@ -270,8 +270,8 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     report = run(plan, tmp_path / "out", tell=said.append)
     assert said == [f"attached to the servers {entry.id}, held by process {entry.pid} since {entry.since}"]
     assert entry.endpoint is not None
-    assert report.endpoint.info["attached"] == {"id": entry.id, "holder": entry.pid, "since": entry.since}
-    assert report.endpoint.info["commands"] == entry.endpoint.info["commands"]
+    assert report.endpoint.info.attached == HeldServers(id=entry.id, holder=entry.pid, since=entry.since)
+    assert report.endpoint.info.commands == entry.endpoint.info.commands
     assert report.tasks[0].result.scored == 20
     simulated = replace(plan, model="simulated", launcher=Spec(name="simulated"))
     suite = Suite(name="s", runs=(SuiteRun(name="held", plan=plan), SuiteRun(name="own", plan=simulated)))
@@ -323,7 +323,7 @@ def test_servers_that_end_end_the_run_that_uses_them(
     monkeypatch.delenv("STANDIN_FAULTS")
     again = run(plan, tmp_path / "out", keep=True)
     assert again.tasks[0].result.scored == 20
-    assert again.endpoint.info["attached"]["holder"] != entry.pid
+    assert again.endpoint.info.attached.holder != entry.pid
 
 
 @pytest.mark.slow
@@ -412,7 +412,7 @@ def test_a_start_that_is_given_up_leaves_nothing(registry: Path, monkeypatch: py
 def test_without_held_servers_a_run_starts_its_own(registry: Path, plan: Plan, tmp_path: Path) -> None:
     report = run(plan, tmp_path / "out")
     assert report.tasks[0].result.scored == 20
-    assert "attached" not in report.endpoint.info
+    assert report.endpoint.info.attached is None
     assert held_servers.entries(registry) == []
 
 

@@ -65,7 +65,7 @@ class Launched:
         async with endpoints.launch(plan, prepared, folder) as endpoint:
             self.events.append(f"{plan.launcher.name} {plan.model}")
             if plan.launcher.name != "external":
-                self.up[int(str(endpoint.info["pid"]))] = str(plan.model)
+                self.up[int(str(endpoint.info.pid))] = str(plan.model)
             yield endpoint
         for pid in list(self.up):
             assert not Path(f"/proc/{pid}/cmdline").exists()

@@ -72,7 +72,7 @@ class Processes(Servers):
         self.events.append("start")
         try:
             async with endpoints.launch(plan, prepared, folder) as endpoint:
-                self.pids = [endpoint.info["pid"]]
+                self.pids = [endpoint.info.pid]
                 yield endpoint
         finally:  # also where the launcher was quick enough to see that its server had ended
             self.events.append("stop")

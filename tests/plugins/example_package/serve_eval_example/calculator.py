@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from serve_eval.errors import LaunchError
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 
 READY_S = 30.0
 """How long the server may take to start."""
@@ -38,7 +38,8 @@ async def launch(context: LaunchContext, *, wrong_by: int = 0) -> AsyncIterator[
                 if server.returncode is not None:
                     raise LaunchError(f"the calculator ended at once: see {context.log_dir}/calculator.log")
                 await asyncio.sleep(0.02)
-        yield Endpoint(base_url=f"http://127.0.0.1:{ready.read_text()}/v1", model=context.model)
+        told = ServerInfo(launcher="calculator", pid=server.pid, log_file=str(context.log_dir / "calculator.log"))
+        yield Endpoint(base_url=f"http://127.0.0.1:{ready.read_text()}/v1", model=context.model, info=told)
     except TimeoutError as error:
         raise LaunchError(f"the calculator did not start within {READY_S:g} s") from error
     finally:

@@ -1,0 +1,98 @@
+"""Launchers and verdict rules as the rest of the tool gets them, whatever file they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve_eval.errors import PlanError
+from serve_eval.plugins import extensions, registry
+from serve_eval.plugins.values import VERDICTS, load_launcher, load_verdict_rule, rules_with_early_stop
+
+LAUNCHER = """
+def commands(context, **options):
+    return [["serve", str(options.get("port", 0))]]
+
+
+async def launch(context, *, port: int = 0):
+    yield None
+"""
+RULE = "def judge(result, reference, hypothesis, pairs, *, points: float = 5.0): ...\n"
+
+
+def test_our_rules_say_what_they_need_and_how_they_may_be_decided_early() -> None:
+    told = {name: load_verdict_rule(name) for name in registry.shipped(VERDICTS)}
+    assert {name: rule.early_stop for name, rule in told.items()} == {
+        "anchors": None,
+        "classic": "mean",
+        "noninferiority": "pairs",
+        "paired": "pairs",
+    }
+    assert {name for name, rule in told.items() if rule.needs_pairs} == {"anchors", "noninferiority", "paired"}
+    assert {name: rule.min_reference_runs for name, rule in told.items() if rule.min_reference_runs > 1} == {
+        "anchors": 2
+    }
+    assert rules_with_early_stop() == ["classic", "noninferiority", "paired"]
+    with pytest.raises(PlanError, match=r"verdict\.paired\.margn: unknown option\. Did you mean 'margin'\?"):
+        told["paired"].check_options({"margn": 1.0})
+    check = told["noninferiority"].check
+    assert check is not None
+    with pytest.raises(PlanError):
+        check(margin=-1.0)
+
+
+def test_a_launcher_of_ours_has_its_functions_and_the_meanings_of_its_options() -> None:
+    simulated, slurm, external = (load_launcher(name) for name in ("simulated", "slurm", "external"))
+    assert set(simulated.meanings) == set(simulated.options)
+    assert simulated.beginning is not None
+    assert simulated.beginning(puts_beginning=True) is True
+    assert slurm.files is not None
+    assert external.files is None
+    assert external.beginning is None
+    assert external.check_options({"base_url": "http://h:1/v1"}) == {"base_url": "http://h:1/v1"}
+    with pytest.raises(PlanError, match=r"launcher\.external\.base_url: required"):
+        external.check_options({})
+
+
+def test_a_file_of_the_user_becomes_the_same_value(tmp_path: Path) -> None:
+    _write(tmp_path, "launchers", LAUNCHER + 'MEANINGS = {"port": "Where it listens."}\n')
+    _write(tmp_path, "verdicts", RULE + "NEEDS_PAIRS = True\nNEEDS_REFERENCE_RUNS = 3\n")
+    extensions.include([str(tmp_path)])
+    launcher, rule = load_launcher("mine"), load_verdict_rule("mine")
+    assert launcher.commands(None, **launcher.check_options({"port": 7})) == [["serve", "7"]]
+    assert launcher.meanings == {"port": "Where it listens."}
+    assert (rule.needs_pairs, rule.min_reference_runs, rule.check) == (True, 3, None)
+    assert rule.default("points") == 5.0
+
+
+def test_the_bets_of_an_early_stop_are_taken_for_rules_of_ours_alone(tmp_path: Path) -> None:
+    _write(tmp_path, "verdicts", RULE + 'EARLY_STOP = "pairs"\n')
+    extensions.include([str(tmp_path)])
+    assert load_verdict_rule("mine").early_stop is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("launchers", LAUNCHER + "MEANINGS = ['port']\n", r"MEANINGS is a mapping of options to a line each, and not"),
+        ("launchers", LAUNCHER + "MEANINGS = {'port': 1}\n", r"MEANINGS is a mapping of options to a line each, and"),
+        ("launchers", LAUNCHER + "beginning = '<s>'\n", r"beginning is a function, and not '<s>'"),
+        ("verdicts", RULE + "NEEDS_PAIRS = 'yes'\n", r"NEEDS_PAIRS is True or False, and not 'yes'"),
+        ("verdicts", RULE + "NEEDS_REFERENCE_RUNS = 0\n", r"NEEDS_REFERENCE_RUNS is a number from 1 on, and not 0"),
+        ("verdicts", RULE + "check = {}\n", r"check is a function, and not \{\}"),
+    ],
+)
+def test_what_a_file_says_in_another_form_is_refused_with_its_name(
+    tmp_path: Path, kind: str, text: str, said: str
+) -> None:
+    _write(tmp_path, kind, text)
+    extensions.include([str(tmp_path)])
+    load = load_launcher if kind == "launchers" else load_verdict_rule
+    with pytest.raises(PlanError, match=rf"{kind}/mine\.py: {said}"):
+        load("mine")
+
+
+def _write(folder: Path, kind: str, text: str) -> None:
+    (folder / kind).mkdir()
+    (folder / kind / "mine.py").write_text(text)

@@ -1,0 +1,132 @@
+"""What is known of the servers behind an endpoint: typed, written as it always was, and nothing of it lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.sessions import read_sessions
+from serve_eval.schema import DeployedServer, DeploymentInfo, Endpoint, HeldServers, KvTransfer, ServerInfo
+
+WRITTEN: dict[str, Any] = {
+    "launcher": "trtllm_disaggregated",
+    "commands": [["trtllm-serve", "serve", "m"], ["trtllm-serve", "disaggregated"]],
+    "servers": {"context_0": "http://127.0.0.1:1", "orchestrator": "http://127.0.0.1:2"},
+    "log_dir": "/out/logs",
+    "logs": {"context_0": "/out/logs/context_0.log"},
+    "kv_transfer": {"backend": "UCX", "nvlink": None, "UCX_TLS": "^ib"},
+    "perf_metrics": {"output_dir": "/out/logs/perf_metrics", "trace_dir": None},
+    "attached": {"id": "0a1b2c3d", "holder": 7, "since": "2026-11-23T00:00:00+00:00"},
+    "models": ["m"],
+    "version": "1.2.1",
+    "deployment": {
+        "workers": [
+            {
+                "name": "context_0",
+                "role": "context",
+                "url": "http://127.0.0.1:1",
+                "parallelism": {"tp": 2},
+                "config": {"max_num_tokens": 4096, "kv_cache_config": {"dtype": "fp8"}},
+                "version": "1.2.1",
+                "server_info": {"anything": [1]},
+            }
+        ],
+        "front_door": {"name": "orchestrator", "url": "http://127.0.0.1:2", "version": "1.2.1"},
+        "cluster_before": {"is_ready": True, "current_workers": {}},
+        "cluster_after": {"is_ready": True},
+    },
+    "hidden_retries": {"context": 0, "generation": 3},
+}
+"""As report.json of a run has it, of before these were types."""
+
+
+def _written(endpoint: Endpoint) -> Any:
+    return json.loads(msgspec.json.encode(endpoint))["info"]
+
+
+def _endpoint(info: Any) -> Endpoint:
+    return msgspec.json.decode(json.dumps({"base_url": "http://h:1/v1", "info": info}).encode(), type=Endpoint)
+
+
+def test_what_a_run_wrote_is_read_into_types_and_written_as_it_was() -> None:
+    info = _endpoint(WRITTEN).info
+    assert info.commands is not None
+    assert info.commands[1] == ("trtllm-serve", "disaggregated")
+    assert info.kv_transfer == KvTransfer(backend="UCX", nvlink=None, ucx_tls="^ib")
+    assert info.attached is not None
+    assert info.attached.holder == 7
+    assert info.deployment is not None
+    assert info.deployment.disaggregated
+    assert [one.name for one in info.deployment.servers] == ["orchestrator", "context_0"]
+    assert info.workers[0].parallelism == {"tp": 2}
+    assert _written(_endpoint(WRITTEN)) == WRITTEN
+
+
+def test_what_was_not_told_is_not_written_and_what_is_empty_is() -> None:
+    assert _written(Endpoint(base_url="http://h:1/v1")) == {}
+    told = ServerInfo(launcher="embedded", pid=7, also={}, hidden_retries={})
+    written = {"launcher": "embedded", "pid": 7, "also": {}, "hidden_retries": {}}
+    assert _written(Endpoint(base_url="http://h:1/v1", info=told)) == written
+
+
+def test_a_launcher_of_the_user_tells_more_under_names_of_its_own() -> None:
+    mine: Any = {"launcher": "mine", "gpu type": "L4", "extra": [1, None], "models": ["m"]}
+    endpoint = Endpoint(base_url="http://h:1/v1", info=mine)
+    assert endpoint.info.extra == {"gpu type": "L4", "extra": [1, None]}
+    assert _written(endpoint) == mine
+    assert _endpoint(_written(endpoint)) == endpoint
+    more = endpoint.with_info(version="2", rack=4)
+    assert (more.info.launcher, more.info.version) == ("mine", "2")
+    assert _written(more) == {**mine, "version": "2", "rack": 4}
+    assert _written(more.with_info(rack=5)) == {**mine, "version": "2", "rack": 5}
+
+
+def test_what_is_found_out_later_is_added() -> None:
+    servers = (DeployedServer(name="a", url="http://h:2", role="server"),)
+    endpoint = _endpoint({"version": "1"}).with_info(
+        deployment=DeploymentInfo(workers=servers), attached=HeldServers(id="x", holder=1, since="")
+    )
+    assert endpoint.info.workers == servers
+    assert _written(endpoint) == {
+        "version": "1",
+        "deployment": {"workers": [{"name": "a", "url": "http://h:2", "role": "server"}]},
+        "attached": {"id": "x", "holder": 1, "since": ""},
+    }
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        (
+            {"servers": ["http://h:1"]},
+            r"info of an endpoint: Expected `object \| null`, got `array` - at `\$\.servers`",
+        ),
+        ({"deployment": {"workers": [{"url": "u"}]}}, r"missing required field `name` - at `\$\.deployment\.workers"),
+        ({"version": 3, "mine": 4}, r"got `int` - at `\$\.version`"),
+        (["a"], r"a ServerInfo or a mapping with names is wanted, and not \['a'\]"),
+        ({1: "a"}, r"a ServerInfo or a mapping with names is wanted, and not \{1: 'a'\}"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_place(info: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=said):
+        Endpoint(base_url="http://h:1/v1", info=info)
+    if isinstance(info, dict) and 1 not in info:
+        with pytest.raises(msgspec.ValidationError, match=said):
+            _endpoint(info)
+        _note(tmp_path, {"base_url": "http://h:1/v1", "info": info})
+        with pytest.raises(RunFolderError, match=rf"environment\.json cannot be read: .*{said}"):
+            read_sessions(tmp_path)
+
+
+def test_a_session_without_any_is_read(tmp_path: Path) -> None:
+    _note(tmp_path, {"base_url": "http://h:1/v1"})
+    assert [session.endpoint.info for session in read_sessions(tmp_path)] == [ServerInfo()]
+
+
+def _note(run: Path, endpoint: dict[str, Any]) -> None:
+    (run / "environment.json").write_text(json.dumps([{"endpoint": endpoint}]))
