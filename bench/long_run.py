@@ -16,7 +16,7 @@ IN_FLIGHT = 512
 LIMIT_S = 3600.0
 
 _WITHOUT_ALARM = (
-    "import serve_eval.evaluation.steps.ask_tasks as asking; asking.Alarm = lambda *given: None; "
+    "import serve_eval.evaluation.steps.ask_tasks as asking; asking.DegradationAlarm = lambda *given: None; "
     "from serve_eval.cli import main; main()"
 )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from machine import facts
 
 from serve_eval.datasets.generated import write_gsm8k, write_mmlu
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Response, Sample, Spec
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
@@ -60,7 +60,7 @@ def measure(roots: DataRoots, of_mmlu: int, of_gsm8k: int, *, rounds: int) -> No
     ]
 
     def score() -> None:
-        tally = Tally(gsm8k, questions)
+        tally = ScoreAccumulator(gsm8k, questions)
         for i, answer in enumerate(answers):
             tally.add(i, answer)
 

@@ -24,8 +24,8 @@ from launchers._machine import lock_files
 from launchers._process.environment import for_helpers
 from launchers._slurm import node_placement, rank_tasks, running_steps, srun, step_container
 from launchers._slurm.allocation import Allocation, around_us, running
-from launchers._slurm.srun import Steps
-from launchers._slurm.step_container import Container
+from launchers._slurm.srun import SlurmSteps
+from launchers._slurm.step_container import SlurmContainer
 from launchers._trtllm import command_line, deployments, kv_transfer
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated
@@ -72,7 +72,7 @@ async def launch(
     gpus_per_node: int | None = None,
     mpi: str = "pmix",
     wrapper: str | None = None,
-    container: Container | None = None,
+    container: SlurmContainer | None = None,
     srun_args: list[str] = [],  # noqa: B006 - shown in lists of options, and never changed
     sbatch_args: list[str] = [],  # noqa: B006
     bind: Literal["name", "all"] = "name",
@@ -131,7 +131,7 @@ async def launch(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedJob:
     """What is to be started where."""
 
     deployment: Deployment
@@ -149,9 +149,9 @@ def _planned(
     *,
     first_port: int | None = None,
     tag: str | None = None,
-) -> Planned:
+) -> PlannedJob:
     """Pure. Where the nodes are not known, others stand for them."""
-    deployment, steps = deployments.chosen(options), deployments.picked(Steps, options)
+    deployment, steps = deployments.chosen(options), deployments.picked(SlurmSteps, options)
     if isinstance(deployment, Disaggregated) and deployment.discovery and steps.bind == "all":
         raise PlanError(
             "launcher.bind: with discovery a server registers the address that it binds, and nobody reaches 0.0.0.0",
@@ -185,7 +185,7 @@ def _planned(
         for part, spot in zip(parts, spots, strict=True)
     ]
     held = rank_tasks.held([spot.nodes[0] for spot in spots], wrapped)
-    return Planned(
+    return PlannedJob(
         deployment=deployment,
         servers=[
             srun.step(

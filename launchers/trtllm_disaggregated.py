@@ -20,7 +20,7 @@ from launchers._fleet.places import LOOPBACK
 from launchers._fleet.session import session
 from launchers._trtllm import command_line, deployments, kv_transfer
 from launchers._trtllm.command_line import Server
-from launchers._trtllm.deployments import Disaggregated, Side
+from launchers._trtllm.deployments import Disaggregated, ServerSide
 from launchers._trtllm.flavour import shown
 from launchers._trtllm.kv_transfer import BACKEND, Ways
 from launchers._trtllm.parts import list_parts, summarise_transfer
@@ -46,8 +46,8 @@ async def launch(
     context: LaunchContext,
     *,
     model: str | None = None,
-    context_servers: Side = Side(),  # noqa: B008 - frozen
-    generation_servers: Side = Side(),  # noqa: B008
+    context_servers: ServerSide = ServerSide(),  # noqa: B008 - frozen
+    generation_servers: ServerSide = ServerSide(),  # noqa: B008
     backend: str | None = None,
     cache_transceiver: dict[str, Any] = {"backend": BACKEND},  # noqa: B006 - shown in lists of options, never changed
     discovery: bool | str = False,

@@ -12,7 +12,7 @@ from serve_eval.evaluation.evaluate import evaluate as run_plan
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.evaluation.trust import to_read
 from serve_eval.schema import Comparison, Plan, Progress, Report, Spec
-from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, Rules, Side
+from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules, CompareSide
 from serve_eval.workflows.compare.compare import compare as compare_sides
 from serve_eval.workflows.smoke.endpoint import smoke_endpoint
 from serve_eval.workflows.smoke.smoke import Smoke, required
@@ -58,7 +58,7 @@ async def compare(
     return await compare_sides(
         _side(a),
         _side(b),
-        Rules(rule=rule or Spec(name="paired"), again=ask_twice),
+        CompareRules(rule=rule or Spec(name="paired"), again=ask_twice),
         Path(folder),
         show_flips=show_flips,
         strict=strict,
@@ -93,8 +93,8 @@ async def smoke(
     )
 
 
-def _side(given: Plan | str | Path) -> Side:
+def _side(given: Plan | str | Path) -> CompareSide:
     """Return a side of a comparison: a plan to ask, or a finished run."""
     if isinstance(given, Plan):
-        return Side(plan=given)
-    return Side(plan=to_read(Path(given), (), writes=False), folder=Path(given))
+        return CompareSide(plan=given)
+    return CompareSide(plan=to_read(Path(given), (), writes=False), folder=Path(given))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,19 @@ def test_the_page_names_every_package_and_nothing_that_is_not_there() -> None:
             *ROOT.glob(f"serve_eval/*/{name}"),
         ]
         assert any(place.exists() for place in places), name
+
+
+def test_forty_behaviours_are_where_newcomers_are_sent() -> None:
+    behaviours = tomllib.loads((ROOT / "tests/forty_behaviours.toml").read_text())
+    assert len(behaviours) == 40
+    assert not [file for file in behaviours.values() if not (ROOT / file).exists()]
+
+
+def test_public_class_names_are_unique() -> None:
+    places: dict[str, list[str]] = {}
+    for folder in ("serve_eval", "launchers"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.parse(file.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert not {name: files for name, files in places.items() if len(files) > 1}

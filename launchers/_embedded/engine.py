@@ -13,7 +13,7 @@ from launchers._embedded.model import Model
 from launchers._embedded.sampling import drawn, logprobs_of, told
 from launchers._embedded.tokenizer import Tokenizer
 from launchers._embedded.weights import Array
-from launchers._http.answers import Told
+from launchers._http.answers import ToldAnswer
 
 ROWS = 32
 """Sequences that are generated at once; others wait."""
@@ -111,7 +111,7 @@ class Engine:
         raw = self.tokenizer.bytes_of(token)
         text = generation.spoken(b"" if token in self._marks else raw)
         if wanted.logprobs is None:
-            generation.add(Told(text, raw, None, token))
+            generation.add(ToldAnswer(text, raw, None, token))
         else:
             generation.add(told(token, text, logprobs_of(logits), wanted.logprobs, self.tokenizer.bytes_of))
 
@@ -121,7 +121,7 @@ class Engine:
         assert generation.wanted.prompt_logprobs is not None
         if start == 0:
             raw = bytes_of(ids[0])
-            generation.prompt.append(Told(generation.read(raw, last=len(ids) == 1), raw, None, ids[0]))
+            generation.prompt.append(ToldAnswer(generation.read(raw, last=len(ids) == 1), raw, None, ids[0]))
         for place, row in enumerate(logprobs_of(logits), start + 1):
             if place < len(ids):
                 text = generation.read(bytes_of(ids[place]), last=place + 1 == len(ids))

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from launchers._http.answers import Told
+from launchers._http.answers import ToldAnswer
 
 _decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -44,8 +44,8 @@ class Generation:
     def __init__(self, wanted: Wanted, changed: asyncio.Event) -> None:
         self.wanted = wanted
         self.length = self.steps = 0
-        self.prompt: list[Told] = []
-        self.tokens: list[Told] = []
+        self.prompt: list[ToldAnswer] = []
+        self.tokens: list[ToldAnswer] = []
         self.text = ""
         self.finish_reason: str | None = None
         self.stop_reason: str | None = None
@@ -78,7 +78,7 @@ class Generation:
             self.tokens[-1] = self.tokens[-1]._replace(text=self.tokens[-1].text + rest)
         self.finish("stop")
 
-    def add(self, token: Told) -> None:
+    def add(self, token: ToldAnswer) -> None:
         """One more token, and the end where it completes a stop string or is the last one."""
         before = len(self.text)
         self.steps += 1
@@ -104,7 +104,7 @@ class Generation:
         self.done.set()
         self._changed.set()
 
-    def news(self) -> tuple[str, Sequence[Told]]:
+    def news(self) -> tuple[str, Sequence[ToldAnswer]]:
         """What has been added since the last time, in whole tokens, but for what may still become a stop string."""
         first, begin = self._shown, self._chars
         if self.done.is_set():

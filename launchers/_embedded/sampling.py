@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchers._embedded.weights import Array
-from launchers._http.answers import Told
+from launchers._http.answers import ToldAnswer
 
 
 def drawn(logits: Array, temperature: float, top_p: float, chance: np.random.Generator | None) -> int:
@@ -33,14 +33,14 @@ def logprobs_of(logits: Array) -> NDArray[np.float64]:
 
 def told(
     token: int, text: str, logprobs: NDArray[np.float64], alternatives: int, bytes_of: Callable[[int], bytes]
-) -> Told:
+) -> ToldAnswer:
     """A token, which adds `text`, with its log-probability and the likeliest ones at its place."""
     best = np.argsort(-logprobs, kind="stable")[:alternatives] if alternatives else ()
     top = tuple(_alone(int(i), float(logprobs[i]), place, bytes_of) for place, i in enumerate(best, 1))
     rank = 1 + int((logprobs > logprobs[token]).sum())
-    return Told(text=text, raw=bytes_of(token), logprob=float(logprobs[token]), id=token, rank=rank, top=top)
+    return ToldAnswer(text=text, raw=bytes_of(token), logprob=float(logprobs[token]), id=token, rank=rank, top=top)
 
 
-def _alone(token: int, logprob: float, rank: int, bytes_of: Callable[[int], bytes]) -> Told:
+def _alone(token: int, logprob: float, rank: int, bytes_of: Callable[[int], bytes]) -> ToldAnswer:
     raw = bytes_of(token)
-    return Told(text=raw.decode(errors="replace"), raw=raw, logprob=logprob, id=token, rank=rank)
+    return ToldAnswer(text=raw.decode(errors="replace"), raw=raw, logprob=logprob, id=token, rank=rank)

@@ -28,8 +28,8 @@ from launchers._embedded.fields import refuse_unserved
 from launchers._embedded.generation import Generation, Wanted
 from launchers._embedded.model import Model
 from launchers._embedded.tokenizer import Tokenizer
-from launchers._http.answers import Events, Generated, Usage, answer_body
-from launchers._http.errors import Refused, bad_request, encode
+from launchers._http.answers import Events, Generated, TokenUsage, answer_body
+from launchers._http.errors import RefusedRequest, bad_request, encode
 from launchers._http.requests import (
     DEFAULT_MAX_TOKENS,
     Ask,
@@ -122,7 +122,7 @@ class _Server:
                 await generation.done.wait()
             answers = [self._answer(ask, generation) for generation in generations]
             return json_response(200, answer_body(ask, number, answers, _usage(prompts, generations)))
-        except Refused as error:
+        except RefusedRequest as error:
             return json_response(error.status, encode(error.body))
         finally:
             for generation in generations:
@@ -216,8 +216,8 @@ class _Server:
             yield event
 
 
-def _usage(prompts: Sequence[Sequence[int]], generations: Sequence[Generation]) -> Usage:
-    return Usage(sum(map(len, prompts)), sum(generation.steps for generation in generations))
+def _usage(prompts: Sequence[Sequence[int]], generations: Sequence[Generation]) -> TokenUsage:
+    return TokenUsage(sum(map(len, prompts)), sum(generation.steps for generation in generations))
 
 
 def _end_with(task: asyncio.Task[None]) -> None:

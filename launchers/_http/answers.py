@@ -14,7 +14,7 @@ from launchers._http.errors import encode
 from launchers._http.requests import Ask
 
 
-class Told(NamedTuple):
+class ToldAnswer(NamedTuple):
     """A token with its log-probability (None: nothing stood before it), its rank and the likeliest ones at its place.
 
     `text` is what it adds to the text: nothing, where a character needs more tokens. `raw` are its bytes.
@@ -25,7 +25,7 @@ class Told(NamedTuple):
     logprob: float | None
     id: int = 0
     rank: int = 1
-    top: tuple[Told, ...] = ()
+    top: tuple[ToldAnswer, ...] = ()
 
 
 class Call(NamedTuple):
@@ -44,12 +44,12 @@ class Generated(NamedTuple):
     stop_reason: str | None = None
     tokens_per_step: float | None = None
     prompt_text: str = ""
-    tokens: Sequence[Told] | None = None
-    prompt: Sequence[Told] | None = None
+    tokens: Sequence[ToldAnswer] | None = None
+    prompt: Sequence[ToldAnswer] | None = None
     calls: Sequence[Call] = ()
 
 
-class Usage(NamedTuple):
+class TokenUsage(NamedTuple):
     """Token counts of a whole request."""
 
     prompt_tokens: int
@@ -59,7 +59,7 @@ class Usage(NamedTuple):
         return {**self._asdict(), "total_tokens": sum(self)}
 
 
-def answer_body(ask: Ask, number: int, generated: Sequence[Generated], usage: Usage) -> bytes:
+def answer_body(ask: Ask, number: int, generated: Sequence[Generated], usage: TokenUsage) -> bytes:
     """A whole answer, as JSON; `number` makes its id."""
     choices: list[dict[str, object]] = []
     more: dict[str, object] = {}
@@ -98,7 +98,7 @@ class Events:
         elif self._ask.echo:
             yield self.piece(index, one.prompt_text, one.prompt or ())
 
-    def piece(self, index: int, text: str, tokens: Sequence[Told] = ()) -> bytes:
+    def piece(self, index: int, text: str, tokens: Sequence[ToldAnswer] = ()) -> bytes:
         """A piece of the text."""
         offset = self._offsets.get(index, 0)
         self._offsets[index] = offset + len(text)
@@ -116,7 +116,7 @@ class Events:
         """The end of a choice."""
         return self._event(index, {} if self._ask.chat else "", None, one)
 
-    def closing(self, usage: Usage) -> Iterable[bytes]:
+    def closing(self, usage: TokenUsage) -> Iterable[bytes]:
         """The end of all."""
         if self._ask.include_usage:
             yield b"data: " + encode({**self._head, "choices": [], "usage": usage.body()}) + b"\n\n"
@@ -142,7 +142,7 @@ def _head(ask: Ask, number: int, *, chunk: bool) -> dict[str, object]:
     return {"id": f"{prefix}-{number:032x}", "object": kind, "created": int(time.time()), "model": ask.model}
 
 
-def _logprobs(ask: Ask, tokens: Sequence[Told], offset: int) -> dict[str, object]:
+def _logprobs(ask: Ask, tokens: Sequence[ToldAnswer], offset: int) -> dict[str, object]:
     """Log-probabilities of generated tokens, which stand `offset` characters behind the beginning of the text."""
     if ask.chat:
         return {"content": [{**_by_chat(token), "top_logprobs": list(map(_by_chat, token.top))} for token in tokens]}
@@ -155,11 +155,11 @@ def _logprobs(ask: Ask, tokens: Sequence[Told], offset: int) -> dict[str, object
     }
 
 
-def _by_chat(token: Told) -> dict[str, object]:
+def _by_chat(token: ToldAnswer) -> dict[str, object]:
     return {"token": token.text, "logprob": token.logprob, "bytes": list(token.raw)}
 
 
-def _vllm(token: Told) -> dict[str, object] | None:
+def _vllm(token: ToldAnswer) -> dict[str, object] | None:
     """An entry of `prompt_logprobs`: the token of the prompt first, then likelier ones."""
     if token.logprob is None:
         return None

@@ -7,7 +7,7 @@ import msgspec
 encode = msgspec.json.Encoder().encode
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """A request that is answered with an error."""
 
     def __init__(self, status: int, body: object) -> None:
@@ -22,5 +22,5 @@ def openai_error(message: str, code: str, param: str | None = None) -> dict[str,
     return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
 
 
-def bad_request(message: str) -> Refused:
-    return Refused(400, trtllm_error(message, "BadRequestError", 400))
+def bad_request(message: str) -> RefusedRequest:
+    return RefusedRequest(400, trtllm_error(message, "BadRequestError", 400))

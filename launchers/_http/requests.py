@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from launchers._http.errors import Refused, bad_request, openai_error
+from launchers._http.errors import RefusedRequest, bad_request, openai_error
 from serve_eval.schema import Message, Prompt
 
 DEFAULT_MAX_TOKENS = 16
@@ -112,9 +112,9 @@ def understand(raw: bytes, *, chat: bool, models: Collection[str] | None) -> Ask
     try:
         body = _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Refused(400, {"error": str(error)}) from error
+        raise RefusedRequest(400, {"error": str(error)}) from error
     if models is not None and body.model not in models:
-        raise Refused(404, openai_error(f"The model `{body.model}` does not exist.", "model_not_found", "model"))
+        raise RefusedRequest(404, openai_error(f"The model `{body.model}` does not exist.", "model_not_found", "model"))
     if body.stream_options is not None and not body.stream:
         raise bad_request("Stream options can only be defined when stream is true.")
     stops = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
@@ -146,7 +146,7 @@ def refuse_unknown_fields(body: dict[str, object], *, chat: bool) -> None:
     if unknown := set(body) - (CHAT_FIELDS if chat else TEXT_FIELDS):
         message = "Extra inputs are not permitted"
         errors = [{"type": "extra_forbidden", "loc": ("body", name), "msg": message} for name in sorted(unknown)]
-        raise Refused(400, {"error": str(errors)})
+        raise RefusedRequest(400, {"error": str(errors)})
 
 
 def refuse_too_few(max_tokens: int, least: int = 1) -> None:
@@ -167,12 +167,12 @@ def refuse_too_long(needed: int, context_tokens: int | None) -> None:
 def _prompts(body: _Body, chat: bool) -> Sequence[Prompt | list[int]]:
     if chat:
         if body.messages is None:
-            raise Refused(400, {"error": "Object missing required field `messages`"})
+            raise RefusedRequest(400, {"error": "Object missing required field `messages`"})
         if not body.messages:
             raise bad_request("list index out of range")
         return [body.messages]
     if body.prompt is None:
-        raise Refused(400, {"error": "Object missing required field `prompt`"})
+        raise RefusedRequest(400, {"error": "Object missing required field `prompt`"})
     if isinstance(body.prompt, str):
         return [body.prompt]
     if not body.prompt:

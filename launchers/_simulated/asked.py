@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from launchers._http.answers import Events, Generated, Usage, answer_body
+from launchers._http.answers import Events, Generated, TokenUsage, answer_body
 from launchers._http.requests import Ask
 from launchers._simulated import words
 from serve_eval.schema import Prompt
@@ -20,10 +20,10 @@ class Asked(NamedTuple):
     max_tokens: int
     prompt_tokens: int
 
-    def usage(self, generated: Sequence[Generated]) -> Usage:
+    def usage(self, generated: Sequence[Generated]) -> TokenUsage:
         """Count the words of the prompts and of their answers."""
         said = [text for one in generated for text in (one.text, *(call.arguments for call in one.calls))]
-        return Usage(self.prompt_tokens, sum(len(text.split()) for text in said if text))
+        return TokenUsage(self.prompt_tokens, sum(len(text.split()) for text in said if text))
 
 
 def whole(asked: Asked, number: int, generated: Sequence[Generated]) -> bytes:

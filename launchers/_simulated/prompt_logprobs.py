@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from launchers._http.answers import Generated, Told
+from launchers._http.answers import Generated, ToldAnswer
 from launchers._http.requests import Ask
 
 Form = Literal["none", "echo", "prompt_logprobs"]
@@ -65,12 +65,12 @@ def with_prompt(generated: Generated, truncate: int | None, form: Form, beginnin
     )
 
 
-def _token(number: int, text: str, logprob: float | None, form: Form) -> Told:
-    token = Told(text=text, raw=text.encode(), logprob=logprob, id=number)
+def _token(number: int, text: str, logprob: float | None, form: Form) -> ToldAnswer:
+    token = ToldAnswer(text=text, raw=text.encode(), logprob=logprob, id=number)
     if logprob is None:
         return token
     rest = math.log(-math.expm1(logprob)) if logprob < 0 else -math.inf  # of all others together
-    likeliest = token if logprob >= rest else Told(text=OTHER, raw=OTHER.encode(), logprob=rest, id=-1)
+    likeliest = token if logprob >= rest else ToldAnswer(text=OTHER, raw=OTHER.encode(), logprob=rest, id=-1)
     return token._replace(rank=1 if likeliest is token else 2, top=(likeliest,) if form == "echo" else ())
 
 

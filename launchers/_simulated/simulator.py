@@ -21,7 +21,7 @@ import msgspec
 from aiohttp import web
 
 from launchers._http.answers import Generated
-from launchers._http.errors import Refused, bad_request, encode, openai_error
+from launchers._http.errors import RefusedRequest, bad_request, encode, openai_error
 from launchers._http.requests import (
     DEFAULT_MAX_TOKENS,
     refuse_too_few,
@@ -137,7 +137,7 @@ class _Simulator:
             if asked.ask.stream:
                 return await send_stream(request, events(asked, number, generated))
             return json_response(200, whole(asked, number, generated))
-        except Refused as error:
+        except RefusedRequest as error:
             return json_response(error.status, encode(error.body))
         finally:
             stats.concurrent -= 1

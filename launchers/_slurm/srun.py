@@ -12,7 +12,7 @@ import msgspec
 
 from launchers._process import environment
 from launchers._slurm import rank_tasks, step_container
-from launchers._slurm.step_container import OURS, Container
+from launchers._slurm.step_container import OURS, SlurmContainer
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.deployments import Options
 from launchers._trtllm.parts import ORCHESTRATOR
@@ -26,13 +26,13 @@ it."""
 ENDER = Path(__file__).with_name("running_steps.py")
 
 
-class Steps(Options, frozen=True, kw_only=True):
+class SlurmSteps(Options, frozen=True, kw_only=True):
     """How the steps are started. `wrapper` None: as `rank_tasks.wrapper_of` says."""
 
     mpi: str = "pmix"
     wrapper: str | None = None
     srun_args: list[str] = msgspec.field(default_factory=list)
-    container: Container | None = None
+    container: SlurmContainer | None = None
     bind: Literal["name", "all"] = "name"
 
 
@@ -40,7 +40,7 @@ def step(
     server: Server,
     nodes: Sequence[str],
     ranks: int,
-    steps: Steps,
+    steps: SlurmSteps,
     *,
     job: str | None,
     tag: str | None,
@@ -108,7 +108,7 @@ def step(
     )
 
 
-def _check(server: Server, wrapper: str, ranks: int, nodes: int, steps: Steps) -> None:
+def _check(server: Server, wrapper: str, ranks: int, nodes: int, steps: SlurmSteps) -> None:
     environment.check_words(steps.srun_args, "launcher.srun_args")
     for argument in steps.srun_args:
         if argument.partition("=")[0] in OURS:

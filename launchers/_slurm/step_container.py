@@ -24,7 +24,7 @@ OF_PYXIS = ("workdir", "args")
 OF_ENGINES = tuple(name for name in containers.Image.__struct_fields__ if name not in ("image", "mounts"))
 
 
-class Container(containers.Image, frozen=True, kw_only=True):
+class SlurmContainer(containers.Image, frozen=True, kw_only=True):
     """The image that a step runs in. pyxis: `mounts` are SOURCE:TARGET[:FLAGS], the folder of the logs is mounted
     besides, and `args` are further options such as --container-writable. docker, podman: as the launcher `container`
     runs it, on the network of the host."""
@@ -34,14 +34,14 @@ class Container(containers.Image, frozen=True, kw_only=True):
     args: list[str] = msgspec.field(default_factory=list)
 
 
-def by_engine(container: Container | None) -> bool:
+def by_engine(container: SlurmContainer | None) -> bool:
     """Whether it is docker or podman that runs it."""
     return container is not None and container.engine != "pyxis"
 
 
-def check(container: Container, deployment: Deployment, model: str) -> None:
+def check(container: SlurmContainer, deployment: Deployment, model: str) -> None:
     """Raises PlanError for what cannot be meant, before anything starts. `model` is what is loaded."""
-    usual = Container(image=container.image)
+    usual = SlurmContainer(image=container.image)
     strange = OF_PYXIS if by_engine(container) else OF_ENGINES
     problems = [
         f"{WHERE}.{name}: not an option of {container.engine}"
@@ -57,7 +57,7 @@ def check(container: Container, deployment: Deployment, model: str) -> None:
         _check_pyxis(container)
 
 
-def _check_pyxis(container: Container) -> None:
+def _check_pyxis(container: SlurmContainer) -> None:
     environment.check_words(container.args, f"{WHERE}.args")
     problems = [] if container.image.strip() else [f"{WHERE}.image: required"]
     problems += [
@@ -74,7 +74,7 @@ def _check_pyxis(container: Container) -> None:
         raise PlanError(problems)
 
 
-def within(server: Server, container: Container | None, tag: str | None) -> Server:
+def within(server: Server, container: SlurmContainer | None, tag: str | None) -> Server:
     """The server as a step is to run it: with docker or podman their run line, else as it is."""
     if container is None:
         return server
@@ -83,7 +83,7 @@ def within(server: Server, container: Container | None, tag: str | None) -> Serv
     return containers.wrapped(server, _run(container), tag or "", tied=True)
 
 
-def flags(container: Container | None, log_dir: Path) -> tuple[str, ...]:
+def flags(container: SlurmContainer | None, log_dir: Path) -> tuple[str, ...]:
     """The options of srun for pyxis; none for another engine."""
     if container is None or by_engine(container):
         return ()
@@ -92,7 +92,7 @@ def flags(container: Container | None, log_dir: Path) -> tuple[str, ...]:
     return (f"--container-image={container.image}", f"--container-mounts={mounts}", *workdir, *container.args)
 
 
-def _run(container: Container) -> containers.Container:
+def _run(container: SlurmContainer) -> containers.Container:
     engine: containers.Engine = "podman" if container.engine == "podman" else "docker"
     same = {name: getattr(container, name) for name in containers.Image.__struct_fields__}
     return containers.Container(engine=engine, **same)

@@ -37,7 +37,7 @@ class Aggregated(Options, frozen=True, kw_only=True):
     command: str | list[str] = "trtllm-serve"
 
 
-class Side(Options, frozen=True, kw_only=True):
+class ServerSide(Options, frozen=True, kw_only=True):
     """The servers of one kind. `env` comes on top of that of all; `router` is a type or a mapping with one."""
 
     num_instances: int = 1
@@ -64,8 +64,8 @@ class Disaggregated(Options, frozen=True, kw_only=True):
     """
 
     model: str | None = None
-    context_servers: Side = Side()
-    generation_servers: Side = Side()
+    context_servers: ServerSide = ServerSide()
+    generation_servers: ServerSide = ServerSide()
     backend: str | None = None
     cache_transceiver: dict[str, Any] = msgspec.field(default_factory=lambda: {"backend": kv_transfer.BACKEND})
     discovery: bool | str = False
@@ -78,7 +78,7 @@ class Disaggregated(Options, frozen=True, kw_only=True):
     request_timeout_s: int | None = None
 
     @property
-    def sides(self) -> dict[str, Side]:
+    def sides(self) -> dict[str, ServerSide]:
         """The servers by their kind."""
         return {"context_servers": self.context_servers, "generation_servers": self.generation_servers}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from launchers._process import environment
 from launchers._trtllm import command_line, disaggregated, kv_transfer, metrics
-from launchers._trtllm.deployments import Aggregated, Deployment, Side, role, served
+from launchers._trtllm.deployments import Aggregated, Deployment, ServerSide, role, served
 from launchers._trtllm.kv_transfer import Ways
 from serve_eval.errors import PlanError
 from serve_eval.schema import KvTransfer, LaunchContext
@@ -82,7 +82,7 @@ def summarise_transfer(deployment: Deployment, context: LaunchContext, ways: Way
 
 
 def _part(
-    name: str, kind: str, options: Aggregated | Side, backend: str | None, content: Mapping[str, Any], where: str
+    name: str, kind: str, options: Aggregated | ServerSide, backend: str | None, content: Mapping[str, Any], where: str
 ) -> Part:
     given = {"tp": options.tp, "pp": options.pp, "cp": options.cp, "ep": options.ep, "backend": backend}
     width = command_line.width(command_line.once(given, content, where), where)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from serve_eval.schema import Ended, Outcome, Response, Score
+from serve_eval.schema import ExitReason, Outcome, Response, Score
 
 CASE, FORMAT, PARTIAL, OTHER = "case", "format", "partial match", "other"
 TRUNCATED = "truncated"
 _CODE = {
-    Ended.PASSED: "code passed",
-    Ended.RAISED: "code raised",
-    Ended.EXITED: "code exited",
-    Ended.KILLED: "code killed",
-    Ended.TIMEOUT: "code timed out",
+    ExitReason.PASSED: "code passed",
+    ExitReason.RAISED: "code raised",
+    ExitReason.EXITED: "code exited",
+    ExitReason.KILLED: "code killed",
+    ExitReason.TIMEOUT: "code timed out",
 }
 _NO_ANSWER = (Outcome.EMPTY, Outcome.REFUSED, Outcome.REASONING_ONLY)
 _DIGIT = re.compile(r"\d")

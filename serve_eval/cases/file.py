@@ -25,7 +25,7 @@ from serve_eval.schema import SourceFile
 BIOCHATTER = ("_data.yaml", "_data.yaml.enc")
 _ENDINGS = (".yaml", ".yml", f".yaml{holdout.ENDING}", f".yml{holdout.ENDING}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_MARKS = [key for key in form.keys(form.Module) if key != "description"]
+_MARKS = [key for key in form.keys(form.ModuleForm) if key != "description"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class RawCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
+class CaseModule:
     """The cases of one name with what is common to them; `where(key)` is "file:line" of a common key."""
 
     name: str
@@ -58,7 +58,7 @@ class Module:
 class CaseFiles:
     """What a list of files holds."""
 
-    modules: Mapping[str, Module]
+    modules: Mapping[str, CaseModule]
     resources: Mapping[str, Any]
     files: tuple[SourceFile, ...]
 
@@ -113,9 +113,11 @@ class _Growing:
     places: dict[str, str] = field(default_factory=dict)
     cases: list[RawCase] = field(default_factory=list)
 
-    def module(self, name: str) -> Module:
+    def module(self, name: str) -> CaseModule:
         places = self.places
-        return Module(name=name, common=self.common, where=lambda key: places.get(key, name), cases=tuple(self.cases))
+        return CaseModule(
+            name=name, common=self.common, where=lambda key: places.get(key, name), cases=tuple(self.cases)
+        )
 
 
 class _Reader:
@@ -175,7 +177,7 @@ class _Reader:
             return
         one = self.modules.setdefault(name, _Growing())
         common = {key: value for key, value in raw.items() if key != "cases"}
-        for key, message in form.problems(dict(common), form.Module, leave=("cases",)):
+        for key, message in form.problems(dict(common), form.ModuleForm, leave=("cases",)):
             if key != "cases":
                 self._add(document, (name, key), f"{name}.{key}: {message}")
         for key, value in common.items():

@@ -59,7 +59,7 @@ class OwnSampling(Struct, forbid_unknown_fields=True):
     stop: list[str] | UnsetType = UNSET
 
 
-class Sampling(Struct, forbid_unknown_fields=True):
+class SamplingForm(Struct, forbid_unknown_fields=True):
     """How the answers of a task are sampled."""
 
     max_tokens: Annotated[Whole | UnsetType, Meta(description="Most tokens of an answer (512).")] = UNSET
@@ -91,14 +91,14 @@ class Case(Struct, forbid_unknown_fields=True):
     ] = UNSET
 
 
-class Module(Struct, forbid_unknown_fields=True):
+class ModuleForm(Struct, forbid_unknown_fields=True):
     """A task: cases with what is common to them."""
 
     cases: list[Case]
     description: str | UnsetType = UNSET
     scorer: Scorer | UnsetType = UNSET
     iterations: Annotated[Whole | UnsetType, Meta(description="How often each of these cases is asked (1).")] = UNSET
-    sampling: Sampling | UnsetType = UNSET
+    sampling: SamplingForm | UnsetType = UNSET
     prompt: Annotated[str | UnsetType, Meta(description="The prompt of cases without one of their own.")] = UNSET
     system_messages: Annotated[
         list[str] | UnsetType, Meta(description="System turns of cases without any of their own.")
@@ -176,8 +176,8 @@ def _told(error: msgspec.ValidationError) -> str:
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a case file, for editors: a top-level list is a task, a mapping with a key of one too, and any
     other mapping is shared by the prompts."""
-    (module, case), components = msgspec.json.schema_components([Module, Case], ref_template="#/$defs/{name}")
-    marks = [key for key in keys(Module) if key != "description"]
+    (module, case), components = msgspec.json.schema_components([ModuleForm, Case], ref_template="#/$defs/{name}")
+    marks = [key for key in keys(ModuleForm) if key != "description"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "serve-eval cases",

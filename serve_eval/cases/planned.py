@@ -15,7 +15,7 @@ FAMILY = "cases:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedCases:
     """The tasks of a plan with those of its case files; `iterations` is how often the files want the prompts of a task
     asked, where they say so; `notes` name the modules of which nothing can be asked."""
 
@@ -24,7 +24,7 @@ class Planned:
     notes: tuple[str, ...]
 
 
-def planned(tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[str] = ()) -> Planned:
+def planned(tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[str] = ()) -> PlannedCases:
     """The tasks with a task for each module of the files: for those that `tasks` names as cases:NAME, or for all where
     it names none. `paths` are absolute; `configured` tasks get options yet, so that nobody knows what they ask. Raises
     PlanError with every problem of the files.
@@ -59,4 +59,4 @@ def planned(tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[
             notes.append(f"{FAMILY}{name}: all {len(found.skipped)} cases are skipped: {'; '.join(reasons)}")
     if problems:
         raise PlanError(list(dict.fromkeys(problems)))
-    return Planned(tasks=tasks, iterations=iterations, notes=tuple(notes))
+    return PlannedCases(tasks=tasks, iterations=iterations, notes=tuple(notes))

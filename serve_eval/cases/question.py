@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from serve_eval.cases.biochatter import Lacking
-from serve_eval.cases.file import Module
+from serve_eval.cases.file import CaseModule
 from serve_eval.schema import Message, Override, SamplingParams, Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class CaseQuestion:
     """One expanded case. `question` is the hash of all that is asked, `md5` BioChatter's key of the case;
     `as_biochatter`: it is scored as in BioChatter's benchmark."""
 
@@ -42,8 +42,8 @@ class Skipped:
 class Questions:
     """The questions of a task, in the order of the files; `notes` are remarks on their scoring."""
 
-    module: Module
+    module: CaseModule
     sampling: SamplingParams
-    asked: tuple[Question, ...]
+    asked: tuple[CaseQuestion, ...]
     skipped: tuple[Skipped, ...]
     notes: tuple[str, ...] = ()

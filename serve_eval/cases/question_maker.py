@@ -10,7 +10,7 @@ from serve_eval.cases import biochatter, keys, prompts
 from serve_eval.cases.case_scorers import scorer_of, spec_of, usual_scorer
 from serve_eval.cases.expansion import Expanded, ExpansionError, count, expand
 from serve_eval.cases.file import RawCase
-from serve_eval.cases.question import Question, Skipped
+from serve_eval.cases.question import CaseQuestion, Skipped
 from serve_eval.errors import PlanError
 from serve_eval.pace import Pace
 from serve_eval.schema import Override, SamplingParams, Spec
@@ -42,7 +42,7 @@ class QuestionMaker:
         self.problems: list[str] = []
         self.twice: list[Skipped] = []
 
-    def questions(self, cases: Sequence[RawCase], most: int) -> tuple[Question, ...]:
+    def questions(self, cases: Sequence[RawCase], most: int) -> tuple[CaseQuestion, ...]:
         """Raises PlanError with every problem."""
         total = sum(self._count(case) for case in cases)
         if total > most:
@@ -53,7 +53,7 @@ class QuestionMaker:
                 f"max_expanded ({largest.name} alone to {_number(self._count(largest))}): leave variants out{raised}"
             )
             raise PlanError(list(dict.fromkeys(self.problems)))
-        made: dict[str, Question] = {}
+        made: dict[str, CaseQuestion] = {}
         pace = Pace(f"cases:{self._module}", total, "cases")
         try:
             self._make(cases, made, pace)
@@ -63,7 +63,7 @@ class QuestionMaker:
             raise PlanError(list(dict.fromkeys(self.problems)))
         return tuple(made.values())
 
-    def _make(self, cases: Sequence[RawCase], made: dict[str, Question], pace: Pace) -> None:
+    def _make(self, cases: Sequence[RawCase], made: dict[str, CaseQuestion], pace: Pace) -> None:
         done = length = 0
         for case in cases:
             for question in self._of(case):
@@ -99,7 +99,7 @@ class QuestionMaker:
         shown = f"{'.'.join(path)}: " if path and not message.startswith(path[0]) else ""
         self.problems.append(f"{case.where(*path)}: {self._module}: case {name}: {shown}{message}")
 
-    def _of(self, case: RawCase) -> Iterator[Question]:
+    def _of(self, case: RawCase) -> Iterator[CaseQuestion]:
         content = dict(case.content)
         values = dict(content["input"])
         for key in ("prompt", "system_messages"):
@@ -122,7 +122,7 @@ class QuestionMaker:
                     told.add((wrong.path, wrong.message))
                     self._add(case, wrong.path, wrong.name, wrong.message)
 
-    def _question(self, case: RawCase, one: Expanded, added: Mapping[str, Any]) -> Question:
+    def _question(self, case: RawCase, one: Expanded, added: Mapping[str, Any]) -> CaseQuestion:
         values = {**(biochatter.as_sent(one.content) if case.biochatter else one.content["input"]), **added}
         try:
             turns = prompts.turns(values, self._resources, case.folder)
@@ -137,7 +137,7 @@ class QuestionMaker:
             raise _Wrong(one.name, ("expected",), f"{'; '.join(problems)} (scorer {spec.name})")
         override = _override(one.content.get("sampling"), values)
         question = keys.question_sha256(turns, self.sampling, override)
-        return Question(
+        return CaseQuestion(
             id=keys.sample_id(one.name, question),
             name=one.name,
             turns=turns,

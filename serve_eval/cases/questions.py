@@ -11,7 +11,7 @@ from serve_eval.cases.biochatter import Lacking
 from serve_eval.cases.case_scorers import check_scorer, scorer_of, spec_of
 from serve_eval.cases.expansion import ExpansionError, count, expand
 from serve_eval.cases.file import CaseFiles, RawCase
-from serve_eval.cases.question import Question, Questions, Skipped
+from serve_eval.cases.question import CaseQuestion, Questions, Skipped
 from serve_eval.cases.question_maker import QuestionMaker
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
@@ -81,7 +81,7 @@ def _skipped(case: RawCase, lacking: Lacking, most: int) -> list[Skipped]:
     ]
 
 
-def _reached(question: Question) -> tuple[str, object, bool]:
+def _reached(question: CaseQuestion) -> tuple[str, object, bool]:
     """A case with whether its own answer is right."""
     scorer = scorer_of(question.scorer)
     right, _ = scorer.answers(question.expected)

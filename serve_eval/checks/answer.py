@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from serve_eval.checks.row import Found, Outcome, Sent
+from serve_eval.checks.row import CheckOutcome, CheckResult, SentRequest
 from serve_eval.client.attempts import retry
 from serve_eval.client.wire_format.sse import EventLines
 from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE, Mask, describe
@@ -25,7 +25,7 @@ _SHOWN = 160
 """Characters of a server's message that a row shows."""
 
 
-class Choice(NamedTuple):
+class AnswerChoice(NamedTuple):
     """One answer, the `number`-th (from 0). `thoughts` is what a server keeps apart from `text`; `raw` is the choice as
     it came."""
 
@@ -47,7 +47,7 @@ class Answer:
     it was longer than we would read. `seconds` is from before the connection was made to the end. `mask` takes secrets
     out of what the pieces of a stream spell together. `starting`: the server says that it loads its model."""
 
-    sent: Sent
+    sent: SentRequest
     seconds: float
     status: int = 0
     content_type: str = ""
@@ -67,7 +67,7 @@ class Answer:
         return found if isinstance(found, dict) else {}
 
     @cached_property
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[AnswerChoice]:
         """The choices of a whole answer; empty where it has none."""
         if self.status != 200 or self.problem or self.parsed.get("error"):
             return []
@@ -82,7 +82,7 @@ class Answer:
         return self.content_type.lower().startswith(EVENT_STREAM)
 
     @property
-    def first(self) -> Choice:
+    def first(self) -> AnswerChoice:
         """The first choice. Only where it is `answered`."""
         return self.choices[0]
 
@@ -114,11 +114,11 @@ class Answer:
         what = " without an answer" if self.status == 200 else ""
         return f"HTTP {self.status}{what}: {short(describe(self.content))}"
 
-    def instead(self) -> Found:
+    def instead(self) -> CheckResult:
         """The row of a check whose request was not answered."""
         if self.refused:
-            return Found(outcome=Outcome.UNSUPPORTED, told=f"refused: {self.told}", sent=self.sent)
-        return Found(outcome=Outcome.FAIL, told=self.told, sent=self.sent)
+            return CheckResult(outcome=CheckOutcome.UNSUPPORTED, told=f"refused: {self.told}", sent=self.sent)
+        return CheckResult(outcome=CheckOutcome.FAIL, told=self.told, sent=self.sent)
 
 
 class NotAnswered(Exception):
@@ -191,12 +191,12 @@ def _listed(value: object) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def _choice(raw: Mapping[str, Any]) -> Choice:
+def _choice(raw: Mapping[str, Any]) -> AnswerChoice:
     message = raw.get("message", raw.get("delta"))
     said = message if isinstance(message, dict) else {"content": raw.get("text")}
     thoughts = said.get("reasoning_content") or said.get("reasoning")
     finish, index = raw.get("finish_reason"), raw.get("index")
-    return Choice(
+    return AnswerChoice(
         number=index if isinstance(index, int) else 0,
         text=_text(said.get("content")),
         thoughts=_text(thoughts),

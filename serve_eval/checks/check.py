@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from serve_eval.checks.row import Found
-from serve_eval.checks.session import Session
+from serve_eval.checks.row import CheckResult
+from serve_eval.checks.session import CheckSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Check:
     """
 
     name: str
-    run: Callable[[Session], Awaitable[Found]]
+    run: Callable[[CheckSession], Awaitable[CheckResult]]
     requests: int
     tokens: int = 0
     prompt_tokens: int = 0

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection
 from urllib.parse import urlsplit, urlunsplit
 
-from serve_eval.checks.row import Sent
+from serve_eval.checks.row import SentRequest
 from serve_eval.schema import Connection
 from serve_eval.schema.base_url import on_the_wire
 
@@ -16,7 +16,7 @@ _VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 
 def curl(
-    sent: Sent,
+    sent: SentRequest,
     connection: Connection,
     variables: Collection[str],
     *,

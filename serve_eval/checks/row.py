@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """PASS: the endpoint does what the request asks. UNSUPPORTED: it refuses it, or ignores what an endpoint may lack.
     FAIL: it takes the request and does something else, it errs, or it lacks what every endpoint has."""
 
@@ -18,7 +18,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class SentRequest:
     """A request as it was sent, without its headers: `curl` tells how to send it again. `body` is None for a GET."""
 
     url: str
@@ -26,34 +26,34 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class CheckResult:
     """What a check saw, in a line, and the request that showed it where there is one."""
 
-    outcome: Outcome
+    outcome: CheckOutcome
     told: str
-    sent: Sent | None = None
+    sent: SentRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CheckRow:
     """`name` is what --require takes. `model`: it is the model that was tested, not only its server. `time_s` is that
     of all requests of the check. `curl` sends the offending request again; None where there is none to show."""
 
     name: str
-    outcome: Outcome
+    outcome: CheckOutcome
     told: str
     time_s: float
     model: bool = False
     curl: str | None = None
 
 
-def passed(told: str) -> Found:
-    return Found(outcome=Outcome.PASS, told=told)
+def passed(told: str) -> CheckResult:
+    return CheckResult(outcome=CheckOutcome.PASS, told=told)
 
 
-def failed(told: str, sent: Sent | None = None) -> Found:
-    return Found(outcome=Outcome.FAIL, told=told, sent=sent)
+def failed(told: str, sent: SentRequest | None = None) -> CheckResult:
+    return CheckResult(outcome=CheckOutcome.FAIL, told=told, sent=sent)
 
 
-def unsupported(told: str, sent: Sent | None = None) -> Found:
-    return Found(outcome=Outcome.UNSUPPORTED, told=told, sent=sent)
+def unsupported(told: str, sent: SentRequest | None = None) -> CheckResult:
+    return CheckResult(outcome=CheckOutcome.UNSUPPORTED, told=told, sent=sent)

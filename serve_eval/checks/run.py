@@ -22,8 +22,8 @@ from serve_eval.checks.kinds import (
     sampling,
     sdk,
 )
-from serve_eval.checks.row import Found, Outcome, Row, Sent, failed
-from serve_eval.checks.session import Session, StillStarting
+from serve_eval.checks.row import CheckOutcome, CheckResult, CheckRow, SentRequest, failed
+from serve_eval.checks.session import CheckSession, StillStarting
 from serve_eval.errors import EndpointError
 
 Level = Literal["quick", "full"]
@@ -57,24 +57,24 @@ def chosen(level: Level, *, passkey_tokens: int | None = None, context_tokens: i
 class CheckedRows:
     """What checks found. `stopped` says why the others were left out ("": none was)."""
 
-    rows: Sequence[Row]
+    rows: Sequence[CheckRow]
     stopped: str
 
 
 async def run_checks(
-    session: Session,
+    session: CheckSession,
     checks: Sequence[Check],
     *,
     needed: Collection[str] = (),
-    curl: Callable[[Sent], str],
-    told: Callable[[Row], None] = lambda row: None,
+    curl: Callable[[SentRequest], str],
+    told: Callable[[CheckRow], None] = lambda row: None,
 ) -> CheckedRows:
     """Run the checks one after the other; `told` receives each row at once. UNSUPPORTED in `needed` is FAIL.
 
     Stops where nothing is left to be checked: the endpoint is starting, is not reached, answers neither kind of
     request, or does not answer a short request after a check that failed.
     """
-    rows, stopped = list[Row](), ""
+    rows, stopped = list[CheckRow](), ""
     for check in checks:
         start = time.monotonic()
         session.allow(check.requests, check.tokens)
@@ -101,29 +101,29 @@ async def run_checks(
 
 def _row(
     check: Check,
-    found: Found,
+    found: CheckResult,
     seconds: float,
-    session: Session,
+    session: CheckSession,
     needed: Collection[str],
-    curl: Callable[[Sent], str],
-) -> Row:
+    curl: Callable[[SentRequest], str],
+) -> CheckRow:
     outcome, said = found.outcome, session.client.masking.message(found.told)
-    if outcome is Outcome.UNSUPPORTED and check.name in needed:
-        outcome, said = Outcome.FAIL, f"required: {said}"
-    return Row(
+    if outcome is CheckOutcome.UNSUPPORTED and check.name in needed:
+        outcome, said = CheckOutcome.FAIL, f"required: {said}"
+    return CheckRow(
         name=check.name,
         outcome=outcome,
         told=said,
         time_s=round(seconds, 3),
         model=check.model,
-        curl=None if found.sent is None or outcome is Outcome.PASS else curl(found.sent),
+        curl=None if found.sent is None or outcome is CheckOutcome.PASS else curl(found.sent),
     )
 
 
-async def _stops(check: Check, row: Row, session: Session) -> str:
+async def _stops(check: Check, row: CheckRow, session: CheckSession) -> str:
     """Why nothing more can be checked; nothing where it can."""
     if check.name == "completions" and not (session.chat or session.text):
         return "the endpoint answers neither chat nor completions"
-    if row.outcome is Outcome.FAIL and (session.chat or session.text) and not await session.alive():
+    if row.outcome is CheckOutcome.FAIL and (session.chat or session.text) and not await session.alive():
         return f"after {check.name} a short request was not answered any more"
     return ""

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from serve_eval.checks.answer import Answer, NotAnswered, Stream, count, read_stream
-from serve_eval.checks.row import Sent
+from serve_eval.checks.row import SentRequest
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import key_advice
 from serve_eval.client.wire_format.reply import TooLarge
@@ -49,7 +49,7 @@ class Known:
     tokens_per_line: float | None = None
 
 
-class Session:
+class CheckSession:
     """Sends requests through `client`, each once and on a connection of its own.
 
     `base_path` is the path up to /v1 and `model` the name that is sent; both are settled by the first check. `chat` and
@@ -143,7 +143,7 @@ class Session:
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float, most_bytes: int | None
     ) -> Answer:
         self._spend(body)
-        sent = Sent(url=self._origin + path, body=body)
+        sent = SentRequest(url=self._origin + path, body=body)
         raw = None if body is None else msgspec.json.encode(body)
         began = time.monotonic()
         reply = await self.client.exchange(method, path, raw, timeout_s=timeout_s, most_bytes=most_bytes)
@@ -175,7 +175,7 @@ class StillStarting(EndpointError):
     """The endpoint says that it loads its model: nothing of it can be checked, and nothing has failed."""
 
 
-def unauthorized(session: Session, answer: Answer) -> EndpointError | None:
+def unauthorized(session: CheckSession, answer: Answer) -> EndpointError | None:
     """What to do about a key that is missing or wrong."""
     if answer.status not in (401, 403):
         return None

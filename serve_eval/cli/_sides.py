@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromptOptions:
+class SidePromptOptions:
     """Choose the prompts."""
 
     title: ClassVar[str] = "What is asked"

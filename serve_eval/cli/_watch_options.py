@@ -12,7 +12,7 @@ from serve_eval.plugins.setting import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromptOptions:
+class WatchPromptOptions:
     """Choose what each round asks: options of a plan, which `settings_of` reads."""
 
     title: ClassVar[str] = "What is asked"
@@ -41,7 +41,7 @@ class PromptOptions:
 class RoundOptions:
     """Choose how often the endpoint is asked, and how much."""
 
-    title: ClassVar[str] = PromptOptions.title
+    title: ClassVar[str] = WatchPromptOptions.title
     model: shared.Model = None
     every: Annotated[
         str, Setting("From the start of one round to that of the next: 90s, 10m (default), 1h.", metavar="TIME")
@@ -56,7 +56,7 @@ class RoundOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedOptions:
+class WatchJudgedOptions:
     """Choose what counts as worse."""
 
     title: ClassVar[str] = "How it is judged"
@@ -97,7 +97,7 @@ class AlarmOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderOptions:
+class WatchFolderOptions:
     """Choose the folder."""
 
     title: ClassVar[str] = "What is written"

@@ -11,8 +11,8 @@ import typer
 from serve_eval.cli._common_options import Strict, TrustPlan
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import (
-    PromptOptions,
     SendingOptions,
+    SidePromptOptions,
     check_launched,
     is_endpoint,
     new_folder,
@@ -24,7 +24,7 @@ from serve_eval.evaluation.plan.flag_values import margin_of_verdict
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
-    from serve_eval.workflows.compare.compare import Rules, Side
+    from serve_eval.workflows.compare.compare import CompareRules, CompareSide
 
 _SIDE = "A running endpoint (host:port or URL), a plan file, or the folder of a finished run."
 _INVARIANTS = "serve-eval invariants"
@@ -56,7 +56,7 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedPromptOptions(PromptOptions):
+class ComparedPromptOptions(SidePromptOptions):
     """Choose the prompts of both sides."""
 
     repeats: Annotated[int | None, Setting("Ask every sample N times.", metavar="N")] = None
@@ -99,7 +99,7 @@ class SideOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultOptions:
+class CompareResultOptions:
     """Choose the folder and the output."""
 
     title: ClassVar[str] = "What is written"
@@ -147,7 +147,7 @@ def compare(
     rule: RuleOptions,
     asked: SideOptions,
     sending: SendingOptions,
-    result: ResultOptions,
+    result: CompareResultOptions,
     moved: MovedOptions,
     b: Annotated[str | None, typer.Argument(metavar="B", help="What is judged: one of the same.")] = None,
 ) -> None:
@@ -159,7 +159,7 @@ def compare(
     or infrastructure, 130 interrupted.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, Rules
+    from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules
 
     for name, number in (("self", asked.again), ("show-flips", asked.show_flips)):
         if number is not None and number < 0:
@@ -170,7 +170,7 @@ def compare(
     if asked.launch:
         check_launched({"A": a, "B": b}, settings)
     sides, verdict = _sides(a, b, settings, asked.model_b, trust_plan=asked.trust_plan)
-    rules = Rules(
+    rules = CompareRules(
         rule=verdict,
         again=SELF if asked.again is None else asked.again,
         allow_mismatch=tuple(rule.allow_mismatch or ()),
@@ -182,7 +182,7 @@ def compare(
 
 def _sides(
     a: str, b: str, settings: dict[str, Any], model_b: str | None, *, trust_plan: bool
-) -> tuple[tuple[Side, Side], Any]:
+) -> tuple[tuple[CompareSide, CompareSide], Any]:
     """Return both sides and the rule.
 
     An endpoint is asked what the other side asks, where that is a plan or a run; of a run of somebody else, what else
@@ -190,7 +190,7 @@ def _sides(
     """
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_follow
-    from serve_eval.workflows.compare.compare import Side
+    from serve_eval.workflows.compare.compare import CompareSide
 
     own = {"A": settings, "B": settings if model_b is None else {**settings, "model": model_b}}
     texts = {"A": a, "B": b}
@@ -204,16 +204,16 @@ def _sides(
             document = next(iter(documents.values()), {})
             document = {key: value for key, value in document.items() if key not in ("launcher", "verdict")}
             found[name] = with_plan(document, {**own[name], "base_url": text}), None
-    sides = {name: Side(plan=resolved.plan, folder=folder) for name, (resolved, folder) in found.items()}
+    sides = {name: CompareSide(plan=resolved.plan, folder=folder) for name, (resolved, folder) in found.items()}
     return (sides["A"], sides["B"]), sides["A"].plan.verdict
 
 
 def _execute(
-    sides: tuple[Side, Side],
-    rules: Rules,
+    sides: tuple[CompareSide, CompareSide],
+    rules: CompareRules,
     out_dir: Path,
     asked: SideOptions,
-    result: ResultOptions,
+    result: CompareResultOptions,
     *,
     show_flips: int,
 ) -> int:

@@ -171,7 +171,7 @@ def _json(one: Chart) -> dict[str, Any]:
 
 def _panels(one: Chart) -> list[Panel]:
     """The value of each run, and below it the sum with its limit."""
-    from serve_eval.report.plots import Level, Line, Panel
+    from serve_eval.report.plots import LevelLine, Panel, PlotLine
     from serve_eval.workflows.drift.chart import date
 
     nights = one.series.nights
@@ -180,14 +180,14 @@ def _panels(one: Chart) -> list[Panel]:
     ticks = {places[i]: "\n".join(date(nights[i]).split()) for i in range(0, len(nights), step)}
     values, sums = [night.value for night in nights], [point.s for point in one.points]
     references = sorted({night.reference.value for night in nights if night.reference is not None})
-    levels = [Level(label=f"reference {value:.3f}", at=value) for value in references]
+    levels = [LevelLine(label=f"reference {value:.3f}", at=value) for value in references]
     seen = {"marked": one.alarms, "mark_label": "alarm", "dots": len(nights) <= MOST_DOTS}
     return [
         Panel(
             title=f"{one.series.name}: {_runs(len(nights))} of {one.series.n} samples",
             x_label="began (UTC)",
             y_label=f"{one.series.metric.name} (points)",
-            lines=[Line(label="value of the run", x=places, y=values, **seen)],  # type: ignore[arg-type]
+            lines=[PlotLine(label="value of the run", x=places, y=values, **seen)],  # type: ignore[arg-type]
             levels=levels,
             ticks=ticks,
         ),
@@ -195,8 +195,8 @@ def _panels(one: Chart) -> list[Panel]:
             title="decline, as a cumulative sum",
             x_label="began (UTC)",
             y_label="S (standard deviations of a run)",
-            lines=[Line(label="S", x=places, y=sums, **seen)],  # type: ignore[arg-type]
-            levels=[Level(label=f"alarm beyond h = {one.limit:g}", at=one.limit)],
+            lines=[PlotLine(label="S", x=places, y=sums, **seen)],  # type: ignore[arg-type]
+            levels=[LevelLine(label=f"alarm beyond h = {one.limit:g}", at=one.limit)],
             ticks=ticks,
             y_range=(-0.3, 1.15 * max(one.limit, *sums)),
         ),

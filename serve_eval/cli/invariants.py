@@ -10,8 +10,8 @@ import typer
 
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import (
-    PromptOptions,
     SendingOptions,
+    SidePromptOptions,
     check_launched,
     is_endpoint,
     new_folder,
@@ -67,7 +67,7 @@ class PassOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultOptions:
+class InvariantsResultOptions:
     """Choose the folder and the output."""
 
     title: ClassVar[str] = "What is written"
@@ -87,10 +87,10 @@ def invariants(
     a: Annotated[
         str, typer.Argument(metavar="ENDPOINT", help="A running endpoint (host:port or URL), or a plan file.")
     ],
-    prompts: PromptOptions,
+    prompts: SidePromptOptions,
     passes: PassOptions,
     sending: SendingOptions,
-    result: ResultOptions,
+    result: InvariantsResultOptions,
 ) -> None:
     """Ask an endpoint the same prompts under changes that should change no answer: cache, order, batch, streams.
 

@@ -155,7 +155,7 @@ def _detect(
 def _curves(n: int, detect: float | None, probability: float, flip_rate: float, sigma: float, alpha: float) -> Panel:
     """The chance of noticing a drop with n samples, by each verdict rule, from no drop to one that the classic rule
     sees nearly always."""
-    from serve_eval.report.plots import Level, Line, Panel
+    from serve_eval.report.plots import LevelLine, Panel, PlotLine
     from serve_eval.stats.classic import classic_test
     from serve_eval.stats.planning import classic_power, noninferiority_power, paired_power
 
@@ -166,17 +166,20 @@ def _curves(n: int, detect: float | None, probability: float, flip_rate: float, 
     classic = [classic_power(drop, n, flip_rate, alpha, sigma / 100) for drop in shares]
     paired = [paired_power(drop, n, flip_rate, alpha) for drop in shares]
     excluded = [noninferiority_power(margin / 100, n, flip_rate, alpha, drop=drop) for drop in shares]
-    levels = [Level(label=f"wanted: {probability:g}", at=probability), Level(label=f"alpha: {alpha:g}", at=alpha)]
+    levels = [
+        LevelLine(label=f"wanted: {probability:g}", at=probability),
+        LevelLine(label=f"alpha: {alpha:g}", at=alpha),
+    ]
     if detect is not None:
-        levels.append(Level(label=f"drop to be seen: {detect:g} points", at=detect, upright=True))
+        levels.append(LevelLine(label=f"drop to be seen: {detect:g} points", at=detect, upright=True))
     return Panel(
         title=f"{n} samples, flip rate {flip_rate:g}, sigma {sigma:g} points, alpha {alpha:g}",
         x_label="true drop (points)",
         y_label="probability of being noticed",
         lines=[
-            Line(label="classic: the verdict is FAIL", x=drops, y=classic),
-            Line(label="paired: a drop is proven", x=drops, y=paired),
-            Line(
+            PlotLine(label="classic: the verdict is FAIL", x=drops, y=classic),
+            PlotLine(label="paired: a drop is proven", x=drops, y=paired),
+            PlotLine(
                 label=f"noninferiority: a drop of\n{margin:g} points is not excluded",
                 x=drops,
                 y=[1.0 - chance for chance in excluded],

@@ -10,7 +10,7 @@ import typer
 from serve_eval.cli._include import IncludePath, folders_of
 
 if TYPE_CHECKING:
-    from serve_eval.evaluation.rescore import Changed, Rescored, Told
+    from serve_eval.evaluation.rescore import Changed, Rescored, RescoreSummary
 
 SHOWN = 5
 """Changed samples that are shown per task."""
@@ -90,7 +90,7 @@ def _sample(changed: Changed) -> str:
     return f"{changed.id}: {_told(changed.before)} -> {_told(changed.after)}; target {target!r}"
 
 
-def _told(told: Told | None) -> str:
+def _told(told: RescoreSummary | None) -> str:
     if told is None:
         return "not scored"
     return f"{told.outcome} {told.value:g}, {'nothing extracted' if told.answer is None else repr(told.answer)}"

@@ -18,7 +18,7 @@ from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.checks.check import Check
-    from serve_eval.checks.row import Row
+    from serve_eval.checks.row import CheckRow
     from serve_eval.schema import Plan
     from serve_eval.workflows.smoke.smoke import Smoke
 
@@ -52,7 +52,7 @@ class CheckOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultOptions:
+class SmokeResultOptions:
     """Choose the output."""
 
     title: ClassVar[str] = "What is written"
@@ -65,7 +65,7 @@ class ResultOptions:
 def smoke(
     asked: CheckOptions,
     connection: ConnectionOptions,
-    result: ResultOptions,
+    result: SmokeResultOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
     """Check an endpoint after its deployment: a table of PASS, FAIL and UNSUPPORTED. No data set is needed.
@@ -146,7 +146,7 @@ def _run(
     from functools import partial
 
     from serve_eval.checks.curl import curl
-    from serve_eval.checks.session import Session
+    from serve_eval.checks.session import CheckSession
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, path_of, say
     from serve_eval.client.connection import connect, openai_client
@@ -164,7 +164,7 @@ def _run(
     async def main() -> Smoke:
         async with connect(plan, Endpoint(base_url=base_url, model=plan.model), os.environ) as client:
             package = partial(openai_client, plan, environ=os.environ, timeout_s=timeout_s)
-            session = Session(
+            session = CheckSession(
                 client, model=plan.model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens
             )
             return await smoke_test.smoke(
@@ -199,7 +199,7 @@ def _as_json(done: Smoke) -> dict[str, Any]:
     return {name: getattr(done, name) for name in done.__slots__}
 
 
-def clean_row(row: Row) -> str:
+def clean_row(row: CheckRow) -> str:
     """A row of the table, and below it the request that shows why it is no PASS."""
     from serve_eval.cli._streams import is_terminal
     from serve_eval.report.text import clean

@@ -45,7 +45,7 @@ class SuiteOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultOptions:
+class SuiteResultOptions:
     """Choose the folder and the output."""
 
     title: ClassVar[str] = "What is written"
@@ -61,7 +61,7 @@ class ResultOptions:
 @command(examples=EXAMPLES)
 def suite(
     asked: SuiteOptions,
-    result: ResultOptions,
+    result: SuiteResultOptions,
     file: Annotated[Path | None, typer.Argument(metavar="SUITE.yaml", help="A suite file.")] = None,
 ) -> None:
     """Run a list or a matrix of plans in one folder and say one verdict; each server starts once.

@@ -13,13 +13,19 @@ import typer
 
 from serve_eval.cli._address import ADDRESS_HELP, address_of
 from serve_eval.cli._options import command, settings_of
-from serve_eval.cli._watch_options import AlarmOptions, FolderOptions, JudgedOptions, PromptOptions, RoundOptions
+from serve_eval.cli._watch_options import (
+    AlarmOptions,
+    RoundOptions,
+    WatchFolderOptions,
+    WatchJudgedOptions,
+    WatchPromptOptions,
+)
 from serve_eval.evaluation.plan.flag_values import names_of
 from serve_eval.evaluation.plan.options import ConnectionOptions
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
-    from serve_eval.workflows.watch.story import Watch
+    from serve_eval.workflows.watch.story import WatchJob
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 USUAL = (
@@ -50,11 +56,11 @@ EXAMPLES = (
 @command(usual=USUAL, examples=EXAMPLES)
 def watch(
     asked: RoundOptions,
-    prompts: PromptOptions,
-    judged: JudgedOptions,
+    prompts: WatchPromptOptions,
+    judged: WatchJudgedOptions,
     alarm: AlarmOptions,
     connection: ConnectionOptions,
-    folder: FolderOptions,
+    folder: WatchFolderOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
     """Watch an endpoint in production: false alarms with probability .01 at most, however long it lasts.
@@ -89,13 +95,15 @@ def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
     return resolve_address(address, os.environ)
 
 
-def _job(plan: Plan, prompts: PromptOptions, asked: RoundOptions, judged: JudgedOptions, alarm: AlarmOptions) -> Watch:
+def _job(
+    plan: Plan, prompts: WatchPromptOptions, asked: RoundOptions, judged: WatchJudgedOptions, alarm: AlarmOptions
+) -> WatchJob:
     """Return what is watched. Raise PlanError for what cannot be."""
     from serve_eval.errors import PlanError
     from serve_eval.workflows.watch import budget, pool
     from serve_eval.workflows.watch.alarming import delivery
-    from serve_eval.workflows.watch.judging import Rules
-    from serve_eval.workflows.watch.story import LEAST_PROMPTS, Watch
+    from serve_eval.workflows.watch.judging import WatchRules
+    from serve_eval.workflows.watch.story import LEAST_PROMPTS, WatchJob
 
     every = re.fullmatch(r"(0|\d+(?:\.\d+)?(?=[smh]))([smh]?)", asked.every)
     limit = pool.PROMPTS if prompts.limit is None else prompts.limit
@@ -110,11 +118,11 @@ def _job(plan: Plan, prompts: PromptOptions, asked: RoundOptions, judged: Judged
         raise PlanError(problems)
     reference, tokens = judged.reference_value, asked.budget_tokens
     webhook = (os.environ.get("SERVE_EVAL_WEBHOOK") or None) if alarm.webhook is None else alarm.webhook
-    return Watch(
+    return WatchJob(
         plan=plan,
         pool=pool.of_plan(plan) if plan.tasks else None,
         prompts=limit,
-        rules=Rules(
+        rules=WatchRules(
             passes=passes,
             tolerance=judged.tolerance / 100.0,
             max_error_rate=judged.max_error_rate,
@@ -132,7 +140,7 @@ def _job(plan: Plan, prompts: PromptOptions, asked: RoundOptions, judged: Judged
     )
 
 
-def _wrong_numbers(asked: RoundOptions, judged: JudgedOptions) -> Iterator[str]:
+def _wrong_numbers(asked: RoundOptions, judged: WatchJudgedOptions) -> Iterator[str]:
     """Yield what is wrong with points, shares and counts."""
     if not 0.0 < judged.tolerance < 100.0:
         yield "--tolerance: points above 0 and below 100"
@@ -145,7 +153,7 @@ def _wrong_numbers(asked: RoundOptions, judged: JudgedOptions) -> Iterator[str]:
             yield f"--{name} must be above 0"
 
 
-def _cost(job: Watch) -> list[str]:
+def _cost(job: WatchJob) -> list[str]:
     """What it takes, by estimates from above."""
     from serve_eval.checks.run import chosen
     from serve_eval.workflows.watch import budget, pool
@@ -168,7 +176,7 @@ def _folder(base_url: str) -> Path:
     return Path("outputs") / f"watch_{re.sub(r'[^A-Za-z0-9.-]', '-', urlsplit(base_url).netloc)}"
 
 
-def _run(job: Watch, folder: Path, *, metrics_port: int | None, forget: bool) -> int:
+def _run(job: WatchJob, folder: Path, *, metrics_port: int | None, forget: bool) -> int:
     from contextlib import ExitStack
 
     from serve_eval.cli._async import Interrupted, run_async

@@ -48,7 +48,7 @@ class Times:
         return {**found, "max": self._max}
 
 
-class Steps:
+class TokenSteps:
     """Sums of speculative decoding. An answer tells T / I, its tokens per step of the engine, and T as its usage, so
     that I, the number of its steps, follows. The first of them has no draft and gives one token."""
 
@@ -81,7 +81,7 @@ class TrafficCounter:
         self._attempts = self._not_streamed = self._prompt_tokens = self._completion_tokens = 0
         self._retries: Counter[str] = Counter()
         self._latency, self._ttft, self._tpot = Times(), Times(), Times()
-        self._steps = Steps()
+        self._steps = TokenSteps()
         self._cached: int | None = None
 
     def see(self, result: Response | Failure, times: int = 1) -> None:

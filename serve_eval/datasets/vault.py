@@ -25,7 +25,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FetchedSet:
     """What is said of a file of a data set."""
 
     data_set: str
@@ -79,7 +79,7 @@ def fetch(
     *,
     get: Callable[[str, Path], None] = get_url,
     from_hub: Callable[[HubSource], Path] = download,
-) -> list[Found]:
+) -> list[FetchedSet]:
     """Fetches a set into `root` and records its files.
 
     Raises DatasetError, and leaves what is there as it is, when a file differs from the checksum that is known or that
@@ -108,17 +108,17 @@ def fetch(
                 fetched_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 known=path in source.sha256,
             )
-            found.append(Found(data_set=name, path=target / path, state=OK, sha256=digest))
+            found.append(FetchedSet(data_set=name, path=target / path, state=OK, sha256=digest))
         for path, file in got.items():
             _place(file, target / path)
         manifest.write(root, manifest.Manifest(files=entries))
     return found
 
 
-def verify(sets: Mapping[str, Source], root: Path) -> list[Found]:
+def verify(sets: Mapping[str, Source], root: Path) -> list[FetchedSet]:
     """Every recorded file of the sets, and every one whose checksum is known, in the order of the sets."""
     recorded = manifest.read(root).files
-    found: list[Found] = []
+    found: list[FetchedSet] = []
     for name, source in sets.items():
         entries = {root / key: entry.sha256 for key, entry in recorded.items() if entry.data_set == name}
         found += [
@@ -154,9 +154,9 @@ def _place(file: Path, target: Path) -> None:
     partial.replace(target)
 
 
-def _found(name: str, path: Path, wanted: str, there: str | None) -> Found:
+def _found(name: str, path: Path, wanted: str, there: str | None) -> FetchedSet:
     state = MISSING if there is None else OK if there == wanted else CHANGED
-    return Found(data_set=name, path=path, state=state, sha256=there)
+    return FetchedSet(data_set=name, path=path, state=state, sha256=there)
 
 
 def _get(

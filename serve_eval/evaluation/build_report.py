@@ -16,7 +16,7 @@ from serve_eval.evaluation.storage import run_folder, sessions
 from serve_eval.evaluation.storage.report_file import REPORT_SCHEMA
 from serve_eval.evaluation.storage.traces import read_traces
 from serve_eval.evaluation.task_report import RunFacts, report_task
-from serve_eval.evaluation.task_run import Work
+from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.plugins.extensions import KINDS, loaded
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS, load_verdict_rule
 from serve_eval.protocol.shared import TASKS
@@ -96,7 +96,7 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
             )
 
 
-def _other_versions(work: Sequence[Work], endpoint: Endpoint) -> list[str]:
+def _other_versions(work: Sequence[TaskRun], endpoint: Endpoint) -> list[str]:
     """Where a reference of one's own was taken from another version of the software than answers now."""
     now, found = endpoint.info.version, []
     for w in work:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.order import arranged, task_seed
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
@@ -25,7 +25,7 @@ from serve_eval.verdicts import pairing, reference_samples
 from serve_eval.verdicts.validity import MAX_MISSING
 
 
-class Prefix:
+class EarlyStopping:
     """Looks at the samples of a task in the order of `order`, a permutation of all positions, as far as they are
     finished without a gap.
 
@@ -36,7 +36,7 @@ class Prefix:
 
     def __init__(
         self,
-        tally: Tally,
+        tally: ScoreAccumulator,
         test: Callable[[], EarlyVerdict],
         order: Sequence[int],
         *,
@@ -116,7 +116,9 @@ class Prefix:
         )
 
 
-def watch(p: PreparedTask, tally: Tally, verdict: Spec, *, eps: float, seed: int) -> tuple[Prefix | None, str | None]:
+def watch(
+    p: PreparedTask, tally: ScoreAccumulator, verdict: Spec, *, eps: float, seed: int
+) -> tuple[EarlyStopping | None, str | None]:
     """Make what looks at a task for the rule of `verdict`, or say why the task runs to its end.
 
     That is so without a reference, where the metric has no range, and where the value is no mean of the scores, which
@@ -163,7 +165,7 @@ def watch(p: PreparedTask, tally: Tally, verdict: Spec, *, eps: float, seed: int
         span = metric.hi - metric.lo
         test = partial(EarlyClassic.paired, n, margin_left, eps=eps, span=span, max_missing=max_missing)
     order = arranged(tally.samples, range(n), "random", task_seed(seed, p.task.name))
-    prefix = Prefix(tally, test, order, seed=seed, higher_is_better=higher, before=before, rule=verdict.name)
+    prefix = EarlyStopping(tally, test, order, seed=seed, higher_is_better=higher, before=before, rule=verdict.name)
     return prefix, note
 
 

@@ -11,7 +11,7 @@ from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import check_pairs, verdict_rule
 from serve_eval.evaluation.endpoint.launch import Launching, check_launcher, last_endpoint, with_model
 from serve_eval.evaluation.engine.concurrency import MOST
-from serve_eval.evaluation.engine.lockstep import Seat
+from serve_eval.evaluation.engine.lockstep import Participant
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
@@ -43,7 +43,7 @@ async def evaluate(
     notify: Callable[[str], None] = ignore,
     rerun: Rerun = "failed",
     prepared: Sequence[PreparedTask] | None = None,
-    seat: Seat | None = None,
+    seat: Participant | None = None,
     seed: int | None = None,
 ) -> Report:
     """Run a plan in a run folder, or go on with what is there, and return the report (also in report.json).

@@ -14,8 +14,8 @@ from serve_eval.client.client import UNREACHABLE_HINT, Client
 from serve_eval.client.connection import connect
 from serve_eval.client.preflight import trial
 from serve_eval.errors import EndpointError, PlanError
-from serve_eval.evaluation.engine.accumulator import Tally
-from serve_eval.evaluation.engine.circuit_breaker import Watch
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
+from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.concurrency import MOST
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
@@ -96,7 +96,7 @@ async def ask_judges(session: JudgeSession, task: str, pending: Mapping[str, Que
     file.parent.mkdir(mode=0o700, exist_ok=True)
     with Journal(file) as journal:
         for judge, questions in by_judge.values():
-            asked = Tally(_as_task(f"{task}, judged by {judge.name}", judge, questions), _samples(questions))
+            asked = ScoreAccumulator(_as_task(f"{task}, judged by {judge.name}", judge, questions), _samples(questions))
             with _named(judge):
                 known = judges_proofs(file)
                 if judge.base_url is None:
@@ -108,7 +108,7 @@ async def ask_judges(session: JudgeSession, task: str, pending: Mapping[str, Que
                         await _ask(session, client, asked, journal, known)
 
 
-async def _ask(session: JudgeSession, client: Client, asked: Tally, journal: Journal, known: Proofs) -> None:
+async def _ask(session: JudgeSession, client: Client, asked: ScoreAccumulator, journal: Journal, known: Proofs) -> None:
     """Ask one judge, and once more what failed in a way that may have passed."""
     limits, progress = session.plan.limits, session.progress
     if limits.retry_budget is None:
@@ -117,7 +117,7 @@ async def _ask(session: JudgeSession, client: Client, asked: Tally, journal: Jou
         client, order_seed=0, at_first=session.at_first, proofs=known, notify=session.notify
     )
     name = asked.task.name
-    watch = Watch(answered=0, planned=len(asked.samples), max_error_rate=limits.max_error_rate)
+    watch = CircuitBreaker(answered=0, planned=len(asked.samples), max_error_rate=limits.max_error_rate)
     lane = Lane(name, asked, journal, array("q", range(len(asked.samples))))
     await ask_lanes(load, [lane], progress=progress, watch=watch)
     once_more = array("q", asked.worth_another_pass())

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.replay import take
 from serve_eval.evaluation.engine.scoring import ScoringProcesses
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
@@ -56,7 +56,7 @@ _CASES_HINT = (
 )
 
 
-class Told(msgspec.Struct, frozen=True):
+class RescoreSummary(msgspec.Struct, frozen=True):
     """What a line of scores/<task>.jsonl says of an answer."""
 
     outcome: str
@@ -64,7 +64,7 @@ class Told(msgspec.Struct, frozen=True):
     answer: str | None = None
 
     @classmethod
-    def of(cls, record: ScoreRecord) -> Told:
+    def of(cls, record: ScoreRecord) -> RescoreSummary:
         """Return what a record says."""
         return cls(record.outcome, record.value, record.answer)
 
@@ -74,8 +74,8 @@ class Changed(msgspec.Struct, frozen=True):
 
     id: str
     target: str
-    before: Told | None
-    after: Told
+    before: RescoreSummary | None
+    after: RescoreSummary
 
 
 class Rescored(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,14 +234,14 @@ def _load(saved: Plan, task: Task, wanted: int) -> Dataset:
 class _Comparison:
     """Takes each new score in the place of a file, and keeps where it differs from the one that was on file."""
 
-    def __init__(self, before: Mapping[str, Told]) -> None:
+    def __init__(self, before: Mapping[str, RescoreSummary]) -> None:
         self.before = before
         self.moves: Counter[tuple[str, str]] = Counter()
         self.changed: list[Changed] = []
 
     def write(self, new: ScoreRecord) -> None:
         before = self.before.get(new.id)
-        if before == Told.of(new) or before == (after := Told.of(new := as_on_file(new))):
+        if before == RescoreSummary.of(new) or before == (after := RescoreSummary.of(new := as_on_file(new))):
             return
         self.changed.append(Changed(new.id, new.target, before, after))
         outcome = NOT_SCORED if before is None else before.outcome
@@ -252,12 +252,12 @@ class _Comparison:
 def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan, scoring: ScoringProcesses) -> Rescored:
     name = work.task.name
     lines = read_scores(run, name, unfinished=True)
-    before = {sample: Told.of(line) for sample, line in lines.items()}
+    before = {sample: RescoreSummary.of(line) for sample, line in lines.items()}
     comparison = _Comparison(before)
     samples, journal = work.prepared.dataset.samples, samples_file(run, name)
     executions = Executions(executions_file(run, name), keep=False)
     judgements = Judgements(judgements_file(run, name))
-    tally = Tally(
+    tally = ScoreAccumulator(
         work.task,
         samples,
         comparison,

@@ -15,7 +15,7 @@ from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.evaluation.task_run import Work, scoring_of
+from serve_eval.evaluation.task_run import TaskRun, scoring_of
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Plan, Progress
 
@@ -42,7 +42,7 @@ class RunSession:
     scoring: ScoringProcesses
     open_files: ExitStack
     warnings: list[str] = field(default_factory=list)
-    tasks: list[Work] = field(default_factory=list)
+    tasks: list[TaskRun] = field(default_factory=list)
     seeds: OrderSeeds = field(init=False)
     endpoint: Endpoint = field(init=False)
     sandbox: tuple[Sandbox, Isolation] | None = None

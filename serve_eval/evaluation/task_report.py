@@ -15,7 +15,7 @@ from serve_eval.evaluation.judges import remarks as judge_remarks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.evaluation.storage.traces import Served
-from serve_eval.evaluation.task_run import Work, random_order
+from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.plugins.values import VerdictRule
 from serve_eval.schema import (
     Ability,
@@ -56,7 +56,7 @@ class RunFacts:
     looked_at: Collection[str]
 
 
-def report_task(w: Work, run: RunFacts) -> TaskReport:
+def report_task(w: TaskRun, run: RunFacts) -> TaskReport:
     """Return the report of a task. One that was answered to its end before the endpoint could not do it any more stays
     judged."""
     p, tally = w.p, w.tally
@@ -89,7 +89,7 @@ def report_task(w: Work, run: RunFacts) -> TaskReport:
     )
 
 
-def _verdict(w: Work, run: RunFacts, result: TaskResult, early: EarlyStop | None, lacks: Ability | None) -> Verdict:
+def _verdict(w: TaskRun, run: RunFacts, result: TaskResult, early: EarlyStop | None, lacks: Ability | None) -> Verdict:
     """Judge the result of a task, or say why it is not judged. `lacks` is what the endpoint cannot do."""
     p = w.p
     if lacks is not None:
@@ -105,7 +105,7 @@ def _verdict(w: Work, run: RunFacts, result: TaskResult, early: EarlyStop | None
     return replace(_judged(w, run, result, p.reference, looked=early is not None), early=early)
 
 
-def _judged(w: Work, run: RunFacts, result: TaskResult, reference: Reference, *, looked: bool) -> Verdict:
+def _judged(w: TaskRun, run: RunFacts, result: TaskResult, reference: Reference, *, looked: bool) -> Verdict:
     """Judge a task that was asked to its end. `looked`: an early stop looked at it on the way."""
     p = w.p
     pairs, note = pairing.with_reference(p.task, p.dataset, reference, w.tally.runs())
@@ -134,7 +134,7 @@ def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why:
     )
 
 
-def _degradations(w: Work, run: RunFacts) -> tuple[Degradation, ...]:
+def _degradations(w: TaskRun, run: RunFacts) -> tuple[Degradation, ...]:
     """Return what turned worse on the way, where the samples were started in a random order."""
     planned = random_order(w, run.seeds, run.limits)
     if planned is None:
@@ -142,7 +142,7 @@ def _degradations(w: Work, run: RunFacts) -> tuple[Degradation, ...]:
     return degradations(w.tally.course(planned), w.p.task.metric, len(w.tally.samples), w.p.expected)
 
 
-def _attribution(w: Work, run: RunFacts) -> Attribution | None:
+def _attribution(w: TaskRun, run: RunFacts) -> Attribution | None:
     """Return who answered how, where that is known."""
     p = w.p
     if run.served is None or any(one.choices for one in p.dataset.samples):  # each choice is a request of its own
@@ -159,7 +159,7 @@ def _attribution(w: Work, run: RunFacts) -> Attribution | None:
 
 
 def _warnings(
-    w: Work,
+    w: TaskRun,
     run: RunFacts,
     result: TaskResult,
     judges: Sequence[JudgeReport],

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.order import arranged, task_seed
 from serve_eval.evaluation.engine.scoring import Recipe, ScoringProcesses, recipe_for
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
@@ -18,11 +18,11 @@ from serve_eval.evaluation.storage.scores import ScoreFile
 from serve_eval.schema import Limits, Plan, Program, Question, Spec
 
 if TYPE_CHECKING:
-    from serve_eval.evaluation.early_stop import Prefix
+    from serve_eval.evaluation.early_stop import EarlyStopping
 
 
 @dataclass(slots=True)
-class Work:
+class TaskRun:
     """A task under way. `early` looks at it when it may stop early; `note` is why it may not. `executions` are there
     for a task that runs its answers, `judgements` for one that has them judged. `standing` are the positions of
     failures that are not asked again, and with `failures_stand` no judge is either. `scores` is where its scores are
@@ -30,10 +30,10 @@ class Work:
 
     p: PreparedTask
     journal: Journal
-    tally: Tally
+    tally: ScoreAccumulator
     executions: Executions | None = None
     judgements: Judgements | None = None
-    early: Prefix | None = None
+    early: EarlyStopping | None = None
     note: str | None = None
     standing: frozenset[int] = frozenset()
     failures_stand: bool = False
@@ -79,7 +79,7 @@ def recipe_of(plan: Plan, spec: Spec, wanted: int) -> Recipe:
     return recipe_for(spec, dataset_roots=plan.dataset_roots, allow_hub=plan.allow_hub, wanted=wanted)
 
 
-def random_order(w: Work, seeds: OrderSeeds, sessions: Iterable[Limits]) -> Sequence[int] | None:
+def random_order(w: TaskRun, seeds: OrderSeeds, sessions: Iterable[Limits]) -> Sequence[int] | None:
     """Arrange all samples of a task in the random order in which they are started, in one session or in several.
 
     None where one of the `sessions` had another order.

@@ -27,7 +27,7 @@ _DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)))  # and on paper with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PlotLine:
     """A curve. `marked` places on it are filled, `dots` shows every value it is made of."""
 
     label: str
@@ -39,7 +39,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class LevelLine:
     """A straight line across the panel: at a height, or `upright` at a place of the x axis."""
 
     label: str
@@ -54,8 +54,8 @@ class Panel:
     title: str
     x_label: str
     y_label: str
-    lines: Sequence[Line]
-    levels: Sequence[Level] = ()
+    lines: Sequence[PlotLine]
+    levels: Sequence[LevelLine] = ()
     ticks: Mapping[float, str] = field(default_factory=dict)
     y_range: tuple[float, float] | None = None
 

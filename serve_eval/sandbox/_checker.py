@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 
-from serve_eval.sandbox._talk import STANDARD_MODULES, Side, refused
+from serve_eval.sandbox._talk import STANDARD_MODULES, TalkSide, refused
 
 TYPE_CHECKING = False  # typing takes time to import
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SEARCHING = {"eval", "exec", "globals", "locals", "vars"}
 class _Own:
     """A value of the program that is no built-in."""
 
-    def __init__(self, side: Side, number: int, name: str) -> None:
+    def __init__(self, side: TalkSide, number: int, name: str) -> None:
         vars(self).update(_side=side, _number=number, _name=name)
 
     def __getattr__(self, name: str) -> Any:
@@ -103,7 +103,7 @@ class _OwnCallable(_Own):
         return isinstance(other, _Own) and self._asked("instance", other)
 
 
-class Checker(Side):
+class Checker(TalkSide):
     """Asks the program, and lets it call the functions that it was given."""
 
     def __init__(self, source: int, sink: int, gone: Callable[[], None]) -> None:

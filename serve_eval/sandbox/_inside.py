@@ -14,7 +14,7 @@ import resource
 import sys
 
 from serve_eval.sandbox._checker import Checker
-from serve_eval.sandbox._program import Program
+from serve_eval.sandbox._program import RunningProgram
 from serve_eval.sandbox._reading import from_plain
 
 TYPE_CHECKING = False  # typing takes time to import
@@ -48,7 +48,7 @@ def main(job: int, verdict: int, limits: str, keyctl: int, lines: bytes) -> None
     program = os.fork()
     if program == 0:
         _only(libc, {asked, answers})
-        side = Program(asked, answers)
+        side = RunningProgram(asked, answers)
         side.serve(side.receive().decode("utf-8", "surrogatepass"))
         return
     os.close(asked)

@@ -7,7 +7,7 @@ import builtins
 import os
 import sys
 
-from serve_eval.sandbox._talk import ANSWER, REQUEST, Over, Side
+from serve_eval.sandbox._talk import ANSWER, REQUEST, Over, TalkSide
 
 TYPE_CHECKING = False  # typing takes time to import
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _MAIN = _thread.get_ident()
 class _Given:
     """A function or an iterator of the checks."""
 
-    def __init__(self, side: Side, number: int) -> None:
+    def __init__(self, side: TalkSide, number: int) -> None:
         self._side, self._number = side, number
 
     def __call__(self, *args: Any, **names: Any) -> Any:
@@ -73,7 +73,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-class Program(Side):
+class RunningProgram(TalkSide):
     """Answers for what the code defined."""
 
     def kind(self, value: Any) -> str:

@@ -11,7 +11,7 @@ import struct
 import sys
 
 from serve_eval.sandbox._reading import Reader
-from serve_eval.sandbox._values import NAMED, Own, Refused, Writer
+from serve_eval.sandbox._values import NAMED, Own, RefusedValue, Writer
 
 TYPE_CHECKING = False  # typing takes time to import
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Over(Exception):
     """The other side has closed its pipe."""
 
 
-class Side:
+class TalkSide:
     """One of the two. What stays with its owner is known to the other by its place in `_things`."""
 
     def __init__(self, source: int, sink: int) -> None:
@@ -182,6 +182,8 @@ def _where(error: BaseException) -> str:
     return "\n".join(lines[-5:])
 
 
-def refused(value: Any) -> Refused:
+def refused(value: Any) -> RefusedValue:
     """Why a value of the checks cannot be an argument."""
-    return Refused(f"{type(value).__name__}: what the checks hand to the program is built-ins, functions and iterators")
+    return RefusedValue(
+        f"{type(value).__name__}: what the checks hand to the program is built-ins, functions and iterators"
+    )

@@ -42,7 +42,7 @@ Own = tuple[int, str, str]
 """Number, kind and the name of the type of what stays with its owner."""
 
 
-class Refused(TypeError):
+class RefusedValue(TypeError):
     """A value that does not cross."""
 
 
@@ -207,4 +207,4 @@ def plain(value: Any) -> bytes:
 
 def refuse(*told: Any) -> Any:
     """Let nothing cross but built-ins."""
-    raise Refused(f"{told[0]!r} cannot be written")
+    raise RefusedValue(f"{told[0]!r} cannot be written")

@@ -16,7 +16,7 @@ from serve_eval.errors import SandboxError
 from serve_eval.sandbox.isolation import FILES, ISOLATIONS, SYSTEM, Wrap
 from serve_eval.sandbox.sandbox import LIMITS, OUTPUT_BYTES, SCRATCH_BYTES, Interpreter, Sandbox
 from serve_eval.sandbox.watch import MEMORY_BYTES
-from serve_eval.schema import Ended, Isolation, Program
+from serve_eval.schema import ExitReason, Isolation, Program
 
 UNUSED_UIDS = range(61184, 65520)
 """Users that systemd gives to services for a while (its dynamic users), so that nothing on a disk belongs to them."""
@@ -114,7 +114,7 @@ async def strongest(
 async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int) -> Isolation:
     program = Program(code=f"LIMITS = {sorted(LIMITS)!r}\n{_LOOK}", wall_s=PROBE_S)
     ran = await sandbox.run(program)
-    if ran.ended is not Ended.PASSED:
+    if ran.ended is not ExitReason.PASSED:
         said = ran.stderr.strip().rpartition("\n")[2]
         raise SandboxError(f"the probe ended as {ran.ended.value} ({ran.exit}): {said[:300] or 'it said nothing'}")
     seen = msgspec.json.decode(ran.stdout, type=_Seen)

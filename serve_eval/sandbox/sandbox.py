@@ -18,7 +18,7 @@ from serve_eval.errors import SandboxError
 from serve_eval.sandbox import bundle, watch
 from serve_eval.sandbox._values import plain
 from serve_eval.sandbox.isolation import Wrap, as_user
-from serve_eval.schema import Ended, Program, Ran
+from serve_eval.schema import ExecutionResult, ExitReason, Program
 
 LIMITS: Mapping[str, int] = {
     "AS": 512 << 20,
@@ -56,7 +56,7 @@ class Sandbox:
         self._look_s = watch.LOOK_S * max(1.0, at_once / 4)
         self._bundle = bundle.build(as_user([interpreter.path], uid))
 
-    async def run(self, program: Program) -> Ran:
+    async def run(self, program: Program) -> ExecutionResult:
         """Runs a program to one of its ends. Raises SandboxError when it cannot even be started."""
         async with self._room:
             token = secrets.token_hex(16).encode()
@@ -76,15 +76,15 @@ class Sandbox:
                 said, excess = await _attend(process, verdict, program.wall_s, len(token), self._look_s)
                 status = process.returncode
                 if excess is not None:
-                    ended, status = Ended.KILLED, None
+                    ended, status = ExitReason.KILLED, None
                 elif said is None:
-                    ended, status = Ended.TIMEOUT, None
+                    ended, status = ExitReason.TIMEOUT, None
                 elif said == token and status == 0:
-                    ended = Ended.PASSED
+                    ended = ExitReason.PASSED
                 else:
                     ended = _by_itself(status)
                 reason = "" if excess is None else f"serve-eval ended this program: {excess}\n"
-                return Ran(ended=ended, exit=status, stdout=_kept(out), stderr=_kept(err) + reason)
+                return ExecutionResult(ended=ended, exit=status, stdout=_kept(out), stderr=_kept(err) + reason)
 
     def _start(
         self, given: Sequence[BinaryIO], written: Sequence[BinaryIO], told: int, limits: Mapping[str, int]
@@ -124,11 +124,11 @@ def _kept(file: BinaryIO) -> str:
     return file.read(OUTPUT_BYTES).decode(errors="replace")
 
 
-def _by_itself(status: int | None) -> Ended:
+def _by_itself(status: int | None) -> ExitReason:
     """How a program ended that nobody ended and that did not pass."""
     if status is None or status > 128 or status < 0:
-        return Ended.KILLED
-    return Ended.RAISED if status == 1 else Ended.EXITED
+        return ExitReason.KILLED
+    return ExitReason.RAISED if status == 1 else ExitReason.EXITED
 
 
 async def _attend(

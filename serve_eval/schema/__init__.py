@@ -33,7 +33,7 @@ from serve_eval.schema.exchange import (
     ToolCall,
     Usage,
 )
-from serve_eval.schema.execution import Ended, Isolation, Program, Ran
+from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, Program
 from serve_eval.schema.invariants import Invariant, Invariants
 from serve_eval.schema.judge import Judge, Judgement, JudgeReport, Question
 from serve_eval.schema.plan import AccuracySpec, Connection, Limits, Order, Plan, Spec
@@ -90,7 +90,7 @@ from serve_eval.schema.suite import (
     WaiverUse,
 )
 from serve_eval.schema.task import Need, Scorer, Scoring, Task, file_stem, lives
-from serve_eval.schema.traffic import Acceptance, Load, Step, Traffic
+from serve_eval.schema.traffic import Acceptance, ConcurrencyStep, Load, Traffic
 from serve_eval.schema.verdict import (
     Ability,
     AcceptanceCheck,
@@ -119,6 +119,7 @@ __all__ = [
     "ComparedSide",
     "ComparedTask",
     "Comparison",
+    "ConcurrencyStep",
     "Connection",
     "Content",
     "DataRoots",
@@ -128,8 +129,9 @@ __all__ = [
     "DeploymentInfo",
     "Divergence",
     "EarlyStop",
-    "Ended",
     "Endpoint",
+    "ExecutionResult",
+    "ExitReason",
     "Failure",
     "FailureKind",
     "FirstDifference",
@@ -163,7 +165,6 @@ __all__ = [
     "Prompt",
     "PromptLogprobs",
     "Question",
-    "Ran",
     "Reference",
     "ReferenceRuns",
     "Report",
@@ -186,7 +187,6 @@ __all__ = [
     "SourceFile",
     "Spec",
     "Stability",
-    "Step",
     "Suite",
     "SuiteReport",
     "SuiteRow",

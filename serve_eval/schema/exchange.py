@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from serve_eval.schema.execution import Ran
+from serve_eval.schema.execution import ExecutionResult
 from serve_eval.schema.judge import Judgement
 from serve_eval.schema.sample import Prompt, SamplingParams
 
@@ -125,7 +125,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     ttft_s: float | None = None
     tpot_s: float | None = None
     attempts: tuple[Attempt, ...] = ()
-    ran: Ran | None = None
+    ran: ExecutionResult | None = None
     judgements: tuple[Judgement, ...] = ()
     tokens_per_step: float | None = None
     prompt_logprobs: PromptLogprobs | None = None

@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 
-class Ended(StrEnum):
+class ExitReason(StrEnum):
     """How a program ended: after its last line; by an exception, or an exit with its status 1; before its last line by
     another exit of its own; by a signal, which some of the limits send, or by us when all its processes together took
     too much; at the time limit."""
@@ -21,10 +21,10 @@ class Ended(StrEnum):
     TIMEOUT = "timeout"
 
 
-class Ran(Struct, frozen=True, kw_only=True, gc=False):
+class ExecutionResult(Struct, frozen=True, kw_only=True, gc=False):
     """What became of a program. `exit` is its exit status, 128 + n after signal n, None when it was ended by us."""
 
-    ended: Ended
+    ended: ExitReason
     exit: int | None
     stdout: str = ""
     stderr: str = ""

@@ -46,7 +46,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ConcurrencyStep:
     """A change of the number of requests in flight, seconds after the session's first request, and what was seen under
     the number before: samples finished per second and their mean latency in seconds."""
 
@@ -72,6 +72,6 @@ class Load:
     retries: int
     retry_budget: int
     loop_lag_s: float
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ConcurrencyStep, ...] = ()
     cancelled: int = 0
     met_start: int = 0

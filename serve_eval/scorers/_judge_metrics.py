@@ -34,7 +34,7 @@ class MetricEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class JudgeMetric:
     """A metric that was found valid. `part` is what its mean is called in the report."""
 
     name: str
@@ -44,9 +44,9 @@ class Metric:
     read: Callable[[str], float | None]
 
 
-def metrics(entries: Sequence[str | MetricEntry]) -> tuple[list[Metric], list[str]]:
+def metrics(entries: Sequence[str | MetricEntry]) -> tuple[list[JudgeMetric], list[str]]:
     """The metrics of a file, and what is wrong with them."""
-    found: list[Metric] = []
+    found: list[JudgeMetric] = []
     problems = [] if entries else ["judge.metrics: name at least one"]
     for i, given in enumerate(entries):
         entry = MetricEntry(name=given) if isinstance(given, str) else given
@@ -74,7 +74,7 @@ def _problems(entry: MetricEntry) -> Iterator[str]:
         yield from (f"prompt: {problem}" for problem in prompts.problems(entry.prompt))
 
 
-def _metric(entry: MetricEntry) -> Metric:
+def _metric(entry: MetricEntry) -> JudgeMetric:
     """Raises PlanError for a verdict that cannot be read."""
     prompt, criterion = entry.prompt, entry.criterion
     if prompt is not None:
@@ -91,4 +91,4 @@ def _metric(entry: MetricEntry) -> Metric:
         return prompts.by_criterion(usual.criterion, texts, ending)
 
     part = f"{entry.name}_inverted" if inverted else entry.name
-    return Metric(name=entry.name, part=part, needs_expected=usual.needs_expected, ask=ask, read=read)
+    return JudgeMetric(name=entry.name, part=part, needs_expected=usual.needs_expected, ask=ask, read=read)

@@ -17,7 +17,7 @@ ITSELF = "itself"
 """What the endpoint that is judged is called where it is its own judge."""
 
 
-class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JudgeSampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a judge is asked. It has to have room for its reasons before the verdict."""
 
     max_tokens: int = 2048
@@ -40,7 +40,7 @@ class JudgeEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     proxy: str | None = None
     ca_bundle: str | None = None
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    sampling: Sampling = Sampling()
+    sampling: JudgeSampling = JudgeSampling()
     extra_body: dict[str, object] = {}
     concurrency: int | None = None
     rate_limit: float | None = None

@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from serve_eval.errors import PlanError
-from serve_eval.schema import Ended, Outcome, Program, Ran, Response, Score, Scorer
+from serve_eval.schema import ExecutionResult, ExitReason, Outcome, Program, Response, Score, Scorer
 from serve_eval.scorers._expected import kind, place, value_of
 from serve_eval.scorers._json import FENCE
 
@@ -123,10 +123,10 @@ def program(code: str, tests: str, entry_point: str, wall_s: float) -> Program:
     return Program(code=code, checks=f"{tests}\ncheck({entry_point})\n", wall_s=wall_s)
 
 
-def passed(extraction: str | None, ran: Ran | None) -> Score:
+def passed(extraction: str | None, ran: ExecutionResult | None) -> Score:
     """1 when the tests came to their end; how the program ended otherwise stands in the parts."""
     if extraction is None or ran is None:
         return Score(value=0.0, outcome=Outcome.UNPARSED, answer=extraction)
-    if ran.ended is Ended.PASSED:
+    if ran.ended is ExitReason.PASSED:
         return Score(value=1.0, outcome=Outcome.CORRECT, answer=extraction)
     return Score(value=0.0, outcome=Outcome.WRONG, answer=extraction, parts={ran.ended.value: 1.0})

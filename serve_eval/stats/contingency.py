@@ -51,7 +51,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A worker, or the pair of a context and a generation worker, beside all others of its role."""
 
     worker: tuple[str, ...]
@@ -115,7 +115,7 @@ def _at_least(seen: int, parts: Iterable[_Part]) -> float:
     return 1.0 if seen <= least else min(1.0, float(chances[seen - least :].sum()))
 
 
-def rows(measures: Mapping[str, Sequence[Cell]], alpha: float) -> list[Row]:
+def rows(measures: Mapping[str, Sequence[Cell]], alpha: float) -> list[TableRow]:
     """Every worker with company in its role, and every pair, by what is counted as bad; Holm's correction over all.
 
     With probability 1 - `alpha` nobody is accused where all are alike, and where within a group the router's choice of
@@ -142,7 +142,7 @@ def rows(measures: Mapping[str, Sequence[Cell]], alpha: float) -> list[Row]:
     return [replace(one, p_holm=p, accused=p <= alpha) for one, p in zip(found, corrected, strict=True)]
 
 
-def _tested(measure: str, cells: Sequence[Cell]) -> list[Row]:
+def _tested(measure: str, cells: Sequence[Cell]) -> list[TableRow]:
     """The rows of one measure, each by itself."""
     tied = _tied(cells)
     found = []
@@ -166,7 +166,7 @@ def _tested(measure: str, cells: Sequence[Cell]) -> list[Row]:
     return found
 
 
-def _explained(found: list[Row], cells: Sequence[Cell], level: float) -> list[Row]:
+def _explained(found: list[TableRow], cells: Sequence[Cell], level: float) -> list[TableRow]:
     """The rows with a higher p where other rows, below `level` whatever Holm makes of it, explain them."""
     tied = _tied(cells)
     strong = {one.worker for one in found if one.role == PAIR and one.p <= level and one.worker not in tied}
@@ -182,12 +182,12 @@ def _explained(found: list[Row], cells: Sequence[Cell], level: float) -> list[Ro
     ]
 
 
-def _row(worker: tuple[str, ...], role: str, measure: str, cells: Sequence[Cell], p: float) -> Row:
+def _row(worker: tuple[str, ...], role: str, measure: str, cells: Sequence[Cell], p: float) -> TableRow:
     known = [c for c in cells if None not in _who(c, role)]
     its = [c for c in known if _who(c, role) == worker]
     answers, bad = sum(c.answers for c in its), sum(c.bad for c in its)
     others, others_bad = sum(c.answers for c in known) - answers, sum(c.bad for c in known) - bad
-    return Row(worker, role, measure, answers, bad, others, others_bad, p)
+    return TableRow(worker, role, measure, answers, bad, others, others_bad, p)
 
 
 def _who(cell: Cell, role: str) -> tuple[str | None, ...]:

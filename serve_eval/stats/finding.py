@@ -18,7 +18,7 @@ from serve_eval.stats.inputs import check_level, check_margin
 Range = tuple[float, float]
 
 
-class Finding(StrEnum):
+class PairedFinding(StrEnum):
     """SMALL_DROP passes the gate with a warning: a drop is proven, and one of the margin or more is excluded."""
 
     PASS = "PASS"
@@ -27,7 +27,7 @@ class Finding(StrEnum):
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
-def finding(p: float | Range, alpha: float, lower: float | Range, margin: float) -> Finding:
+def finding(p: float | Range, alpha: float, lower: float | Range, margin: float) -> PairedFinding:
     """The table above. `lower` and `margin` share a unit; negative is worse.
 
     Missing answers leave a range (lowest, highest) instead of a number: then an answer counts only when all of the
@@ -47,7 +47,7 @@ def finding(p: float | Range, alpha: float, lower: float | Range, margin: float)
     proven = True if p_high <= alpha else False if p_low > alpha else None
     excluded = True if low > -margin else False if high <= -margin else None
     if proven is None or excluded is None:
-        return Finding.INCONCLUSIVE
+        return PairedFinding.INCONCLUSIVE
     if proven:
-        return Finding.SMALL_DROP if excluded else Finding.FAIL
-    return Finding.PASS if excluded else Finding.INCONCLUSIVE
+        return PairedFinding.SMALL_DROP if excluded else PairedFinding.FAIL
+    return PairedFinding.PASS if excluded else PairedFinding.INCONCLUSIVE

@@ -9,7 +9,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.stats.anchors import AnchorTest, anchor_test
 from serve_eval.stats.bounds import Bounds, BoundsMethod, MarginTest, bounds, equivalence, noninferiority
 from serve_eval.stats.drop import DropTest, Method, drop_test, inflated
-from serve_eval.stats.finding import Finding, Range, finding
+from serve_eval.stats.finding import PairedFinding, Range, finding
 from serve_eval.stats.inputs import check_level, check_margin
 from serve_eval.stats.pairs import Pairs, RunEffect
 from serve_eval.stats.run_effects import run_effect
@@ -33,10 +33,10 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class PairedTest:
     """What the pairs say. Every effect is in the unit of the scores; negative is worse."""
 
-    finding: Finding
+    finding: PairedFinding
     reasons: tuple[Reason, ...]
     test: DropTest
     bounds: Bounds
@@ -48,7 +48,7 @@ class Judgement:
 
 def judge(
     pairs: Pairs, *, margin: float, alpha: float = 0.05, method: str = Method.AUTO, max_missing: float = 0.02
-) -> Judgement:
+) -> PairedTest:
     """Apply the paired test and the bounds to one task.
 
     Where the runs of a side differ as a whole, every standard error is inflated for it (`run_effects`).
@@ -68,7 +68,7 @@ def judge(
     test, ends = inflated(drop_test(pairs, method), inflation), bounds(pairs, alpha, inflation)
     anchors = anchor_test(pairs)
     result, reasons = conclude(pairs, test.p_range, ends, alpha=alpha, margin=margin, max_missing=max_missing)
-    return Judgement(
+    return PairedTest(
         finding=result,
         reasons=reasons,
         test=test,
@@ -82,15 +82,15 @@ def judge(
 
 def conclude(
     pairs: Pairs, p_range: Range | None, ends: Bounds, *, alpha: float, margin: float, max_missing: float
-) -> tuple[Finding, tuple[Reason, ...]]:
+) -> tuple[PairedFinding, tuple[Reason, ...]]:
     """Finding and reasons from p and bounds. Call it again with a p range that was corrected for many tests (Holm)."""
     if p_range is None or pairs.units < MIN_UNITS:
         few = Reason.TOO_FEW_PAIRS if pairs.clusters is None or p_range is None else Reason.FEW_CLUSTERS
-        return Finding.INCONCLUSIVE, (few,)
+        return PairedFinding.INCONCLUSIVE, (few,)
     result = finding(p_range, alpha, (ends.lower, ends.lower_at_best), margin)
-    if pairs.missing_share > max_missing + ROUNDING and result is not Finding.FAIL:
-        return Finding.INCONCLUSIVE, (Reason.TOO_MANY_MISSING,)
-    if result is not Finding.INCONCLUSIVE:
+    if pairs.missing_share > max_missing + ROUNDING and result is not PairedFinding.FAIL:
+        return PairedFinding.INCONCLUSIVE, (Reason.TOO_MANY_MISSING,)
+    if result is not PairedFinding.INCONCLUSIVE:
         return result, ()
     possible = {finding(p, alpha, lower, margin) for p in p_range for lower in (ends.lower, ends.lower_at_best)}
     if len(possible) > 1 or (pairs.missing and ends.method is BoundsMethod.NONE):

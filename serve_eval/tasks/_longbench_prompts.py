@@ -22,7 +22,7 @@ _PLACES = {"context", "question"}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LongBenchPrompt:
     """What one set asks: its prompt with {{context}} and {{question}}, the most tokens of an answer, what stops it."""
 
     prompt: str
@@ -53,9 +53,9 @@ def _hint() -> str:
 
 
 @lru_cache(maxsize=8)
-def read(folder: Path, names: tuple[str, ...]) -> dict[str, Asked]:
+def read(folder: Path, names: tuple[str, ...]) -> dict[str, LongBenchPrompt]:
     """What these sets ask. Raises DatasetError that names every file that is missing or is not understood."""
-    found: dict[str, Asked] = {}
+    found: dict[str, LongBenchPrompt] = {}
     problems = []
     for name in names:
         file = folder / f"{name}.yaml"
@@ -68,19 +68,19 @@ def read(folder: Path, names: tuple[str, ...]) -> dict[str, Asked]:
     return found
 
 
-def checksum(asked: Sequence[Asked]) -> str:
+def checksum(asked: Sequence[LongBenchPrompt]) -> str:
     """One checksum for what several sets ask."""
     return "sha256:" + hashlib.sha256("".join(one.sha256 for one in asked).encode()).hexdigest()
 
 
-def _asked(text: str) -> Asked:
+def _asked(text: str) -> LongBenchPrompt:
     """Raises ValueError for a text that is no such file."""
     import yaml
 
     try:
         content = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506  (makes texts, lists and mappings, and no objects)
         prompt, sampling = content["doc_to_text"], content["generation_kwargs"]
-        asked = Asked(prompt, int(sampling["max_gen_toks"]), tuple(sampling["until"] or ()))
+        asked = LongBenchPrompt(prompt, int(sampling["max_gen_toks"]), tuple(sampling["until"] or ()))
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"is no task of LongBench: {type(error).__name__}: {error}") from error
     places = [place.strip() for place in re.findall(r"\{\{(.*?)\}\}", prompt)]

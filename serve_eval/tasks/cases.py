@@ -17,7 +17,7 @@ from serve_eval.cases import file
 from serve_eval.cases.biochatter import AS_BIOCHATTER
 from serve_eval.cases.case_scorers import scorer_of, spec_of
 from serve_eval.cases.failure_modes import failure_mode
-from serve_eval.cases.question import Question, Questions
+from serve_eval.cases.question import CaseQuestion, Questions
 from serve_eval.cases.questions import MAX_EXPANDED, questions
 from serve_eval.errors import DatasetError
 from serve_eval.protocol.fingerprint import canonical
@@ -139,7 +139,7 @@ def task(
     )
 
 
-def _target(question: Question) -> str:
+def _target(question: CaseQuestion) -> str:
     """What decides the score of an answer: it is part of the fingerprint. Of a hold-out set, a hash of it."""
     decisive = scorer_of(question.scorer).decisive
     options = question.scorer.options if decisive is None else decisive
@@ -151,7 +151,7 @@ def _digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
-def _sample(question: Question) -> Sample:
+def _sample(question: CaseQuestion) -> Sample:
     hidden = {HOLDOUT: "yes"} if question.holdout else {}
     return Sample(
         id=question.id,

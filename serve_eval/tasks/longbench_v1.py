@@ -36,7 +36,7 @@ from serve_eval.schema import (
 from serve_eval.scorers import longbench
 from serve_eval.tasks import _longbench_prompts
 from serve_eval.tasks._aggregations import mean_of_means
-from serve_eval.tasks._longbench_prompts import Asked
+from serve_eval.tasks._longbench_prompts import LongBenchPrompt
 from serve_eval.tasks._longbench_sets import CHINESE, SETS
 from serve_eval.tasks._order import shuffled
 
@@ -65,7 +65,7 @@ def task(
     count = total if num_samples is None else num_samples
     if problems or count < 1:
         raise PlanError(problems or "longbench_v1: num_samples must be 1 or more, sets must not be empty")
-    asked: dict[str, Asked] = {}
+    asked: dict[str, LongBenchPrompt] = {}
     lacking: DatasetError | None = None
     try:
         source = _longbench_prompts.installed() if prompts is None else Path(prompts).expanduser()
@@ -128,7 +128,9 @@ def _places(name: str) -> tuple[str, str]:
     return f"{name}/", f"data/{name}/"
 
 
-def _sample(name: str, i: int, row: Mapping[str, Any], asked: Asked, asks: Override, file: local.DataFile) -> Sample:
+def _sample(
+    name: str, i: int, row: Mapping[str, Any], asked: LongBenchPrompt, asks: Override, file: local.DataFile
+) -> Sample:
     answers, classes = row.get("answers"), row.get("all_classes")
     if not _texts(answers) or (SETS[name].metric is None and not _texts(classes)):
         raise DatasetError(f"{file.path}: row {i + 1}: answers, or all_classes, is no list of texts")

@@ -23,9 +23,9 @@ from serve_eval.cases.failure_modes import (
     failure_mode,
     text_mode,
 )
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage.scores import ScoreRecord, encoded
-from serve_eval.schema import Ended, Outcome, Ran, Response, Sample, Score, Task, ToolCall
+from serve_eval.schema import ExecutionResult, ExitReason, Outcome, Response, Sample, Score, Task, ToolCall
 from tests.evaluation.test_capabilities import prepared
 from tests.scorers.test_offered import made
 
@@ -71,7 +71,7 @@ WRONG = Score(value=0.0, outcome=Outcome.WRONG)
         (_response("par", "length"), WRONG, "truncated"),
         (_response("par", "length"), Score(value=0.0, outcome=Outcome.WRONG, mode="said so"), "truncated"),
         (_response("paris"), Score(value=0.0, outcome=Outcome.WRONG, mode="said so"), "said so"),
-        (_response("x", ran=Ran(ended=Ended.TIMEOUT, exit=None)), WRONG, "code timed out"),
+        (_response("x", ran=ExecutionResult(ended=ExitReason.TIMEOUT, exit=None)), WRONG, "code timed out"),
         (_response("hm"), Score(value=0.0, outcome=Outcome.UNPARSED), "unparsed"),
         (_response("paris"), WRONG, "case"),
         (_response("lutetia!"), WRONG, "format"),
@@ -177,7 +177,7 @@ def test_every_failing_iteration_has_its_mode_and_the_report_counts_them() -> No
         def write(self, record: ScoreRecord, /) -> None:
             lines.append(encoded(record))
 
-    tally = Tally(_task(), [Sample(id="1", prompt="?", target="Paris")], Kept(), repeats=4)
+    tally = ScoreAccumulator(_task(), [Sample(id="1", prompt="?", target="Paris")], Kept(), repeats=4)
     for i, answer in enumerate((_response("Paris"), _response("It is Paris"), _response(), _response("in Paris"))):
         tally.add(i, answer)
     assert [json.loads(line).get("mode") for line in lines] == [None, "partial match", "empty", "partial match"]
@@ -191,7 +191,7 @@ def test_a_task_that_does_not_tell_has_no_modes() -> None:
         def write(self, record: ScoreRecord, /) -> None:
             lines.append(encoded(record))
 
-    tally = Tally(replace(_task(), failure_mode=None), [Sample(id="1", prompt="?", target="Paris")], Kept())
+    tally = ScoreAccumulator(replace(_task(), failure_mode=None), [Sample(id="1", prompt="?", target="Paris")], Kept())
     tally.add(0, _response("London"))
     assert "mode" not in json.loads(lines[0])
     assert tally.result().modes == {}

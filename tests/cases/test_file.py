@@ -370,7 +370,7 @@ def test_the_example_of_the_page_is_what_it_says() -> None:
 
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.sampled_from(["", "x", "${x}", "query", "a:b"]))
 _KEYS = st.sampled_from(
-    [key for kind in (form.Case, form.Input, form.Module, form.Turn) for key in form.keys(kind)]
+    [key for kind in (form.Case, form.Input, form.ModuleForm, form.Turn) for key in form.keys(kind)]
 ) | st.sampled_from(["query", "format", "caption", "answer", "by", "values", "x", "words"])
 _VALUES = st.recursive(
     _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4), max_leaves=12

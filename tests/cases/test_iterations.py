@@ -18,7 +18,7 @@ from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.evaluation.storage.run_folder import saved_plan
 from serve_eval.schema import Report, Spec
-from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.export import export
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.suite.file import read as read_suite
@@ -110,15 +110,15 @@ def test_every_task_is_asked_as_often_as_its_own_file_says(
 def test_a_comparison_asks_both_sides_as_often_and_twice_what_is_asked_once(
     files: list[str], endpoint: Counting, tmp_path: Path
 ) -> None:
-    sides = [Side(plan=resolve.resolve({}, _settings(files, endpoint.url), {}).plan) for _ in range(2)]
-    rules = Rules(rule=Spec(name="paired"), again=100)
+    sides = [CompareSide(plan=resolve.resolve({}, _settings(files, endpoint.url), {}).plan) for _ in range(2)]
+    rules = CompareRules(rule=Spec(name="paired"), again=100)
     found = asyncio.run(compare(sides[0], sides[1], rules, tmp_path / "out", environ={}))
     assert {task.task: (task.a.planned, task.b.planned) for task in found.tasks} == {
         name: (LIMIT * times,) * 2 for name, times in TIMES.items()
     }
     assert [task.result.task for task in read_report(tmp_path / "out" / "again").tasks] == [PLAIN]
     assert all(task.itself is not None and task.itself.prompts == LIMIT for task in found.tasks)
-    anchors = Rules(rule=Spec(name="anchors"), again=0)
+    anchors = CompareRules(rule=Spec(name="anchors"), again=0)
     with pytest.raises(NotComparableError, match="answer each prompt 2 times or more"):
         asyncio.run(compare(sides[0], sides[1], anchors, tmp_path / "other", environ={}))
 

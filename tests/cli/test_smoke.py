@@ -14,7 +14,7 @@ import pytest
 
 from serve_eval.checks.answer import Answer, read_stream
 from serve_eval.checks.kinds.answering import PROMPT
-from serve_eval.checks.row import Sent
+from serve_eval.checks.row import SentRequest
 from serve_eval.masking import Masking
 from serve_eval.workflows.smoke import smoke
 from tests.cli.command import serve_eval
@@ -168,6 +168,8 @@ def test_pieces_of_a_stream_that_spell_a_key_are_masked() -> None:
     deltas = [{"content": key[:9], "reasoning": key[:9]}, {"content": key[9:], "reasoning": key[9:]}]
     events = [json.dumps({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas]
     content = "".join(f"data: {event}\n\n" for event in events).encode()
-    answer = Answer(sent=Sent(url="http://h"), seconds=1.0, status=200, content=content, mask=Masking([key]).text)
+    answer = Answer(
+        sent=SentRequest(url="http://h"), seconds=1.0, status=200, content=content, mask=Masking([key]).text
+    )
     stream = read_stream(answer)
     assert (stream.text, stream.thoughts) == ("***", "***")

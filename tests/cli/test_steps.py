@@ -14,7 +14,7 @@ import pytest
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE
 from serve_eval.evaluation.storage.journal import read
-from serve_eval.evaluation.storage.reply_proofs import Proofs, Step
+from serve_eval.evaluation.storage.reply_proofs import ConnectionStep, Proofs
 from serve_eval.evaluation.storage.run_folder import saved_plan
 from serve_eval.schema import DataRoots
 from serve_eval.schema.prompt_hash import uniform
@@ -116,7 +116,7 @@ def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Pa
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
         file = out / PROOFS_FILE
         asked = server.asked.total()
-        Proofs(file).note(Step("a later session", 1, out="for the test"))
+        Proofs(file).note(ConnectionStep("a later session", 1, out="for the test"))
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
         assert server.asked.total() > asked + 20
     assert _result(out)["tasks"][0]["result"]["scored"] == 60

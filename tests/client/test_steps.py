@@ -21,8 +21,8 @@ from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.request_ids import RequestIds
 from serve_eval.client.step_ledger import StepLedger
 from serve_eval.client.wire_format.reply import Reply
-from serve_eval.evaluation.engine.accumulator import Tally
-from serve_eval.evaluation.engine.circuit_breaker import Watch
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
+from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.replay import replay
@@ -90,7 +90,9 @@ def samples(count: int) -> list[Sample]:
 class Run:
     """What a run against a server came to."""
 
-    def __init__(self, tally: Tally, session: LoadSession, server: DoublingServer, path: Path, told: list[str]) -> None:
+    def __init__(
+        self, tally: ScoreAccumulator, session: LoadSession, server: DoublingServer, path: Path, told: list[str]
+    ) -> None:
         self.tally, self.session, self.server, self.path, self.told = tally, session, server, path, told
 
     @property
@@ -109,11 +111,11 @@ def run(how: Doubling, folder: Path, *, count: int = MANY, in_flight: int = IN_F
         told: list[str] = []
         async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), chosen) as client:
             with Journal(folder / "named.jsonl") as journal:
-                tally = Tally(task(), samples(count))
+                tally = ScoreAccumulator(task(), samples(count))
                 replay(journal, tally)
                 session = LoadSession(client, order_seed=0, proofs=Proofs(folder / PROOFS_FILE), notify=told.append)
                 lane = Lane("named", tally, journal, list(tally.unanswered()))
-                await asyncio.wait_for(ask(session, [lane], watch=Watch(answered=0)), 60)
+                await asyncio.wait_for(ask(session, [lane], watch=CircuitBreaker(answered=0)), 60)
                 return Run(tally, session, server, journal.path, told)
 
     return asyncio.run(main())
@@ -125,7 +127,7 @@ def check(found: Run) -> None:
     assert found.wrong == []
     assert (result.scored, result.failed, result.value) == (result.planned, 0, 100.0)
     assert Counter(record.id for record in read(found.path) if record.response is not None).most_common(1)[0][1] == 1
-    again = Tally(task(), found.tally.samples)
+    again = ScoreAccumulator(task(), found.tally.samples)
     with Journal(found.path) as journal:
         replay(journal, again)
     assert again.result() == result
@@ -381,7 +383,7 @@ def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path: Path
         limits = Limits(concurrency=IN_FLIGHT)
         async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
             with Journal(tmp_path / "named.jsonl") as journal:
-                tally = Tally(task(), samples(300))
+                tally = ScoreAccumulator(task(), samples(300))
                 session = LoadSession(client, order_seed=0)
                 lane = Lane("named", tally, journal, range(300), early, alarm=alarm)
                 await asyncio.wait_for(ask(session, [lane]), 60)
@@ -573,7 +575,7 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
         limits = Limits(concurrency=8)
         async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
             with Journal(tmp_path / "named.jsonl") as journal:
-                tally = Tally(task(), samples(1500))
+                tally = ScoreAccumulator(task(), samples(1500))
 
                 async def meet(position: int) -> None:
                     met[position] += 1

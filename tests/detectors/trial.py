@@ -18,7 +18,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.schema import Attributed, Comparison, Degradation, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute
-from serve_eval.workflows.compare.compare import SELF, Rules, Side, compare
+from serve_eval.workflows.compare.compare import SELF, CompareRules, CompareSide, compare
 from serve_eval.workflows.smoke.smoke import Smoke
 from tests.standin.in_process import Deployed, aggregated, deployed
 from tests.standin.model import Model
@@ -71,13 +71,13 @@ def tried(
     out.mkdir(parents=True)
     asked, known = _plan(n, stream=fault.stream), out / "answers.jsonl"
     _write_answers(known, prepare(asked), probability(accuracy, FLIP_RATE, seed))
-    rules = Rules(rule=Spec(name="paired"), again=again)
+    rules = CompareRules(rule=Spec(name="paired"), again=again)
 
     async def both() -> Trial:
         a = Model(known, seed=seed, run="a", varied=True)
         async with aggregated(a, {**WHOLE, "seed": seed}) as whole, split(fault, known, seed) as other:
             sides = [
-                Side(plan=replace(asked, launcher=Spec(name="external", options={"base_url": url})))
+                CompareSide(plan=replace(asked, launcher=Spec(name="external", options={"base_url": url})))
                 for url in (whole, other.url)
             ]
             comparison = ended = None

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.early_stop import Prefix
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.early_stop import EarlyStopping
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.sessions import read_sessions
@@ -63,13 +63,15 @@ def _task(metric: Metric) -> Task:
     )
 
 
-def _prefix(n: int, test: EarlyClassic, *, metric: Metric = ACCURACY, **more: Any) -> tuple[Prefix, Tally]:
+def _prefix(
+    n: int, test: EarlyClassic, *, metric: Metric = ACCURACY, **more: Any
+) -> tuple[EarlyStopping, ScoreAccumulator]:
     samples = [Sample(id=str(i), prompt=f"p{i}", target="") for i in range(n)]
-    tally = Tally(_task(metric), samples)
+    tally = ScoreAccumulator(_task(metric), samples)
     order = list(range(n))
     random.Random(0).shuffle(order)
     options = {"seed": 0, "higher_is_better": True, "before": None, **more}
-    return Prefix(tally, lambda: test, order, **options), tally
+    return EarlyStopping(tally, lambda: test, order, **options), tally
 
 
 def _answer(value: float) -> Response:

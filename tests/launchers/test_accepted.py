@@ -20,7 +20,7 @@ from launchers._fleet import places
 from launchers._trtllm import containers, version
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.containers import Container
-from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated, Side
+from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated, ServerSide
 from launchers._trtllm.flavour import FLAG, adapted
 from launchers._trtllm.parts import list_parts
 from launchers._trtllm.servers import build_servers
@@ -72,7 +72,7 @@ BACKENDS = optional("pytorch", "_autodeploy")
 MODELS = optional("org/other", "/models/llama", "/cache/models--org--m/snapshots/abc")
 PARALLEL = {"tp": SIZES, "pp": SIZES, "cp": SIZES, "ep": SIZES, "extra_args": EXTRA, "env": ENV}
 ROUTERS = optional("round_robin", "load_balancing", {"type": "kv_cache_aware", "tokens_per_block": 32})
-SIDES = st.builds(Side, num_instances=st.integers(1, 3), config=st.none() | CONFIGS, router=ROUTERS, **PARALLEL)
+SIDES = st.builds(ServerSide, num_instances=st.integers(1, 3), config=st.none() | CONFIGS, router=ROUTERS, **PARALLEL)
 TRANSCEIVERS = st.fixed_dictionaries(
     {"backend": st.sampled_from(["DEFAULT", "UCX", "NIXL", "MPI"])},
     optional={"max_tokens_in_buffer": st.integers(1, 65536), "kv_transfer_timeout_ms": st.just(600_000)},
@@ -219,7 +219,7 @@ def test_the_check_can_fail(deployment: Deployment, message: str, monkeypatch: p
 
 
 def test_what_the_plans_of_these_tests_start() -> None:
-    sides = {"context_servers": Side(num_instances=2), "generation_servers": Side(num_instances=2, tp=2)}
+    sides = {"context_servers": ServerSide(num_instances=2), "generation_servers": ServerSide(num_instances=2, tp=2)}
     assert check(Aggregated(), None, "127.0.0.1", None) == 1
     assert check(Disaggregated(discovery=True, **sides), Container(image="image:1"), "127.0.0.1", None) == 5
 
@@ -236,7 +236,7 @@ def vectors(shared: Path) -> Mapping[str, Any]:
 def test_every_option_of_ours_was_accepted_once(shared: Path, flavour: Flavour, tmp_path: Path) -> None:
     rows = [row for row in vectors(shared)["argv"] if row["flavour"] == flavour and row["rc"] == 0]
     seen = {word.partition("=")[0] for row in rows for word in row["argv"]}
-    side = Side(tp=2, pp=1, cp=1, config={"max_batch_size": 1})
+    side = ServerSide(tp=2, pp=1, cp=1, config={"max_batch_size": 1})
     plans: list[Deployment] = [
         Aggregated(tp=2, pp=2, cp=1, backend="pytorch", config={"max_batch_size": 1}),
         Disaggregated(context_servers=side, generation_servers=side, discovery=True),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from serve_eval.schema import Limits, Plan, Spec
-from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.launchers.test_with_standin import _answers
 
 SECOND = {"when": {"command": "serve", "gpus": "2"}}
@@ -40,8 +40,8 @@ def test_a_deployment_beside_the_one_that_it_replaces(
     standin("v12", faults, STANDIN_ANSWERS=str(_answers(plan, tmp_path / "answers.jsonl")))
     workers = {"gpus": [0, 1, 2], "generation_servers": {"num_instances": 2}}
     split = replace(plan, launcher=Spec(name="trtllm_disaggregated", options=workers))
-    rules = Rules(rule=Spec(name="paired"), again=80)
-    found = asyncio.run(compare(Side(plan=plan), Side(plan=split), rules, tmp_path / "out"))
+    rules = CompareRules(rule=Spec(name="paired"), again=80)
+    found = asyncio.run(compare(CompareSide(plan=plan), CompareSide(plan=split), rules, tmp_path / "out"))
     [task] = found.tasks
     assert task.verdict.outcome == outcome
     assert task.a.value == 75.0

@@ -16,7 +16,7 @@ import pytest
 from launchers import container, llama_cpp, slurm, trtllm, trtllm_disaggregated
 from launchers._logs.causes import cause
 from launchers._process import environment
-from launchers._slurm.step_container import Container
+from launchers._slurm.step_container import SlurmContainer
 from launchers._trtllm import mpi
 from launchers._trtllm.command_line import Place, Server
 from launchers._trtllm.deployments import Disaggregated
@@ -130,7 +130,7 @@ def test_in_a_container_it_is_its_own_user_that_counts(user: str | None, allowed
 
 
 def test_pyxis_may_make_root_of_us() -> None:
-    [step] = slurm.commands(CONTEXT, container=Container(image="i"))
+    [step] = slurm.commands(CONTEXT, container=SlurmContainer(image="i"))
     assert set(step) >= WORDS
 
 

@@ -30,8 +30,8 @@ from launchers._process import environment
 from launchers._slurm import running_steps, srun, step_container
 from launchers._slurm.allocation import around_us, running
 from launchers._slurm.node_placement import node_count, spots
-from launchers._slurm.srun import Steps, step
-from launchers._slurm.step_container import Container
+from launchers._slurm.srun import SlurmSteps, step
+from launchers._slurm.step_container import SlurmContainer
 from launchers._trtllm.command_line import Place, Server
 from launchers._trtllm.containers import TIED
 from launchers._trtllm.parts import Part
@@ -318,8 +318,8 @@ def test_a_container_within_a_step_serves_and_is_gone_afterwards(
 @pytest.mark.parametrize("command", [["bash", "-c", "trap '' TERM; sleep 60"], ["sleep", "60"]], ids=["deaf", "plain"])
 def test_a_container_within_a_step_ends_with_its_client(engine: Engine, command: list[str]) -> None:
     given = Server(name="s", argv=(*command,), probe=(*command,), place=Place(host="n", port=1))
-    container = Container(image="i", engine="docker")
-    step_of = step(step_container.within(given, container, "ab"), ["n"], 0, Steps(container=container), **PLACED)
+    container = SlurmContainer(image="i", engine="docker")
+    step_of = step(step_container.within(given, container, "ab"), ["n"], 0, SlurmSteps(container=container), **PLACED)
     words = step_of.argv[step_of.argv.index("bash") :]  # what srun starts
     with subprocess.Popen(words, stdin=subprocess.DEVNULL) as client:
         deadline = time.monotonic() + 10
@@ -452,7 +452,7 @@ def test_a_container_is_removed_by_a_step_on_its_node() -> None:
         place=Place(host="gpu2", port=1),
         at_end=("docker", "rm", "-f", "name"),
     )
-    steps = Steps(container=Container(image="i", engine="docker"), srun_args=["--mem=0"])
+    steps = SlurmSteps(container=SlurmContainer(image="i", engine="docker"), srun_args=["--mem=0"])
     found = step(server, ["gpu2"], 4, steps, **PLACED)
     assert found.at_end[3:7] == ("7", "generation_0-ab", "TERM", "0")
     assert found.at_end[7:10] == ("srun", "--jobid=7", "--job-name=end-generation_0-ab")

@@ -57,7 +57,7 @@ def write(folder: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
         (folder / name / "test.jsonl").write_text(text, encoding="utf-8", newline="")
 
 
-def _template(name: str, asked: Mapping[str, _longbench_prompts.Asked]) -> str:
+def _template(name: str, asked: Mapping[str, _longbench_prompts.LongBenchPrompt]) -> str:
     """Return the prompt with which a set was recorded, without the white space at its end."""
     prompt = asked["hotpotqa" if name == "qasper" else name].prompt
     if name == "narrativeqa":

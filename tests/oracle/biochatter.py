@@ -18,7 +18,7 @@ from typing import Any
 
 from serve_eval.cases import file
 from serve_eval.cases.case_scorers import scorer_of
-from serve_eval.cases.question import Question, Questions
+from serve_eval.cases.question import CaseQuestion, Questions
 from serve_eval.cases.questions import questions
 from serve_eval.schema import Response, Spec
 from tests.oracle import part
@@ -174,11 +174,11 @@ def _scorings(
     return list(found.values())
 
 
-def _score(question: Question, answer: str) -> float:
+def _score(question: CaseQuestion, answer: str) -> float:
     return scorer_of(question.scorer).score(question.expected, Response(text=answer, finish_reason="stop")).value
 
 
-def _forms(question: Question) -> Iterator[str]:
+def _forms(question: CaseQuestion) -> Iterator[str]:
     """Answers as models write them, right and wrong."""
     expected: Any = question.expected
     if "parts_of_query" in expected:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.report.plots import Level, Line, Panel, check_plot, draw
+from serve_eval.report.plots import LevelLine, Panel, PlotLine, check_plot, draw
 
 ODD_NAME = "$cost$_{模型} \x1b[31m<org/m> & 50 %"
 
 
 def _panel(name: str = "a") -> Panel:
-    line = Line(label=name, x=[1.0, 2.0, 3.0], y=[3.0, 1.0, 2.0], dots=True, marked=[1], mark_label="alarm")
-    levels = [Level(label="limit", at=2.5), Level(label="drop", at=1.5, upright=True)]
+    line = PlotLine(label=name, x=[1.0, 2.0, 3.0], y=[3.0, 1.0, 2.0], dots=True, marked=[1], mark_label="alarm")
+    levels = [LevelLine(label="limit", at=2.5), LevelLine(label="drop", at=1.5, upright=True)]
     ticks = {1.0: "first", 3.0: "last"}
     return Panel(title=name, x_label="x (days)", y_label="y (points)", lines=[line], levels=levels, ticks=ticks)
 

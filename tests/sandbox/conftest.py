@@ -16,7 +16,7 @@ import pytest
 from serve_eval.sandbox.isolation import ISOLATIONS, Wrap, as_user
 from serve_eval.sandbox.probe import UNUSED_UIDS, strongest
 from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import Isolation, Program, Ran
+from serve_eval.schema import ExecutionResult, Isolation, Program
 
 FIRST, *OTHERS = ISOLATIONS
 PLAIN = {
@@ -60,7 +60,7 @@ def each(request: pytest.FixtureRequest) -> tuple[Sandbox, Isolation]:
 
 
 @pytest.fixture
-def run(isolated: tuple[Sandbox, Isolation]) -> Callable[..., Ran]:
+def run(isolated: tuple[Sandbox, Isolation]) -> Callable[..., ExecutionResult]:
     """Runs one program from within a test."""
     return lambda code, checks="", stdin="", wall_s=10.0: asyncio.run(
         isolated[0].run(Program(code=code, checks=checks, stdin=stdin, wall_s=wall_s))

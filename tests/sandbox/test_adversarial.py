@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from serve_eval.sandbox.sandbox import LIMITS, OUTPUT_BYTES, SCRATCH_BYTES, Sandbox
-from serve_eval.schema import Ended, Isolation, Program, Ran
+from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Program
 from tests.sandbox.conftest import marked
 
-Run = Callable[..., Ran]
+Run = Callable[..., ExecutionResult]
 
 _TRY = """
 import os, sys, time
@@ -58,9 +58,11 @@ assert attempt(lambda: os.chmod("/usr", 0o777)) != "done"
 assert attempt(lambda: os.symlink("x", "/usr/x")) != "done"
 open("/tmp/kept", "w").write("x")
 """)
-    assert ran.ended is Ended.PASSED, ran.stderr
+    assert ran.ended is ExitReason.PASSED, ran.stderr
     assert mine.read_text() == "as it was"
-    assert run("import os; assert os.listdir('/tmp') == []").ended is Ended.PASSED, "the next program finds nothing"
+    assert run("import os; assert os.listdir('/tmp') == []").ended is ExitReason.PASSED, (
+        "the next program finds nothing"
+    )
 
 
 @pytest.mark.slow
@@ -74,14 +76,14 @@ while True: pass
 """,
         wall_s=1.5,
     )
-    assert ran.ended is Ended.TIMEOUT
+    assert ran.ended is ExitReason.TIMEOUT
 
 
 def test_memory_is_bounded(run: Run) -> None:
     # Zeroed pages are not touched, so that nothing is taken where the limit does not hold.
     ran = run(f"bytearray({LIMITS['AS'] + (16 << 20)})")
-    assert (ran.ended, "MemoryError" in ran.stderr) == (Ended.RAISED, True)
-    assert run("assert len(bytearray(64 << 20)) == 64 << 20").ended is Ended.PASSED
+    assert (ran.ended, "MemoryError" in ran.stderr) == (ExitReason.RAISED, True)
+    assert run("assert len(bytearray(64 << 20)) == 64 << 20").ended is ExitReason.PASSED
 
 
 def test_files_and_output_are_bounded(run: Run) -> None:
@@ -103,7 +105,7 @@ print(attempt(lambda: [os.dup(0) for _ in range({LIMITS["NOFILE"]})]))
     assert (single, descriptors) == ("OSError", "OSError")
     for stream in (1, 2):
         flood = run(f"import os\nfor _ in range(4096): os.write({stream}, bytes(65536))")
-        assert flood.ended in (Ended.RAISED, Ended.EXITED)
+        assert flood.ended in (ExitReason.RAISED, ExitReason.EXITED)
         assert OUTPUT_BYTES <= len(flood.stdout) + len(flood.stderr) <= OUTPUT_BYTES + 1000
 
 
@@ -117,7 +119,7 @@ for process in filter(str.isdigit, os.listdir("/proc")):
         except OSError: pass
 """
 
-    async def with_an_open_folder() -> Ran:
+    async def with_an_open_folder() -> ExecutionResult:
         with tempfile.TemporaryDirectory() as folder:
             mine = os.open(folder, os.O_RDONLY)
             os.set_inheritable(mine, True)
@@ -131,14 +133,14 @@ for process in filter(str.isdigit, os.listdir("/proc")):
     for loop in (asyncio.new_event_loop, uvloop.new_event_loop):
         with asyncio.Runner(loop_factory=loop) as runner:
             ran = runner.run(with_an_open_folder())
-        assert ran.ended is Ended.PASSED, ran.stderr
+        assert ran.ended is ExitReason.PASSED, ran.stderr
         kinds = {target.partition(":")[0].partition(" ")[0] for target in ran.stdout.split("\n")[:-1]}
         assert {kind for kind in kinds if not kind.startswith(("pipe", "/memfd", "/proc"))} <= {"/dev/null"}, ran.stdout
 
 
 def test_limits_cannot_be_raised(run: Run) -> None:
     ran = run("import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))")
-    assert (ran.ended, "ValueError" in ran.stderr or "PermissionError" in ran.stderr) == (Ended.RAISED, True)
+    assert (ran.ended, "ValueError" in ran.stderr or "PermissionError" in ran.stderr) == (ExitReason.RAISED, True)
 
 
 def _zombies() -> set[int]:

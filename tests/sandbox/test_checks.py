@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from serve_eval.sandbox._reading import Reader, from_plain
-from serve_eval.sandbox._values import Refused, Writer, plain
-from serve_eval.schema import Ended, Isolation, Program, Ran
+from serve_eval.sandbox._values import RefusedValue, Writer, plain
+from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Program
 from tests.sandbox.conftest import Sandbox
 
 CODE = """
@@ -56,10 +56,10 @@ def kind(x): return type(x)
 """
 VALUES = """[0, -1, 2**70, -(2**4000), 1.5, float("inf"), -0.0, 1+2j, b"x", bytearray(b"y"), "\\ud800é", None,
     True, (1, [2]), {1: {2, 3}}, frozenset([1]), range(1, 9, 2), {"a": (None,)}, [], (), {}, set()]"""
-SEEN: dict[str, tuple[str, Ended]] = {
+SEEN: dict[str, tuple[str, ExitReason]] = {
     "every kind of built-in": (
         f"for x in {VALUES}:\n    y = same(x)\n    assert y == x and type(y) is type(x) and repr(y) == repr(x), x",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
     "standard values": (
         "from collections import deque\nfrom datetime import date, datetime, timedelta, timezone\nfrom decimal import "
@@ -67,69 +67,75 @@ SEEN: dict[str, tuple[str, Ended]] = {
         "for x in Decimal('1.5'), Fraction(1, 3), date(2020, 1, 2), timedelta(1, 2), deque([1]):\n"
         "    assert same(x) == x\n"
         "for x in [datetime(2020, 1, 2, tzinfo=timezone.utc)]:\n    assert same(x) == x",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
-    "a changed argument": ("xs = [3, 1, 2]\nsort(xs)\nassert xs == [1, 2, 3]", Ended.PASSED),
-    "one within another": ("x = [1]\nxs = [x]\nnest(xs)\nassert x == [1, 9] and xs[1] is x", Ended.PASSED),
+    "a changed argument": ("xs = [3, 1, 2]\nsort(xs)\nassert xs == [1, 2, 3]", ExitReason.PASSED),
+    "one within another": ("x = [1]\nxs = [x]\nnest(xs)\nassert x == [1, 9] and xs[1] is x", ExitReason.PASSED),
     "a dict and a set while they are gone through": (
         "d = {1: 1, 2: 2, 3: 3, 4: 4}\ndel d[1]\ns = set(range(0, 999, 7))\ns.discard(7)\n"
         "for x in d, s:\n    seen = []\n    for key in x:\n        same(x)\n        seen.append(key)\n"
         "    assert seen == list(x) and len(set(seen)) == len(seen) == len(x), seen",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
     "what is in an argument that is not changed": (
         "t, nan = (1, 2), float('nan')\nxs = [t, nan]\nsame(xs)\nassert xs[0] is t and xs[1] is nan",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
     "a change that equals": (
         "xs, d = [1, -0.0, (1,)], {1: 2}\nalike(xs, d)\n"
         "assert repr(xs) == '[True, 0.0, (1.0,)]' and repr(d) == '{True: 2}'",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
-    "calls of each other": ("def f(n): return n and apply(f, n - 1) + 1\nassert f(20) == 20", Ended.PASSED),
-    "calls of each other without end": ("def f(n): return apply(f, n + 1)\nf(0)", Ended.RAISED),
-    "slices": ("assert Stack(1, 2, 3)[1:] == [2, 3]", Ended.PASSED),
-    "the argument itself": ("x = [1]\nassert same(x) is x", Ended.PASSED),
-    "a list in itself": ("x = [1]\nx.append(x)\nassert same(x) is x", Ended.PASSED),
-    "a list of the program": ("note(3)\nnote([1])\nassert noted == [3, [1]]", Ended.PASSED),
-    "generators": ("assert list(numbers(3)) == [0, 1, 2] and 2 in numbers(4) and next(numbers(2)) == 0", Ended.PASSED),
+    "calls of each other": ("def f(n): return n and apply(f, n - 1) + 1\nassert f(20) == 20", ExitReason.PASSED),
+    "calls of each other without end": ("def f(n): return apply(f, n + 1)\nf(0)", ExitReason.RAISED),
+    "slices": ("assert Stack(1, 2, 3)[1:] == [2, 3]", ExitReason.PASSED),
+    "the argument itself": ("x = [1]\nassert same(x) is x", ExitReason.PASSED),
+    "a list in itself": ("x = [1]\nx.append(x)\nassert same(x) is x", ExitReason.PASSED),
+    "a list of the program": ("note(3)\nnote([1])\nassert noted == [3, [1]]", ExitReason.PASSED),
+    "generators": (
+        "assert list(numbers(3)) == [0, 1, 2] and 2 in numbers(4) and next(numbers(2)) == 0",
+        ExitReason.PASSED,
+    ),
     "functions of the checks": (
         "assert apply(lambda x, y: x * y, 4, y=3) == 12 and apply(max, [1, 5]) == 5",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
-    "iterators of the checks": ("assert total(iter([1, 2])) == 3 and total(x for x in range(4)) == 6", Ended.PASSED),
-    "coroutines": ("import asyncio\nassert asyncio.run(later(2)) == 3", Ended.PASSED),
+    "iterators of the checks": (
+        "assert total(iter([1, 2])) == 3 and total(x for x in range(4)) == 6",
+        ExitReason.PASSED,
+    ),
+    "coroutines": ("import asyncio\nassert asyncio.run(later(2)) == 3", ExitReason.PASSED),
     "own objects": (
         "s = Stack(1)\ns.push(2).push([3])\n"
         "assert len(s) == 3 and s.pop() == [3] and list(s) == [1, 2] and s.top == 2\n"
         "s[0] = 5\nassert s.xs == [5, 2] and s and isinstance(s, Stack) and not isinstance(3, Stack)\n"
         "assert s == s and s != None\nwith s as t:\n    assert t is s\nassert s.top == 'left'",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
-    "own tuples": ("assert same(P(1, 2)) == (1, 2) and counter('aab') == {'a': 2, 'b': 1}", Ended.PASSED),
+    "own tuples": ("assert same(P(1, 2)) == (1, 2) and counter('aab') == {'a': 2, 'b': 1}", ExitReason.PASSED),
     "own exceptions": (
         "try:\n    Stack().fail()\nexcept Poor as e:\n    assert str(e) == '7 are needed' and e.need == 7\n"
         "else:\n    assert False",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
-    "their bases": ("try:\n    Stack().fail()\nexcept ValueError:\n    pass", Ended.PASSED),
+    "their bases": ("try:\n    Stack().fail()\nexcept ValueError:\n    pass", ExitReason.PASSED),
     "exceptions of the checks": (
         "class Mine(Exception): pass\ndef bad(): raise Mine(1, 2)\ntry:\n    apply(bad)\n"
         "except Mine as e:\n    assert e.args == (1, 2)",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
-    "types": ("assert kind(3) is int and kind('') == str and kind([]) is list", Ended.PASSED),
-    "modules": ("assert math.fabs(-2) == 2 and same.__name__ == 'same'\nxs: List[int] = [1]", Ended.PASSED),
-    "names by their text": ("assert globals()['same'](3) == eval('same(3)')", Ended.PASSED),
-    "== of own objects": ("assert Stack() == Stack()", Ended.RAISED),
-    "< of own objects": ("assert not Stack() < 3", Ended.RAISED),
-    "objects of the checks": ("class Q: pass\nsame(Q())", Ended.RAISED),
-    "what nests without end": ("x = []\nfor _ in range(1500): x = [x]\nsame(x)", Ended.RAISED),
+    "types": ("assert kind(3) is int and kind('') == str and kind([]) is list", ExitReason.PASSED),
+    "modules": ("assert math.fabs(-2) == 2 and same.__name__ == 'same'\nxs: List[int] = [1]", ExitReason.PASSED),
+    "names by their text": ("assert globals()['same'](3) == eval('same(3)')", ExitReason.PASSED),
+    "== of own objects": ("assert Stack() == Stack()", ExitReason.RAISED),
+    "< of own objects": ("assert not Stack() < 3", ExitReason.RAISED),
+    "objects of the checks": ("class Q: pass\nsame(Q())", ExitReason.RAISED),
+    "what nests without end": ("x = []\nfor _ in range(1500): x = [x]\nsame(x)", ExitReason.RAISED),
 }
 
 
 def test_checks_see_values_as_they_are(isolated: tuple[Sandbox, Isolation]) -> None:
-    async def all_of_them() -> list[Ran]:
+    async def all_of_them() -> list[ExecutionResult]:
         sandbox = Sandbox(isolated[0].wrap, isolated[0].interpreter, uid=isolated[0].uid, at_once=2)
         return list(await asyncio.gather(*(sandbox.run(Program(code=CODE, checks=one)) for one, _ in SEEN.values())))
 
@@ -141,14 +147,14 @@ def test_checks_see_values_as_they_are(isolated: tuple[Sandbox, Isolation]) -> N
     assert "built-ins, functions and iterators" in found["objects of the checks"].stderr
 
 
-def test_a_failure_tells_the_line_of_the_program(run: Callable[..., Ran]) -> None:
+def test_a_failure_tells_the_line_of_the_program(run: Callable[..., ExecutionResult]) -> None:
     ran = run("def f(x):\n    return [][x]\n", "f(1)")
     assert "IndexError: list index out of range\n  in the program, line 2, in f" in ran.stderr
 
 
 def _read(message: bytes) -> Any:
     def never(*told: object) -> Any:
-        raise Refused("nothing of the kind is there")
+        raise RefusedValue("nothing of the kind is there")
 
     return Reader(message, stays=never, mine=never, error_class=never).read()
 
@@ -190,7 +196,7 @@ def test_what_a_subclass_says_of_itself_does_not_cross() -> None:
 
     found = from_plain(plain([Liar(3)]))
     assert (found == [3], found == [4], type(found[0])) == (True, False, int)
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedValue):
         plain(object())
     written = Writer(lambda value: (7, "object", "Thing"))
     written.write(object())

@@ -11,7 +11,7 @@ from serve_eval.errors import SandboxError
 from serve_eval.sandbox import seccomp
 from serve_eval.sandbox.isolation import ISOLATIONS, namespaces
 from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import Ended, Isolation, Program
+from serve_eval.schema import ExitReason, Isolation, Program
 from tests.sandbox.conftest import OTHERS, held, unavailable
 from tests.sandbox.hostile.attempt import Attempt
 from tests.sandbox.hostile.run import run_all, table
@@ -81,7 +81,7 @@ def test_names_of_keys_cannot_be_read(isolated: tuple[Sandbox, Isolation]) -> No
     try: assert not open(place).read(), place
     except OSError: pass
 """
-    assert asyncio.run(isolated[0].run(Program(code=code))).ended is Ended.PASSED
+    assert asyncio.run(isolated[0].run(Program(code=code))).ended is ExitReason.PASSED
 
 
 @pytest.mark.parametrize(

@@ -14,40 +14,40 @@ from serve_eval.errors import SandboxError
 from serve_eval.sandbox.isolation import bubblewrap
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import Ended, Isolation, Program, Ran
+from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Program
 
-Run = Callable[..., Ran]
+Run = Callable[..., ExecutionResult]
 
-ENDS: list[tuple[str, str, str, Ended]] = [
-    ("both to their end", "def f(x): return x + 1", "assert f(1) == 2", Ended.PASSED),
-    ("no checks", "x = 1", "", Ended.PASSED),
+ENDS: list[tuple[str, str, str, ExitReason]] = [
+    ("both to their end", "def f(x): return x + 1", "assert f(1) == 2", ExitReason.PASSED),
+    ("no checks", "x = 1", "", ExitReason.PASSED),
     (
         "a helper of the code in the checks",
         "def g(x): return x\ndef f(x): return x",
         "assert f(3) == g(3)",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
     (
         "a thread still at work",
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()",
         "",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
-    ("a wrong result", "def f(x): return x", "assert f(1) == 2", Ended.RAISED),
-    ("no such name", "", "assert f(1) == 2", Ended.RAISED),
-    ("not Python", "def f(:", "", Ended.RAISED),
-    ("not even text", "x = '\0'\ndef f(:\ud800", "", Ended.RAISED),
-    ("an endless recursion", "def f(x): return f(x)", "f(1)", Ended.RAISED),
-    ("sys.exit before the checks", "import sys; sys.exit(0)", "assert False", Ended.EXITED),
-    ("sys.exit within them", "import sys\ndef f(x): sys.exit(0)", "f(1); assert False", Ended.EXITED),
-    ("os._exit within them", "import os\ndef f(x): os._exit(0)", "f(1); assert False", Ended.EXITED),
-    ("another program in its place", "import os; os.execv('/bin/true', ['true'])", "assert False", Ended.EXITED),
-    ("a printed verdict", "print('passed')\ndef f(x): print('passed'); return 0", "assert f(1)", Ended.RAISED),
+    ("a wrong result", "def f(x): return x", "assert f(1) == 2", ExitReason.RAISED),
+    ("no such name", "", "assert f(1) == 2", ExitReason.RAISED),
+    ("not Python", "def f(:", "", ExitReason.RAISED),
+    ("not even text", "x = '\0'\ndef f(:\ud800", "", ExitReason.RAISED),
+    ("an endless recursion", "def f(x): return f(x)", "f(1)", ExitReason.RAISED),
+    ("sys.exit before the checks", "import sys; sys.exit(0)", "assert False", ExitReason.EXITED),
+    ("sys.exit within them", "import sys\ndef f(x): sys.exit(0)", "f(1); assert False", ExitReason.EXITED),
+    ("os._exit within them", "import os\ndef f(x): os._exit(0)", "f(1); assert False", ExitReason.EXITED),
+    ("another program in its place", "import os; os.execv('/bin/true', ['true'])", "assert False", ExitReason.EXITED),
+    ("a printed verdict", "print('passed')\ndef f(x): print('passed'); return 0", "assert f(1)", ExitReason.RAISED),
     (
         "a verdict to every descriptor",
         "import os\nfor fd in range(1, 64):\n try: os.write(fd, b'passed')\n except OSError: pass\nos._exit(0)",
         "",
-        Ended.EXITED,
+        ExitReason.EXITED,
     ),
     (
         "a search for the job",
@@ -56,46 +56,46 @@ ENDS: list[tuple[str, str, str, Ended]] = [
         " except OSError: continue\n"
         " assert not found\n",
         "",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
-    ("a signal to itself", "import os; os.kill(os.getpid(), 9)", "", Ended.KILLED),
-    ("abort", "import os; os.abort()", "", Ended.KILLED),
+    ("a signal to itself", "import os; os.kill(os.getpid(), 9)", "", ExitReason.KILLED),
+    ("abort", "import os; os.abort()", "", ExitReason.KILLED),
     (
         "assertions that are no errors",
         "import builtins; builtins.AssertionError = ValueError\ndef f(x): return 0",
         "try:\n assert f(1)\nexcept ValueError: pass",
-        Ended.RAISED,
+        ExitReason.RAISED,
     ),
     (
         "builtins replaced",
         "import builtins\nbuiltins.all = builtins.abs = lambda x: 1\nbuiltins.__build_class__ = None\n"
         "def f(x): builtins.sum = lambda x: 9; return 0",
         "f(1)\nassert not all([0]) and abs(-2) == 2 and sum([1]) == 1\nassert f(1)",
-        Ended.RAISED,
+        ExitReason.RAISED,
     ),
     (
         "builtins hidden by its own names",
         "def abs(x): return 0\nlen = abs",
         "assert abs(-3) == 3 and len('ab') == 2",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
     (
         "the way out replaced",
         "import os, sys\nos.write = os._exit = lambda *a: 1 / 0\nsys.stdout = None",
         "assert True",
-        Ended.PASSED,
+        ExitReason.PASSED,
     ),
     (
         "everything behind the checks replaced",
         "import builtins\nbuiltins.exec = builtins.compile = lambda *a, **k: None\ndef f(x): return 0",
         "assert f(1)",
-        Ended.RAISED,
+        ExitReason.RAISED,
     ),
 ]
 
 
 def test_how_a_program_ends_is_told_and_never_by_itself(isolated: tuple[Sandbox, Isolation]) -> None:
-    async def all_of_them() -> Sequence[Ran]:
+    async def all_of_them() -> Sequence[ExecutionResult]:
         return await asyncio.gather(*(isolated[0].run(Program(code=c, checks=t)) for _, c, t, _ in ENDS))
 
     found = {name: ran for (name, *_), ran in zip(ENDS, asyncio.run(all_of_them()), strict=True)}
@@ -112,7 +112,7 @@ def test_a_program_has_its_input_and_its_time(run: Run) -> None:
         "import signal, time\nsignal.signal(signal.SIGTERM, lambda *a: 0)\nprint('so far', flush=True)\nwhile 1: pass",
         wall_s=1.0,
     )
-    assert (late.ended, late.exit, late.stdout) == (Ended.TIMEOUT, None, "so far\n")
+    assert (late.ended, late.exit, late.stdout) == (ExitReason.TIMEOUT, None, "so far\n")
 
 
 def test_as_root_another_user_runs_it_with_no_right(isolated: tuple[Sandbox, Isolation]) -> None:

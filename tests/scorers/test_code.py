@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.schema import Ended, Outcome, Ran
+from serve_eval.schema import ExecutionResult, ExitReason, Outcome
 from serve_eval.scorers.code import STOP, behind, continuation, defining_block, passed, program
 
 
@@ -70,9 +70,9 @@ def test_the_tests_call_the_function_that_was_asked_for() -> None:
 
 
 def test_only_the_end_of_the_tests_is_worth_a_point() -> None:
-    assert passed("code", Ran(ended=Ended.PASSED, exit=0)).value == 1.0
-    for ended in set(Ended) - {Ended.PASSED}:
-        score = passed("code", Ran(ended=ended, exit=0, stdout="passed"))
+    assert passed("code", ExecutionResult(ended=ExitReason.PASSED, exit=0)).value == 1.0
+    for ended in set(ExitReason) - {ExitReason.PASSED}:
+        score = passed("code", ExecutionResult(ended=ended, exit=0, stdout="passed"))
         assert (score.value, score.outcome, score.answer) == (0.0, Outcome.WRONG, "code")
         assert score.parts == {ended.value: 1.0}
     assert passed(None, None).outcome is Outcome.UNPARSED

@@ -15,7 +15,18 @@ from launchers._http.requests import understand
 from launchers._simulated import tools
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import canonical
-from serve_eval.schema import Ended, Judgement, Need, Outcome, Ran, Response, Sample, Score, Scorer, ToolCall
+from serve_eval.schema import (
+    ExecutionResult,
+    ExitReason,
+    Judgement,
+    Need,
+    Outcome,
+    Response,
+    Sample,
+    Score,
+    Scorer,
+    ToolCall,
+)
 from tests.scorers.offered import REFUSED, TAKEN, Tried
 
 NAMES = registry.names(registry.SCORERS)
@@ -29,13 +40,13 @@ def made(name: str, options: dict[str, Any]) -> Scorer:
     return scorer
 
 
-def scored(scorer: Scorer, expected: Any, text: str, ended: Ended = Ended.RAISED) -> Score:
+def scored(scorer: Scorer, expected: Any, text: str, ended: ExitReason = ExitReason.RAISED) -> Score:
     """The score of an answer, with a result where something in it is to be run."""
     response = Response(text=text, finish_reason="stop")
     if Need.TOOLS in scorer.requires:
         response = called(response)
     if scorer.program is not None and scorer.program(expected, response) is not None:
-        response = msgspec.structs.replace(response, ran=Ran(ended=ended, exit=None))
+        response = msgspec.structs.replace(response, ran=ExecutionResult(ended=ended, exit=None))
     if scorer.questions is not None and response.text.strip():
         response = judged(scorer, expected, response)
     return scorer.score(expected, response)
@@ -70,7 +81,7 @@ def test_the_right_answer_has_full_marks_and_the_wrong_one_nothing(name: str, tr
     scorer = made(name, tried.options)
     assert list(scorer.problems(tried.expected)) == []
     right, wrong = scorer.answers(tried.expected)
-    gold, other = scored(scorer, tried.expected, right, Ended.PASSED), scored(scorer, tried.expected, wrong)
+    gold, other = scored(scorer, tried.expected, right, ExitReason.PASSED), scored(scorer, tried.expected, wrong)
     assert (gold.value, gold.outcome) == (1.0, Outcome.CORRECT)
     assert (other.value, other.outcome in (Outcome.WRONG, Outcome.UNPARSED)) == (0.0, True)
     assert right.strip()

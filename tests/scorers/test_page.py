@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from serve_eval.plugins import registry
-from serve_eval.schema import Ended
+from serve_eval.schema import ExitReason
 from tests.scorers.test_offered import NAMES, made, scored
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ def test_the_example_has_the_score_that_the_page_says(row: list[str]) -> None:
     scorer = made(name, {})
     value = yaml.safe_load(expected.strip("`"))
     assert not scorer.problems(value)
-    ended = Ended.PASSED if points == "1" else Ended.RAISED
+    ended = ExitReason.PASSED if points == "1" else ExitReason.RAISED
     assert scored(scorer, value, answer.strip("`"), ended).value == pytest.approx(float(points), abs=0.001)
 
 

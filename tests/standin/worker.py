@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from launchers._http.errors import Refused, bad_request, encode, trtllm_error
+from launchers._http.errors import RefusedRequest, bad_request, encode, trtllm_error
 from launchers._http.server import json_response
 from tests.standin import auth, metrics, model
 from tests.standin.bodies import (
@@ -175,7 +175,7 @@ class _Worker:
             return await self._answer(http, request, number, arrived)
         except Invalid as error:
             return json_response(400, encode({"error": str(error)}))
-        except Refused as error:
+        except RefusedRequest as error:
             return json_response(error.status, encode(error.body))
         except ConnectionError:
             raise  # the client is gone
@@ -196,7 +196,7 @@ class _Worker:
             sys.stderr.flush()
             os._exit(1)
         if self._requests <= faults.refuse_first:
-            raise Refused(500, {"detail": "Internal server error No 0 servers available"})
+            raise RefusedRequest(500, {"detail": "Internal server error No 0 servers available"})
         if self._beyond(faults.hang_after):
             await asyncio.Event().wait()
         if self._beyond(faults.unhealthy_after):
@@ -204,7 +204,7 @@ class _Worker:
             raise bad_request("Generation failed: the executor is gone")
         if faults.strikes(faults.error_after, number):
             kind = "BadRequestError" if faults.error_status < 500 else "InternalServerError"
-            raise Refused(faults.error_status, trtllm_error(faults.error_says, kind, faults.error_status))
+            raise RefusedRequest(faults.error_status, trtllm_error(faults.error_says, kind, faults.error_status))
         await asyncio.sleep(faults.pause_s(number))
 
     async def _answer(self, http: web.Request, request: Request, number: int, arrived: float) -> web.StreamResponse:
@@ -297,7 +297,7 @@ class _Worker:
                 f"in {length} tokens. Please reduce the length of the messages."
             )
             error = trtllm_error(message, "BadRequestError", 400)
-            raise Refused(400, {**error, "code": "context_length_exceeded"})
+            raise RefusedRequest(400, {**error, "code": "context_length_exceeded"})
         if length > self.max_num_tokens and not self.config.args.get("enable_chunked_prefill"):
             raise bad_request(
                 f"The sum of prompt length ({length:.1f}), query length (0) should not exceed max_num_tokens "

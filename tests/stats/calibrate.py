@@ -19,7 +19,7 @@ import numpy
 from serve_eval.stats.bounds import bounds
 from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.stats.drop import Method, drop_test
-from serve_eval.stats.finding import Finding, finding
+from serve_eval.stats.finding import PairedFinding, finding
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.pairs import pair
 from serve_eval.stats.planning import noninferiority_power, paired_power
@@ -86,7 +86,9 @@ def measure(job: Job) -> Rates:
     }
     if job.name in TESTED:
         rates |= dict(zip(("t", "permutation"), (with_three / FEWER).tolist(), strict=True))
-        rates["finding"] = _mean(_finding(job.n, *change, job.margin) is Finding.FAIL for change in changes[:FEWER])
+        rates["finding"] = _mean(
+            _finding(job.n, *change, job.margin) is PairedFinding.FAIL for change in changes[:FEWER]
+        )
     return rates
 
 
@@ -107,7 +109,7 @@ def _with_three_runs(reference_runs: FloatArray, candidate: FloatArray) -> IntAr
 
 
 @cache
-def _finding(n: int, down: int, up: int, margin: float) -> Finding:
+def _finding(n: int, down: int, up: int, margin: float) -> PairedFinding:
     pairs = pair(numpy.arange(n) >= up, numpy.arange(n) < n - down, lo=0.0, hi=1.0, higher_is_better=True)
     return finding(mcnemar_of(down, up).p_mid, ALPHA, bounds(pairs, ALPHA).lower, margin)
 

@@ -1,6 +1,6 @@
 """Measured error rates of the early stop as Markdown tables: part of `make calibrate`. Printed, never asserted; seeded.
 
-Runs are looked at by the code that looks at real ones (`early.Prefix`), sample by sample in random order, with what
+Runs are looked at by the code that looks at real ones (`early_stop.EarlyStopping`), sample by sample in random order, with what
 holds a stop up.
 """
 
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy
 
-from serve_eval.evaluation.early_stop import Prefix
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.early_stop import EarlyStopping
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.schema import Metric
 from serve_eval.stats.betting import GRID
 from serve_eval.stats.bounds import bounds
@@ -127,12 +127,14 @@ def rouge(drop: float, random: Generator, n: int, margin: float) -> Runs:
 # ---------------------------------------------------------------------------------------------------------- looks
 
 
-def looked(test: EarlyVerdict, reference: FloatArray, candidate: FloatArray, *, pairs: bool) -> Prefix:
+def looked(test: EarlyVerdict, reference: FloatArray, candidate: FloatArray, *, pairs: bool) -> EarlyStopping:
     """Look at a run as the real one is looked at."""
     scores = candidate.tolist()
     tally = SimpleNamespace(task=SimpleNamespace(metric=Metric()), score=scores.__getitem__)
     before = reference.tolist() if pairs else None
-    prefix = Prefix(cast(Tally, tally), lambda: test, range(len(scores)), seed=0, higher_is_better=True, before=before)
+    prefix = EarlyStopping(
+        cast(ScoreAccumulator, tally), lambda: test, range(len(scores)), seed=0, higher_is_better=True, before=before
+    )
     prefix.look()
     return prefix
 

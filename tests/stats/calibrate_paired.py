@@ -21,7 +21,7 @@ from serve_eval.stats.betting import mean_lower_bound
 from serve_eval.stats.bounds import noninferiority
 from serve_eval.stats.classic import classic_test
 from serve_eval.stats.drop import Method, drop_test
-from serve_eval.stats.finding import Finding
+from serve_eval.stats.finding import PairedFinding
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.multiplicity import holm
 from serve_eval.stats.paired_t import paired_t
@@ -200,7 +200,7 @@ def measure(job: Job) -> Found:
     for _ in range(REPLICATES):
         pairs = draw(job, random)
         told = judge(pairs, margin=margin, max_missing=1.0)
-        fails += told.finding is Finding.FAIL
+        fails += told.finding is PairedFinding.FAIL
         p["auto"].append(_p(told.test.p))
         p["anchors"].append(1.0 if told.anchors is None else _p(told.anchors.test.p))
         p["t"].append(_p(drop_test(pairs, Method.PAIRED_T).p))

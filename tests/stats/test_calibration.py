@@ -17,7 +17,7 @@ from serve_eval.stats.bounds import bounds, noninferiority
 from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.stats.early_stop import EarlyClassic
-from serve_eval.stats.finding import Finding, finding
+from serve_eval.stats.finding import PairedFinding, finding
 from serve_eval.stats.mcnemar import McNemar, mcnemar
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.stats.planning import noninferiority_power, paired_power
@@ -152,14 +152,14 @@ def test_the_finding_fails_as_often_as_its_exact_sums_say_and_whenever_the_class
     drop: float, fail: float, inconclusive: float
 ) -> None:
     @cache
-    def found(down: int, up: int) -> tuple[Finding, McNemar]:
+    def found(down: int, up: int) -> tuple[PairedFinding, McNemar]:
         test = mcnemar_of(down, up)
         return finding(test.p_mid, ALPHA, bounds(_pairs(down, up, N), ALPHA).lower, MARGIN), test
 
     outcomes = _outcomes(20240609, drop=drop)
     findings = [found(down, up)[0] for down, up in outcomes]
-    _check(findings.count(Finding.FAIL), fail)
-    _check(findings.count(Finding.INCONCLUSIVE), inconclusive)
+    _check(findings.count(PairedFinding.FAIL), fail)
+    _check(findings.count(PairedFinding.INCONCLUSIVE), inconclusive)
     classic = [(down, up) for down, up in outcomes if _classic_fails(100, 100 + up - down, N)]
     assert len(classic) > 800 or drop == 0.0
     assert all(found(down, up)[1].p_mid <= ALPHA for down, up in classic)

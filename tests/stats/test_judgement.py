@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.drop import Method, drop_test
-from serve_eval.stats.finding import Finding, finding
+from serve_eval.stats.finding import PairedFinding, finding
 from serve_eval.stats.judgement import Reason, judge
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.pairs import Pairs, pair
 
 NAN = math.nan
-RANK = {Finding.FAIL: 0, Finding.INCONCLUSIVE: 1, Finding.SMALL_DROP: 1, Finding.PASS: 2}
+RANK = {PairedFinding.FAIL: 0, PairedFinding.INCONCLUSIVE: 1, PairedFinding.SMALL_DROP: 1, PairedFinding.PASS: 2}
 
 
 def _answers(down: int, up: int, same: int, missing: int = 0) -> Pairs:
@@ -36,19 +36,19 @@ def _texts(differences: Any, **options: Any) -> Pairs:
 @pytest.mark.parametrize(
     ("p", "lower", "expected"),
     [
-        (0.2, -0.01, Finding.PASS),
-        (0.05, -0.01, Finding.SMALL_DROP),
-        (0.05, -0.02, Finding.FAIL),
-        (0.051, -0.02, Finding.INCONCLUSIVE),
-        ((0.06, 0.2), (-0.01, 0.0), Finding.PASS),
-        ((0.04, 0.2), (-0.01, 0.0), Finding.INCONCLUSIVE),
-        ((0.01, 0.02), (-0.03, -0.02), Finding.FAIL),
-        ((0.01, 0.02), (-0.03, -0.01), Finding.INCONCLUSIVE),
-        ((0.01, 0.02), (-0.01, 0.0), Finding.SMALL_DROP),
-        ((0.2, 0.3), (-0.03, -0.02), Finding.INCONCLUSIVE),
+        (0.2, -0.01, PairedFinding.PASS),
+        (0.05, -0.01, PairedFinding.SMALL_DROP),
+        (0.05, -0.02, PairedFinding.FAIL),
+        (0.051, -0.02, PairedFinding.INCONCLUSIVE),
+        ((0.06, 0.2), (-0.01, 0.0), PairedFinding.PASS),
+        ((0.04, 0.2), (-0.01, 0.0), PairedFinding.INCONCLUSIVE),
+        ((0.01, 0.02), (-0.03, -0.02), PairedFinding.FAIL),
+        ((0.01, 0.02), (-0.03, -0.01), PairedFinding.INCONCLUSIVE),
+        ((0.01, 0.02), (-0.01, 0.0), PairedFinding.SMALL_DROP),
+        ((0.2, 0.3), (-0.03, -0.02), PairedFinding.INCONCLUSIVE),
     ],
 )
-def test_a_finding_answers_two_questions(p: Any, lower: Any, expected: Finding) -> None:
+def test_a_finding_answers_two_questions(p: Any, lower: Any, expected: PairedFinding) -> None:
     assert finding(p, 0.05, lower, 0.02) is expected
 
 
@@ -72,26 +72,31 @@ def test_a_finding_refuses_what_is_no_evidence(arguments: tuple[Any, ...], messa
 
 @pytest.mark.parametrize(
     ("down", "up", "expected"),
-    [(20, 20, Finding.PASS), (40, 20, Finding.SMALL_DROP), (120, 20, Finding.FAIL), (0, 0, Finding.PASS)],
+    [
+        (20, 20, PairedFinding.PASS),
+        (40, 20, PairedFinding.SMALL_DROP),
+        (120, 20, PairedFinding.FAIL),
+        (0, 0, PairedFinding.PASS),
+    ],
 )
-def test_a_task_of_4096_right_or_wrong_answers(down: int, up: int, expected: Finding) -> None:
+def test_a_task_of_4096_right_or_wrong_answers(down: int, up: int, expected: PairedFinding) -> None:
     result = judge(_answers(down, up, 4096 - down - up), margin=0.01817324)
     assert result.finding is expected
     assert result.reasons == ()
     assert result.test.method is Method.MCNEMAR_MIDP
     assert result.test.p == mcnemar(down, up).p_mid
     assert result.test.p_exact == mcnemar(down, up).p_exact
-    assert result.noninferior.holds is (expected is not Finding.FAIL)
+    assert result.noninferior.holds is (expected is not PairedFinding.FAIL)
 
 
 def test_a_small_noisy_task_is_inconclusive() -> None:
     result = judge(_answers(4, 3, 25), margin=0.05)
-    assert (result.finding, result.reasons) == (Finding.INCONCLUSIVE, (Reason.MARGIN_NOT_EXCLUDED,))
+    assert (result.finding, result.reasons) == (PairedFinding.INCONCLUSIVE, (Reason.MARGIN_NOT_EXCLUDED,))
 
 
 def test_one_prompt_is_too_few_and_so_is_one_cluster() -> None:
     one = judge(_answers(1, 0, 0), margin=0.1)
-    assert (one.finding, one.reasons, one.test.p) == (Finding.INCONCLUSIVE, (Reason.TOO_FEW_PAIRS,), None)
+    assert (one.finding, one.reasons, one.test.p) == (PairedFinding.INCONCLUSIVE, (Reason.TOO_FEW_PAIRS,), None)
     cluster = judge(_texts([0.1, -0.2], clusters=["a", "a"]), margin=0.1)
     assert (cluster.reasons, cluster.test.p) == ((Reason.TOO_FEW_PAIRS,), None)
 
@@ -117,7 +122,7 @@ def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts: int, foun
     """Two prompts that dropped alike once gave p = 0 and FAIL."""
     runs = pair(numpy.ones((3, prompts)), numpy.zeros(prompts), lo=0.0, hi=1.0, higher_is_better=True)
     result = judge(runs, margin=0.1)
-    assert (result.finding is Finding.FAIL) is found
+    assert (result.finding is PairedFinding.FAIL) is found
     assert (Reason.TOO_FEW_PAIRS in result.reasons) is not found
 
 
@@ -125,50 +130,50 @@ def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts: int, foun
 def test_fewer_than_ten_clusters_prove_nothing(clusters: int, enough: bool) -> None:
     pairs = _texts([-0.5 - i / 1000 for i in range(100)], clusters=[i % clusters for i in range(100)])
     result = judge(pairs, margin=0.1)
-    assert (result.finding is Finding.FAIL) is enough
+    assert (result.finding is PairedFinding.FAIL) is enough
     assert (Reason.FEW_CLUSTERS in result.reasons) is not enough
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(-0.5, Finding.FAIL), (-0.05, Finding.SMALL_DROP), (0.0, Finding.PASS)]
+    ("value", "expected"), [(-0.5, PairedFinding.FAIL), (-0.05, PairedFinding.SMALL_DROP), (0.0, PairedFinding.PASS)]
 )
-def test_differences_that_are_all_equal_are_judged_without_a_spread(value: float, expected: Finding) -> None:
+def test_differences_that_are_all_equal_are_judged_without_a_spread(value: float, expected: PairedFinding) -> None:
     assert judge(_texts([value] * 1000), margin=0.1).finding is expected
 
 
 def test_few_changes_in_a_metric_without_a_range_are_inconclusive() -> None:
     result = judge(_texts([0.0] * 50, range=(-math.inf, math.inf)), margin=0.1)
-    assert (result.finding, result.reasons) == (Finding.INCONCLUSIVE, (Reason.FEW_CHANGES,))
+    assert (result.finding, result.reasons) == (PairedFinding.INCONCLUSIVE, (Reason.FEW_CHANGES,))
 
 
 def test_a_margin_of_zero_is_never_excluded_by_identical_answers() -> None:
-    assert judge(_answers(0, 0, 100), margin=0.0).finding is Finding.INCONCLUSIVE
+    assert judge(_answers(0, 0, 100), margin=0.0).finding is PairedFinding.INCONCLUSIVE
 
 
 def test_missing_answers_that_could_change_the_finding_make_it_inconclusive() -> None:
     result = judge(_answers(25, 20, 1945, missing=10), margin=0.05)
-    assert result.finding is Finding.INCONCLUSIVE
+    assert result.finding is PairedFinding.INCONCLUSIVE
     assert result.reasons == (Reason.MISSING_RESULTS,)
     assert result.test.p_range == (mcnemar(35, 20).p_mid, mcnemar(25, 20).p_mid)
     assert result.test.p == mcnemar(25, 20).p_mid
 
 
 def test_missing_answers_that_change_nothing_leave_the_finding() -> None:
-    assert judge(_answers(10, 20, 1965, missing=5), margin=0.05).finding is Finding.PASS
-    assert judge(_answers(300, 20, 1660, missing=20), margin=0.05).finding is Finding.FAIL
+    assert judge(_answers(10, 20, 1965, missing=5), margin=0.05).finding is PairedFinding.PASS
+    assert judge(_answers(300, 20, 1660, missing=20), margin=0.05).finding is PairedFinding.FAIL
 
 
 def test_too_many_missing_answers_are_inconclusive_unless_the_candidate_fails_anyway() -> None:
     result = judge(_answers(0, 100, 700, missing=50), margin=0.1)
-    assert (result.finding, result.reasons) == (Finding.INCONCLUSIVE, (Reason.TOO_MANY_MISSING,))
-    assert judge(_answers(0, 100, 700, missing=50), margin=0.1, max_missing=0.1).finding is Finding.PASS
-    assert judge(_answers(400, 0, 400, missing=50), margin=0.1).finding is Finding.FAIL
+    assert (result.finding, result.reasons) == (PairedFinding.INCONCLUSIVE, (Reason.TOO_MANY_MISSING,))
+    assert judge(_answers(0, 100, 700, missing=50), margin=0.1, max_missing=0.1).finding is PairedFinding.PASS
+    assert judge(_answers(400, 0, 400, missing=50), margin=0.1).finding is PairedFinding.FAIL
 
 
 def test_a_missing_answer_of_a_metric_without_a_range_is_inconclusive() -> None:
     pairs = _texts([*([-0.5, 0.4] * 500), NAN], range=(-math.inf, math.inf))
     result = judge(pairs, margin=0.1)
-    assert (result.finding, result.reasons) == (Finding.INCONCLUSIVE, (Reason.MISSING_RESULTS,))
+    assert (result.finding, result.reasons) == (PairedFinding.INCONCLUSIVE, (Reason.MISSING_RESULTS,))
     assert result.test.p_range == (0.0, 1.0)
 
 
@@ -188,7 +193,7 @@ def test_texts_take_the_permutation_test_and_other_tests_on_request() -> None:
 def test_the_finding_does_not_depend_on_the_unit(scale: float) -> None:
     values = numpy.random.default_rng(7).normal(-0.02, 0.1, 400).clip(-1, 1)
     pairs = _texts(scale * values, range=(-scale, scale))
-    assert judge(pairs, margin=0.05 * scale).finding is Finding.SMALL_DROP
+    assert judge(pairs, margin=0.05 * scale).finding is PairedFinding.SMALL_DROP
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 400), st.integers(0, 8), st.sampled_from([0.02, 0.1]))

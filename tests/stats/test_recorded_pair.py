@@ -11,7 +11,7 @@ import pytest
 from serve_eval.schema import Response, Sample
 from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.stats.drop import Method
-from serve_eval.stats.finding import Finding
+from serve_eval.stats.finding import PairedFinding
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.pairs import pair
 from serve_eval.tasks import gsm8k
@@ -43,7 +43,7 @@ def test_two_deployments_of_one_model_are_found_alike_and_a_drop_of_one_point_is
     test = classic_test(1319, mean, 50.0, 0.05, 0.2)
     assert decide((value, value), test.threshold) is Decision.PASS
     told = judge(pairs, margin=(mean - test.threshold) / 100)
-    assert (told.finding, told.test.method) == (Finding.PASS, Method.MCNEMAR_MIDP)
+    assert (told.finding, told.test.method) == (PairedFinding.PASS, Method.MCNEMAR_MIDP)
     mid_p = (sum(math.comb(22, down) for down in range(14, 23)) + math.comb(22, 13) / 2) / 2**22
     assert told.test.p == pytest.approx(mid_p)
     point = judge(pairs, margin=0.01)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from serve_eval.errors import NotComparableError, RunFolderError
 from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.early_stop import watch
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import (
@@ -83,8 +83,8 @@ def _samples(*sets: str) -> list[Sample]:
     return [Sample(id=f"s{i}", prompt=f"p{i}", target="", metadata={"set": name}) for i, name in enumerate(sets)]
 
 
-def _tally(task: Task, samples: list[Sample], texts: list[str | None], repeats: int = 1) -> Tally:
-    tally = Tally(task, samples, repeats=repeats)
+def _tally(task: Task, samples: list[Sample], texts: list[str | None], repeats: int = 1) -> ScoreAccumulator:
+    tally = ScoreAccumulator(task, samples, repeats=repeats)
     for i, text in enumerate(texts):
         tally.add(i, LOST if text is None else Response(text=text, finish_reason="stop"))
     return tally
@@ -214,7 +214,7 @@ def _prepared(task: Task) -> PreparedTask:
 
 def test_an_early_stop_is_refused_with_its_reason() -> None:
     p = _prepared(_task(aggregation=BY_SET))
-    prefix, note = watch(p, Tally(p.task, p.dataset.samples), Spec(name="classic"), eps=0.01, seed=0)
+    prefix, note = watch(p, ScoreAccumulator(p.task, p.dataset.samples), Spec(name="classic"), eps=0.01, seed=0)
     assert prefix is None
     assert note == "no early stop: the value is the mean of the means per set, not the mean of the scores"
 

@@ -15,10 +15,10 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     DataRoots,
     Dataset,
-    Ended,
+    ExecutionResult,
+    ExitReason,
     Outcome,
     PromptLogprobs,
-    Ran,
     Response,
     Sample,
     Score,
@@ -37,13 +37,13 @@ def loaded(request: pytest.FixtureRequest, data_root: Path) -> tuple[Task, Datas
     return task, task.load(DataRoots(roots=(data_root,)), task.hypothesis.num_samples)
 
 
-def _response(task: Task, sample: Sample, text: str, ended: Ended) -> Response:
+def _response(task: Task, sample: Sample, text: str, ended: ExitReason) -> Response:
     """The response that an answer of `task.answers` stands for, with a result where the task finds something to run in
     it; what running it really gives is tested with the task."""
     response = Response(text=text, finish_reason="stop")
     if task.program is not None:
         assert task.program(sample, response) is not None
-        return msgspec.structs.replace(response, ran=Ran(ended=ended, exit=None))
+        return msgspec.structs.replace(response, ran=ExecutionResult(ended=ended, exit=None))
     if sample.choices:
         return Response(
             text="", finish_reason=None, choice_logprobs=tuple((-1.0 - (c != text),) for c in sample.choices)
@@ -57,7 +57,7 @@ def _response(task: Task, sample: Sample, text: str, ended: Ended) -> Response:
 
 def _scored(task: Task, dataset: Dataset, place: int) -> list[tuple[Sample, Score]]:
     """Every sample with the score of its gold answer (0) or of its wrong one (1)."""
-    ended = (Ended.PASSED, Ended.RAISED)[place]
+    ended = (ExitReason.PASSED, ExitReason.RAISED)[place]
     return [(s, task.score(s, _response(task, s, task.answers(s)[place], ended))) for s in dataset.samples]
 
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from serve_eval.cli.app import app
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.early_stop import Prefix, watch
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.early_stop import EarlyStopping, watch
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
@@ -207,14 +207,14 @@ def test_with_too_many_answers_missing_nothing_is_decided_early(judged: Plan, tm
 def test_repeats_and_references_without_scores_do_not_stop(judged: Plan, tmp_path: Path) -> None:
     (p,) = prepare(replace(judged, verdict=Spec(name="paired")))
     rule = Spec(name="paired")
-    prefix, note = watch(p, Tally(p.task, p.dataset.samples, repeats=2), rule, eps=0.01, seed=0)
+    prefix, note = watch(p, ScoreAccumulator(p.task, p.dataset.samples, repeats=2), rule, eps=0.01, seed=0)
     assert (prefix, note) == (
         None,
         "no early stop: the rule 'paired' takes prompts as independent, and repeats of one are not",
     )
     assert p.reference is not None
     alone = replace(p, reference=replace(p.reference, runs=None))
-    assert watch(alone, Tally(p.task, p.dataset.samples), rule, eps=0.01, seed=0) == (
+    assert watch(alone, ScoreAccumulator(p.task, p.dataset.samples), rule, eps=0.01, seed=0) == (
         None,
         "no early stop: the reference has no scores per sample",
     )
@@ -227,7 +227,7 @@ def test_the_margins_and_the_level_are_those_of_the_rule(judged: Plan) -> None:
         (Spec(name="noninferiority", options={"margin": 2.5}), 2.5),
         (Spec(name="paired", options={"margin": 2.5}), 2.5),
     ):
-        prefix, _ = watch(p, Tally(p.task, p.dataset.samples), spec, eps=0.01, seed=0)
+        prefix, _ = watch(p, ScoreAccumulator(p.task, p.dataset.samples), spec, eps=0.01, seed=0)
         assert prefix is not None
         test = prefix._test
         assert isinstance(test, EarlyPaired)
@@ -287,7 +287,7 @@ def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(judg
     register([tmp_path / f"r{run}" for run in (1, 2, 3)], tmp_path / "refs")
     plan = replace(judged, references_dir=str(tmp_path / "refs"), verdict=Spec(name="paired"))
     (prepared,) = prepare(plan)
-    tally = Tally(prepared.task, prepared.dataset.samples)
+    tally = ScoreAccumulator(prepared.task, prepared.dataset.samples)
     early, note = watch(prepared, tally, plan.verdict, eps=0.01, seed=1)
     assert early is None
     assert note == "no early stop: the reference's runs differ as a whole, for which only the end can allow"
@@ -311,10 +311,10 @@ def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(
         add(hold, value, reference)
 
     monkeypatch.setattr(DriftHold, "add", noted)
-    tally = Tally(prepared.task, prepared.dataset.samples)
+    tally = ScoreAccumulator(prepared.task, prepared.dataset.samples)
     monkeypatch.setattr(tally, "score", lambda i: scores[i])
     test = EarlyClassic.paired(N, 0.5, eps=0.01)
-    Prefix(tally, lambda: test, range(N), seed=1, higher_is_better=True, before=stored).look()
+    EarlyStopping(tally, lambda: test, range(N), seed=1, higher_is_better=True, before=stored).look()
     assert len(seen) > 100
     assert all(value == reference for value, reference in seen)
 

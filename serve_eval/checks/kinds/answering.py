@@ -6,8 +6,8 @@ from functools import partial
 
 from serve_eval.checks.answer import Answer, Stream, count, read_stream, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import Found, failed, passed, unsupported
-from serve_eval.checks.session import Session
+from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.session import CheckSession
 from serve_eval.client.wire_format.wire import FINISHED
 from serve_eval.plugins.registry import nearest
 
@@ -16,7 +16,7 @@ PROMPT = "The capital of France is"
 _NO_TEMPLATE = ("chat template", "chat_template")
 
 
-async def whole(s: Session, *, chat: bool) -> Found:
+async def whole(s: CheckSession, *, chat: bool) -> CheckResult:
     """One answer in every part that clients read."""
     answer = await s.post(s.body(PROMPT, chat=chat, max_tokens=TOKENS))
     if answer.status == 404 and "model" in answer.told.lower():
@@ -38,7 +38,7 @@ async def whole(s: Session, *, chat: bool) -> Found:
     return passed(f"{short(answer.first.text, 50)!r}{kept}, {answer.first.finish}, {length}")
 
 
-def other_field(s: Session) -> str:
+def other_field(s: CheckSession) -> str:
     return "max_tokens" if s.client.max_tokens_field == "max_completion_tokens" else "max_completion_tokens"
 
 
@@ -65,7 +65,7 @@ def _thought_in_secret(answer: Answer) -> bool:
     return bool(count(details, "reasoning_tokens"))
 
 
-async def streamed(s: Session, *, chat: bool) -> Found:
+async def streamed(s: CheckSession, *, chat: bool) -> CheckResult:
     """The same as an event stream: every event is JSON, there is a finish_reason, and the end is clean."""
     if not (s.chat if chat else s.text):
         return unsupported(f"{'chat' if chat else 'completions'} are not answered")
@@ -101,7 +101,7 @@ def _broken(answer: Answer, stream: Stream) -> str | None:
     return None
 
 
-async def usage(s: Session) -> Found:
+async def usage(s: CheckSession) -> CheckResult:
     """Whether the streams of the checks before counted their tokens, as stream_options asked."""
     if not s.known.streams:
         return unsupported("no stream came to its end")

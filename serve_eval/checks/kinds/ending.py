@@ -6,8 +6,8 @@ import re
 
 from serve_eval.checks.answer import Answer, NotAnswered, read_stream, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import Found, failed, passed, unsupported
-from serve_eval.checks.session import ALIVE_TOKENS, Session, answered
+from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.session import ALIVE_TOKENS, CheckSession, answered
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS
 
 COUNT = "Count from 1 to 200: 1, 2, 3, 4, 5,"
@@ -20,7 +20,7 @@ CUT_OFF_BYTES = 8192
 """Where an answer that should be a few tokens long is no longer read: some thirty streamed tokens."""
 
 
-async def max_tokens(s: Session) -> Found:
+async def max_tokens(s: CheckSession) -> CheckResult:
     answer = await s.ask(COUNT, max_tokens=FEW)
     first, counted = answer.first, answer.tokens()
     if len(first.said) > FEW * LONG_TOKEN or (counted or 0) > FEW:
@@ -33,7 +33,7 @@ async def max_tokens(s: Session) -> Found:
     return passed(f"{size}, {first.finish}")
 
 
-async def max_completion_tokens(s: Session) -> Found:
+async def max_completion_tokens(s: CheckSession) -> CheckResult:
     """The newer name, which a server that does not know it may ignore: it then generates until it is cut off here."""
     if not s.chat:
         return unsupported(f"{CHAT_COMPLETIONS} is not answered")
@@ -53,7 +53,7 @@ async def max_completion_tokens(s: Session) -> Found:
     return passed(f"{len(said)} characters")
 
 
-async def stop(s: Session) -> Found:
+async def stop(s: CheckSession) -> CheckResult:
     """A word of the answer becomes the stop string: the same answer then has to end before it."""
     before = await s.ask(COUNT, max_tokens=STOP_TOKENS)
     text = before.first.said
@@ -81,7 +81,7 @@ def _stop_place(text: str) -> tuple[int, int] | None:
     return next((one.span() for one in pieces if one[0].isprintable() and text.find(one[0]) == one.start()), None)
 
 
-async def max_tokens_0(s: Session) -> Found:
+async def max_tokens_0(s: CheckSession) -> CheckResult:
     """Sent once: two such requests ended the engine of an early trtllm-serve (NVIDIA/TensorRT-LLM issue 7692)."""
     if s.known.orchestrator:
         return unsupported("not sent: an orchestrator may send it to its worker twice, which ended early versions")

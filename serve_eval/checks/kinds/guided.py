@@ -11,8 +11,8 @@ import msgspec
 
 from serve_eval.checks.answer import short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import Found, failed, passed, unsupported
-from serve_eval.checks.session import Session
+from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.session import CheckSession
 from serve_eval.client.preflight import PING
 from serve_eval.client.wire_format.thinking import split_thinking
 from serve_eval.evaluation.capabilities import WORD
@@ -29,7 +29,7 @@ OPENAI = {"type": "json_schema", "json_schema": {"name": "smoke", "schema": SCHE
 PORTABLE = {"type": "json", "schema": SCHEMA}
 
 
-async def guided(s: Session, *, prompt: str, form: Mapping[str, Any], wanted: object) -> Found:
+async def guided(s: CheckSession, *, prompt: str, form: Mapping[str, Any], wanted: object) -> CheckResult:
     """Asks for something else than what the form allows: an answer that follows it was guided to. `wanted` None: any
     JSON object follows."""
     answer = await s.ask(prompt, max_tokens=TOKENS, response_format=form)

@@ -7,8 +7,8 @@ import asyncio
 from serve_eval.checks.answer import Answer, read_stream
 from serve_eval.checks.check import Check
 from serve_eval.checks.kinds.ending import COUNT
-from serve_eval.checks.row import Found, failed, passed, unsupported
-from serve_eval.checks.session import ALIVE_TOKENS, Session
+from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.session import ALIVE_TOKENS, CheckSession
 
 AT_ONCE, SHORT = 64, 8
 CANCELLED, LONG = 8, 1024
@@ -18,7 +18,7 @@ PATIENCE_S, TIMES = 5.0, 10.0
 """After cancelled requests a short one may take so many seconds more than TIMES as long as before."""
 
 
-async def concurrency(s: Session) -> Found:
+async def concurrency(s: CheckSession) -> CheckResult:
     """Half of them as streams, where those work: a server may answer one at a time and cut the others."""
     streams = s.known.streams.get(s.chat) is not None
     bodies = [
@@ -42,7 +42,7 @@ def _wrong(answer: Answer) -> str | None:
     return None if stream.finish and not stream.error else stream.error or "a stream ended without a finish_reason"
 
 
-async def cancel(s: Session) -> Found:
+async def cancel(s: CheckSession) -> CheckResult:
     """Long answers are given up at their beginning. What they held has to be free for the next request."""
     if s.known.streams.get(s.chat) is None:
         return unsupported("no stream came to its end")

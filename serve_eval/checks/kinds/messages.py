@@ -10,8 +10,8 @@ import msgspec
 
 from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import Found, failed, passed, unsupported
-from serve_eval.checks.session import Session, answered
+from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.session import CheckSession, answered
 from serve_eval.client.wire_format.thinking import CLOSE, OPEN, split_thinking
 
 TOOL = "get_weather"
@@ -36,11 +36,11 @@ MARKERS = re.compile(
 _CALL_AS_TEXT = re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>|<function=|<｜tool")
 
 
-def _no_chat() -> Found:
+def _no_chat() -> CheckResult:
     return unsupported("chat is not answered")
 
 
-async def tools(s: Session) -> Found:
+async def tools(s: CheckSession) -> CheckResult:
     if not s.chat:
         return _no_chat()
     prompt = f"What is the weather in Paris? Call the tool {TOOL}."
@@ -70,7 +70,7 @@ def _wrong_call(calls: Any) -> str | None:
     return None if isinstance(arguments, dict) else f"arguments that are no JSON object: {short(str(function), 80)}"
 
 
-async def reasoning(s: Session) -> Found:
+async def reasoning(s: CheckSession) -> CheckResult:
     """Where the model thinks: do its thoughts end, and are they told from the answer?"""
     if not s.chat:
         return _no_chat()
@@ -91,7 +91,7 @@ async def reasoning(s: Session) -> Found:
     return passed(f"closed: {len(first.thoughts)} characters apart from the answer")
 
 
-async def system_role(s: Session) -> Found:
+async def system_role(s: CheckSession) -> CheckResult:
     """Two system turns of different length: the longer one has to take more tokens of the prompt."""
     if not s.chat:
         return _no_chat()
@@ -107,13 +107,13 @@ async def system_role(s: Session) -> Found:
     return passed(f"{more - tokens} prompt tokens more with a longer system turn")
 
 
-async def _with_system(s: Session, text: str) -> Answer:
+async def _with_system(s: CheckSession, text: str) -> Answer:
     body = s.body("Which colour is the sky?", chat=True, max_tokens=TEMPLATE_TOKENS)
     body["messages"] = [{"role": "system", "content": text}, *body["messages"]]
     return answered(await s.post(body))
 
 
-async def special_tokens(s: Session) -> Found:
+async def special_tokens(s: CheckSession) -> CheckResult:
     """A template begins with the model's first token itself. A server that adds it once more has as many prompt tokens
     by default as where it is told to add special tokens, and more than where it is told not to."""
     if not s.chat:

@@ -10,8 +10,8 @@ from typing import Any
 
 from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import Found, Outcome, failed, passed, unsupported
-from serve_eval.checks.session import Session
+from serve_eval.checks.row import CheckOutcome, CheckResult, failed, passed, unsupported
+from serve_eval.checks.session import CheckSession
 from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.evaluation.capabilities import LIKELIEST, TEXT, misplaced
 from serve_eval.schema import PromptLogprobs
@@ -24,7 +24,7 @@ BROKEN = "\ufffd"
 """What a decoder writes for a part of a character."""
 
 
-async def in_chat(s: Session) -> Found:
+async def in_chat(s: CheckSession) -> CheckResult:
     if not s.chat:
         return unsupported("chat is not answered")
     answer = await s.ask(PROMPT, chat=True, max_tokens=TOKENS, logprobs=True, top_logprobs=TOP)
@@ -41,7 +41,7 @@ async def in_chat(s: Session) -> Found:
     return passed(f"{len(content)} tokens")
 
 
-async def in_completions(s: Session) -> Found:
+async def in_completions(s: CheckSession) -> CheckResult:
     if not s.text:
         return unsupported("completions are not answered")
     answer = await s.ask(PROMPT, chat=False, max_tokens=TOKENS, logprobs=1)
@@ -59,7 +59,7 @@ async def in_completions(s: Session) -> Found:
     return passed(f"{len(values)} tokens")
 
 
-def _untold(answer: Answer) -> Found:
+def _untold(answer: Answer) -> CheckResult:
     """Servers leave tokens out that are a part of a character: all of them may be, of an untrained model."""
     if BROKEN in answer.first.said:
         return unsupported("cannot be told: the answer has broken characters, and no logprobs", answer.sent)
@@ -76,20 +76,20 @@ def _wrong(values: Sequence[Any], answer: Answer) -> str | None:
     return f"{bad[0]!r} is no log-probability" if bad else None
 
 
-async def of_prompts(s: Session) -> Found:
+async def of_prompts(s: CheckSession) -> CheckResult:
     """In any form that our client knows, each told as far as it came, and judged as before an evaluation."""
     if not s.text:
         return unsupported("completions are not answered")
-    seen: list[Found] = []
+    seen: list[CheckResult] = []
     for form, fields in logprobs.FIELDS.items():
         seen.append(await _in_form(s, form, fields))
-        if seen[-1].outcome is Outcome.PASS:
+        if seen[-1].outcome is CheckOutcome.PASS:
             return seen[-1]
-    worst = next((one for one in seen if one.outcome is Outcome.FAIL), seen[-1])
+    worst = next((one for one in seen if one.outcome is CheckOutcome.FAIL), seen[-1])
     return replace(worst, told="; ".join(one.told for one in seen))
 
 
-async def _in_form(s: Session, form: str, fields: Mapping[str, object]) -> Found:
+async def _in_form(s: CheckSession, form: str, fields: Mapping[str, object]) -> CheckResult:
     answer = await _weighed(s, TEXT, fields)
     if answer.status != 200 or answer.problem:
         return replace(answer.instead(), told=f"{form}: {short(answer.told, 80)}")
@@ -107,7 +107,7 @@ async def _in_form(s: Session, form: str, fields: Mapping[str, object]) -> Found
     return passed(f"{form}: {len(told.values)} tokens")
 
 
-async def _weighed(s: Session, text: str, fields: Mapping[str, object]) -> Answer:
+async def _weighed(s: CheckSession, text: str, fields: Mapping[str, object]) -> Answer:
     return await s.post({**s.body(text, chat=False, max_tokens=1), **fields})
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from serve_eval.checks.answer import NotAnswered, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.kinds.quality import lines_of, tokens_per_line
-from serve_eval.checks.row import Found, failed, passed, unsupported
-from serve_eval.checks.session import ALIVE_TOKENS, Session, answered
+from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.session import ALIVE_TOKENS, CheckSession, answered
 from serve_eval.tasks._passkey import NOISE
 
 IDS = list(range(100, 108))
@@ -16,7 +16,7 @@ TOO_LONG = 1.25
 """The over-long prompt, as a multiple of the context."""
 
 
-async def token_ids(s: Session) -> Found:
+async def token_ids(s: CheckSession) -> CheckResult:
     if not s.text:
         return unsupported("completions are not answered")
     body = s.body("", chat=False, max_tokens=2)
@@ -27,7 +27,7 @@ async def token_ids(s: Session) -> Found:
     return passed(f"{len(IDS)} ids, {counted} prompt tokens counted")
 
 
-async def batch(s: Session) -> Found:
+async def batch(s: CheckSession) -> CheckResult:
     if not s.text:
         return unsupported("completions are not answered")
     body = s.body("", chat=False, max_tokens=2)
@@ -38,7 +38,7 @@ async def batch(s: Session) -> Found:
     return passed("two answers to two prompts")
 
 
-async def unknown_field(s: Session) -> Found:
+async def unknown_field(s: CheckSession) -> CheckResult:
     """Both are right, and good to know: where fields are ignored, a misspelt one is never noticed."""
     answer = await s.post({**s.body("Hello", max_tokens=1), UNKNOWN_FIELD: 1})
     if answer.refused:
@@ -48,7 +48,7 @@ async def unknown_field(s: Session) -> Found:
     return passed("ignored")
 
 
-async def long_prompt(s: Session) -> Found:
+async def long_prompt(s: CheckSession) -> CheckResult:
     """A prompt that does not fit has to be refused, saying so, by a server that then goes on."""
     context = s.known.context_tokens
     if context is None:

@@ -8,10 +8,10 @@ import re
 from functools import partial
 from typing import Any, NamedTuple
 
-from serve_eval.checks.answer import Choice, short
+from serve_eval.checks.answer import AnswerChoice, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import Found, failed, passed, unsupported
-from serve_eval.checks.session import Session, answered
+from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.session import CheckSession, answered
 from serve_eval.client.wire_format.thinking import split_thinking
 from serve_eval.tasks._passkey import HEAD, NOISE, context
 
@@ -24,27 +24,27 @@ _SHOTS = "Question: What is 2 + 3?\nAnswer: 5\n\nQuestion: Repeat exactly: tovel
 _NUMBER = re.compile(r"\d+")
 
 
-class Question(NamedTuple):
+class QualityQuestion(NamedTuple):
     """What is asked, and what an answer has to contain."""
 
     text: str
     wanted: str
 
 
-def questions(seed: int = 0, count: int = QUESTIONS) -> list[Question]:
+def questions(seed: int = 0, count: int = QUESTIONS) -> list[QualityQuestion]:
     """Half of them sums of two numbers of two digits, half of them made-up words to copy; always the same."""
     rng = random.Random(f"smoke:{seed}")
     asked = []
     for _ in range(count // 2):
         a, b = rng.randint(11, 89), rng.randint(11, 89)
-        asked.append(Question(f"What is {a} + {b}?", str(a + b)))
+        asked.append(QualityQuestion(f"What is {a} + {b}?", str(a + b)))
         word = "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
         copied = f"{word} {rng.randint(100, 999)}"
-        asked.append(Question(f"Repeat exactly: {copied}", copied))
+        asked.append(QualityQuestion(f"Repeat exactly: {copied}", copied))
     return asked
 
 
-async def arithmetic_and_copying(s: Session) -> Found:
+async def arithmetic_and_copying(s: CheckSession) -> CheckResult:
     right, cut, missed = 0, 0, None
     asked = questions()
     stop: dict[str, Any] = {} if s.chat else {"stop": ["\n"]}
@@ -71,13 +71,13 @@ def wording(text: str, *, chat: bool) -> str:
     return f"{text}\nReply with the answer only." if chat else f"{_SHOTS}Question: {text}\nAnswer:"
 
 
-def _said(choice: Choice) -> str | None:
+def _said(choice: AnswerChoice) -> str | None:
     """The answer without its thoughts; None where it was cut within them."""
     rest, _ = split_thinking(choice.text)
     return None if not rest.strip() and choice.finish == "length" else rest
 
 
-def is_right(question: Question, said: str) -> bool:
+def is_right(question: QualityQuestion, said: str) -> bool:
     if question.wanted.isdigit():
         return _NUMBER.findall(said)[-1:] == [question.wanted]
     return question.wanted.lower() in " ".join(said.lower().split())
@@ -86,7 +86,7 @@ def is_right(question: Question, said: str) -> bool:
 # ------------------------------------------------------------------------------------------------------- long texts
 
 
-async def tokens_per_line(s: Session) -> float:
+async def tokens_per_line(s: CheckSession) -> float:
     """Tokens that a line of noise takes, as the server counts them; one for every four characters if it does not."""
     if s.known.tokens_per_line is None:
         answer = await s.ask(NOISE * MEASURED_LINES, max_tokens=1)
@@ -107,7 +107,7 @@ def hidden(tokens: int, per_line: float) -> tuple[str, str]:
     return f"{HEAD}{context(key, lines // 2, lines)}\nWhat is the pass key?", key
 
 
-async def passkey(s: Session, *, tokens: int) -> Found:
+async def passkey(s: CheckSession, *, tokens: int) -> CheckResult:
     known = s.known.context_tokens
     if known is not None and known < tokens + KEY_TOKENS:
         return unsupported(f"the context has {known} tokens")

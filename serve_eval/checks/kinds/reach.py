@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import Found, failed, passed, unsupported
-from serve_eval.checks.session import Session, StillStarting, unauthorized
+from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.session import CheckSession, StillStarting, unauthorized
 from serve_eval.client.client import UNREACHABLE_HINT
 from serve_eval.client.questions import self_description
 from serve_eval.errors import EndpointError
@@ -14,7 +14,7 @@ from serve_eval.plugins.registry import nearest
 NOT_THERE = frozenset({404, 405})
 
 
-async def reachable(s: Session) -> Found:
+async def reachable(s: CheckSession) -> CheckResult:
     """Settles the base URL, the model and which kinds of requests are answered at all. Raises EndpointError when there
     is nothing to check."""
     given = s.base_url
@@ -37,7 +37,7 @@ async def reachable(s: Session) -> Found:
     return passed(f"base URL {s.base_url}, model {s.model}")
 
 
-async def _is_here(s: Session) -> bool:
+async def _is_here(s: CheckSession) -> bool:
     """Whether the API is below the base path: models are listed, or a request for one token finds a route."""
     models = s.known.models = await s.get(f"{s.base_path}/models")
     if not models.status:
@@ -62,11 +62,11 @@ async def _is_here(s: Session) -> bool:
     return False
 
 
-def _seen(s: Session) -> str:
+def _seen(s: CheckSession) -> str:
     return short(s.known.models.told) if s.known.models is not None else "nothing"
 
 
-async def health(s: Session) -> Found:
+async def health(s: CheckSession) -> CheckResult:
     found = await s.get(f"{s.root}/health")
     if found.status in NOT_THERE:
         return unsupported("there is no /health: ask for one token instead", found.sent)
@@ -75,7 +75,7 @@ async def health(s: Session) -> Found:
     return passed("HTTP 200")
 
 
-async def version(s: Session) -> Found:
+async def version(s: CheckSession) -> CheckResult:
     """Also finds out whether a disaggregated orchestrator answers, by a route that it alone has."""
     cluster = await s.get(f"{s.root}/cluster_info")
     s.known.orchestrator = cluster.status == 200 and "is_ready" in cluster.parsed
@@ -89,7 +89,7 @@ async def version(s: Session) -> Found:
     return passed(f"{told}{front}")
 
 
-async def models(s: Session) -> Found:
+async def models(s: CheckSession) -> CheckResult:
     found = s.known.models
     assert found is not None
     if s.known.listed:
@@ -103,7 +103,7 @@ async def models(s: Session) -> Found:
     return failed(_no_list(found), found.sent)
 
 
-def _named(listed: list[str], model: str) -> Found:
+def _named(listed: list[str], model: str) -> CheckResult:
     if model in listed:
         return passed(f"{len(listed)} listed, {model} among them")
     return passed(f"{', '.join(listed)}; asked as {model!r}, which is not listed.{nearest(model, listed)}")

@@ -6,8 +6,8 @@ from typing import Any
 
 from serve_eval.checks.answer import Answer, NotAnswered, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import Found, failed, passed, unsupported
-from serve_eval.checks.session import Session, answered
+from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.session import CheckSession, answered
 
 PROMPT = "Write one sentence about something that surprised you."
 TOKENS = 24
@@ -16,7 +16,7 @@ GREEDY, SAMPLES = 3, 4
 """Answers that have to be equal, and answers of which one has to differ."""
 
 
-async def temperature_0(s: Session) -> Found:
+async def temperature_0(s: CheckSession) -> CheckResult:
     answers = [await s.ask(PROMPT, max_tokens=TOKENS) for _ in range(GREEDY)]
     first, *others = (one.first.said for one in answers)
     for number, other in enumerate(others, 2):
@@ -26,7 +26,7 @@ async def temperature_0(s: Session) -> Found:
     return passed(f"{GREEDY} answers alike: {short(first, 40)!r}")
 
 
-async def temperature(s: Session) -> Found:
+async def temperature(s: CheckSession) -> CheckResult:
     """With different seeds, since trtllm-serve has a fixed one where none is sent."""
     greedy = (await s.ask(PROMPT, max_tokens=TOKENS)).first.said
     sampled = await _hot(s, 1)
@@ -42,12 +42,12 @@ async def temperature(s: Session) -> Found:
     return passed(f"{len(set(texts))} different answers of {SAMPLES} at {HOT}")
 
 
-async def _hot(s: Session, seed: int) -> Answer:
+async def _hot(s: CheckSession, seed: int) -> Answer:
     more: dict[str, Any] = {"seed": seed} if s.known.takes_seed else {}
     return await s.post(s.body(PROMPT, max_tokens=TOKENS, temperature=HOT, **more))
 
 
-async def seed(s: Session) -> Found:
+async def seed(s: CheckSession) -> CheckResult:
     if not s.known.varied:
         return unsupported("cannot be told, since temperature changes nothing")
     one, other = await _seeded(s), await _seeded(s)
@@ -56,14 +56,14 @@ async def seed(s: Session) -> Found:
     return passed("one seed gave one answer twice, other seeds gave others")
 
 
-async def _seeded(s: Session) -> Answer:
+async def _seeded(s: CheckSession) -> Answer:
     answer = await s.post(s.body(PROMPT, max_tokens=TOKENS, temperature=HOT, seed=7))
     if not answer.answered:
         raise NotAnswered(answer)
     return answer
 
 
-async def n(s: Session) -> Found:
+async def n(s: CheckSession) -> CheckResult:
     answer = await s.ask(PROMPT, max_tokens=8, temperature=1.0, n=2)
     indices = [choice.number for choice in answer.choices]
     if len(indices) == 1:

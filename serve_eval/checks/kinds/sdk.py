@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from serve_eval.checks.answer import short
 from serve_eval.checks.check import Check
 from serve_eval.checks.kinds.answering import PROMPT
-from serve_eval.checks.row import Found, Sent, failed, passed, unsupported
-from serve_eval.checks.session import Session
+from serve_eval.checks.row import CheckResult, SentRequest, failed, passed, unsupported
+from serve_eval.checks.session import CheckSession
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TOKENS = 8
 
 
-async def by_sdk(s: Session, *, chat: bool, stream: bool) -> Found:
+async def by_sdk(s: CheckSession, *, chat: bool, stream: bool) -> CheckResult:
     """One answer of one kind, read by the package. Its form was checked before: here it is what the package makes of
     it that counts."""
     if not (s.chat if chat else s.text):
@@ -25,7 +25,7 @@ async def by_sdk(s: Session, *, chat: bool, stream: bool) -> Found:
     import openai
 
     body = s.body(PROMPT, chat=chat, max_tokens=TOKENS, **({"stream": True} if stream else {}))
-    sent = Sent(url=s.base_url + ("/chat/completions" if chat else "/completions"), body=body)
+    sent = SentRequest(url=s.base_url + ("/chat/completions" if chat else "/completions"), body=body)
     package, mask = s.sdk(body), s.client.masking.message
     try:
         async with package as client:

@@ -36,7 +36,7 @@ _BEFORE, _AFTER = 20, 60
 
 
 @dataclass(frozen=True, slots=True)
-class Had:
+class TaskAnswers:
     """What a run folder holds of one task: by repeat the line of each prompt's score, and a hash of what was said; of
     the first answer to each prompt when it was asked for, in seconds since 1970, how long it took in seconds, and where
     a request for it failed, in which way the first one did."""
@@ -55,7 +55,7 @@ class Had:
         return self.task.result.planned // len(self.lines)
 
 
-def read_task(folder: Path, report: Report, name: str) -> Had:
+def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
     """The scores and answers of one task. Raises RunFolderError for files that are missing or damaged."""
     task = next(task for task in report.tasks if task.result.task == name)
     repeats = report.plan.times(name)
@@ -86,7 +86,7 @@ def read_task(folder: Path, report: Report, name: str) -> Had:
             f"{folder}: the answers to {name} cannot be read: {error}",
             hint=f"Ask again what is missing: serve-eval run --resume {folder}",
         ) from error
-    return Had(task, folder, lines, said, started_s, latency_s, failed)
+    return TaskAnswers(task, folder, lines, said, started_s, latency_s, failed)
 
 
 def _how(failure: FailureKind, status: int | None) -> str:
@@ -115,13 +115,13 @@ def _content(response: Response) -> bytes:
 # ------------------------------------------------------------------------------------------------- what they say
 
 
-def apart_s(a: Had, b: Had) -> float | None:
+def apart_s(a: TaskAnswers, b: TaskAnswers) -> float | None:
     """The median time between the requests for the same prompt, in seconds; None where no prompt tells it."""
     gaps = [abs(b.started_s[prompt] - start) for prompt, start in a.started_s.items() if prompt in b.started_s]
     return statistics.median(gaps) if gaps else None
 
 
-def score_pairs(a: Had, b: Had) -> Pairs:
+def score_pairs(a: TaskAnswers, b: TaskAnswers) -> Pairs:
     """The scores of all planned prompts, those without one as missing. Raises ServeEvalError when none has one on both
     sides."""
     from serve_eval.stats.pairs import pair
@@ -129,7 +129,7 @@ def score_pairs(a: Had, b: Had) -> Pairs:
     prompts = sorted({prompt for had in (a, b) for lines in had.lines for prompt in lines})
     unknown = [math.nan] * max(0, max(a.planned, b.planned) - len(prompts))
 
-    def runs(had: Had) -> list[list[float]]:
+    def runs(had: TaskAnswers) -> list[list[float]]:
         nothing = math.nan
         return [[*(run[p].value if p in run else nothing for p in prompts), *unknown] for run in had.lines]
 
@@ -139,7 +139,7 @@ def score_pairs(a: Had, b: Had) -> Pairs:
     return pair(runs(a), runs(b), lo=lo, hi=hi, higher_is_better=metric.higher_is_better)
 
 
-def changed(a: Had, b: Had, *, a_run: int = 0, b_run: int = 0) -> tuple[list[str], list[str]]:
+def changed(a: TaskAnswers, b: TaskAnswers, *, a_run: int = 0, b_run: int = 0) -> tuple[list[str], list[str]]:
     """The prompts whose score fell and those whose score rose from a run of A to one of B."""
     sign = 1.0 if a.task.result.metric.higher_is_better else -1.0
     before, after = a.lines[a_run], b.lines[b_run]
@@ -147,7 +147,9 @@ def changed(a: Had, b: Had, *, a_run: int = 0, b_run: int = 0) -> tuple[list[str
     return [p for p, change in both if change < 0.0], [p for p, change in both if change > 0.0]
 
 
-def agreement(a: Had, b: Had, *, a_run: int = 0, b_run: int = 0, among: Iterable[str] | None = None) -> Agreement:
+def agreement(
+    a: TaskAnswers, b: TaskAnswers, *, a_run: int = 0, b_run: int = 0, among: Iterable[str] | None = None
+) -> Agreement:
     """How far the texts of two runs agree, among some prompts or all."""
     first, second = a.lines[a_run], b.lines[b_run]
     prompts = [p for p in (first if among is None else among) if p in first and p in second]
@@ -175,7 +177,7 @@ def another_answer(one: ScoreRecord, other: ScoreRecord) -> bool:
     return one.answer != other.answer
 
 
-def flips(a: Had, b: Had, prompts: Sequence[str]) -> list[Flip]:
+def flips(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str]) -> list[Flip]:
     """These prompts with what A and B said to them."""
     both = texts(a, prompts), texts(b, prompts)
     found = []
@@ -195,7 +197,7 @@ def flips(a: Had, b: Had, prompts: Sequence[str]) -> list[Flip]:
     return found
 
 
-def texts(had: Had, prompts: Iterable[str], run: int = 0) -> dict[str, str]:
+def texts(had: TaskAnswers, prompts: Iterable[str], run: int = 0) -> dict[str, str]:
     """Read what was said to these prompts in one run of the folder: thoughts, text and tool calls, one after the other.
 
     `run` counts the repeats of a prompt from 0, -1 is the last one. Raises RunFolderError for a journal that is

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from serve_eval.evaluation.agreement.answer_pairs import Had, agreement, another_score, common_prefix, texts
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, agreement, another_score, common_prefix, texts
 from serve_eval.evaluation.storage.scores import ScoreRecord
 from serve_eval.schema import SelfFlips
 
@@ -23,9 +23,9 @@ Texts = Mapping[str, str]
 
 def self_flips(
     name: str,
-    once: Had,
-    again: Had,
-    other: Had,
+    once: TaskAnswers,
+    again: TaskAnswers,
+    other: TaskAnswers,
     *,
     again_run: int = 0,
     other_run: int = 0,

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from serve_eval.evaluation.attribution.record import Record
+from serve_eval.evaluation.attribution.record import WorkerRecord
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +54,7 @@ class Fit(NamedTuple):
     jitter_s: float
     cost_s: float
 
-    def sure(self, block: Sequence[Record]) -> dict[int, int]:
+    def sure(self, block: Sequence[WorkerRecord]) -> dict[int, int]:
         """The records of requests, but for those where another one fits about as well and names other servers, or
         where another request may be the record's that has none. A record that is surely another's is no rival."""
         of_record: dict[int, list[tuple[float, int]]] = defaultdict(list)
@@ -80,7 +80,7 @@ class Fit(NamedTuple):
 
 
 def fit(
-    offset: float, offsets: NDArray[Any], longer: NDArray[Any], possible: NDArray[Any], block: Sequence[Record]
+    offset: float, offsets: NDArray[Any], longer: NDArray[Any], possible: NDArray[Any], block: Sequence[WorkerRecord]
 ) -> Fit | None:
     """What an offset joins, once it is put right by the middle of what it joins. None: nothing.
 

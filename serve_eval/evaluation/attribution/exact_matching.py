@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from serve_eval.evaluation.attribution.matching import METRICS, TRACES
 from serve_eval.evaluation.attribution.perf_files import Trace
-from serve_eval.evaluation.attribution.record import Record
+from serve_eval.evaluation.attribution.record import WorkerRecord
 from serve_eval.schema import Attempt
 
 DECIMALS = 9
@@ -23,17 +23,17 @@ DECIMALS = 9
 class Joined(NamedTuple):
     """A record with what joined it, and how long the transfer of its KV cache took, as the answer or it says."""
 
-    record: Record
+    record: WorkerRecord
     how: str
     kv_transfer_s: float | None
 
 
 def join_exactly(
-    attempts: Iterable[Attempt], records: Iterable[Record], traces: Mapping[str, Trace]
+    attempts: Iterable[Attempt], records: Iterable[WorkerRecord], traces: Mapping[str, Trace]
 ) -> dict[str, Joined]:
     """Return what joins, by the X-Request-ID of the attempts."""
     index = _Index(records)
-    named: dict[str, tuple[Record, str]] = {}
+    named: dict[str, tuple[WorkerRecord, str]] = {}
     transfers: dict[str, float | None] = {}
     for attempt in attempts:
         name, timing, trace = attempt.request_id, attempt.timing, traces.get(attempt.request_id)
@@ -53,30 +53,30 @@ def join_exactly(
 class _Index:
     """Finds the one record of an arrival or a number."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[WorkerRecord]) -> None:
         self._records = list(records)
-        self._by_arrival: dict[int, dict[str, list[Record]]] = {}
-        self._by_id: dict[str, list[Record]] = defaultdict(list)
+        self._by_arrival: dict[int, dict[str, list[WorkerRecord]]] = {}
+        self._by_id: dict[str, list[WorkerRecord]] = defaultdict(list)
         for one in self._records:
             for name in one.ids:
                 self._by_id[name].append(one)
 
-    def at(self, arrival: str) -> Record | None:
+    def at(self, arrival: str) -> WorkerRecord | None:
         decimals = len(arrival.partition(".")[2])
         if decimals not in self._by_arrival:
-            found: dict[str, list[Record]] = defaultdict(list)
+            found: dict[str, list[WorkerRecord]] = defaultdict(list)
             for one in self._records:
                 if one.arrival_s is not None:
                     found[f"{one.arrival_s:.{decimals}f}"].append(one)
             self._by_arrival[decimals] = found
         return _only(self._by_arrival[decimals].get(arrival, []))
 
-    def of(self, trace: Trace) -> Record | None:
+    def of(self, trace: Trace) -> WorkerRecord | None:
         found = None if trace.arrival_s is None else self.at(f"{trace.arrival_s:.{DECIMALS}f}")
         if found is None and trace.number is not None:
             found = _only(self._by_id.get(trace.number, []))
         return found
 
 
-def _only(found: list[Record]) -> Record | None:
+def _only(found: list[WorkerRecord]) -> WorkerRecord | None:
     return found[0] if len(found) == 1 else None

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from serve_eval.evaluation.attribution.clock_offset import LONGEST_JITTER_S, candidates, fit
-from serve_eval.evaluation.attribution.record import Record, Sent
+from serve_eval.evaluation.attribution.record import SentAttempt, WorkerRecord
 
 IDS, TIMES = "ids", "times"
 METRICS, TRACES = "metrics of the answers", "request traces"
@@ -40,7 +40,7 @@ RIVAL = 1.5
 them doubtful."""
 
 
-def join(sent: Sequence[Sent], records: Sequence[Record]) -> dict[int, tuple[Record, str]]:
+def join(sent: Sequence[SentAttempt], records: Sequence[WorkerRecord]) -> dict[int, tuple[WorkerRecord, str]]:
     """By the position of what was sent: its record, and what joined them, IDS or TIMES."""
     found = {i: (one, IDS) for i, one in _by_ids(sent, records).items()}
     taken = {id(one) for one, _ in found.values()}
@@ -50,14 +50,14 @@ def join(sent: Sequence[Sent], records: Sequence[Record]) -> dict[int, tuple[Rec
     return {**found, **{open_ones[i]: (one, TIMES) for i, one in by_times.items()}}
 
 
-def _by_ids(sent: Sequence[Sent], records: Iterable[Record]) -> dict[int, Record]:
+def _by_ids(sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]) -> dict[int, WorkerRecord]:
     """Answers that are called by an id of a record, or by a name of which it is a part between signs."""
     named: dict[str, list[int]] = defaultdict(list)
     for i, one in enumerate(sent):
         if one.answer_id is not None:
             for name in {one.answer_id, *re.split(r"[^0-9A-Za-z]", one.answer_id)}:
                 named[name].append(i)
-    found: dict[int, list[Record]] = defaultdict(list)
+    found: dict[int, list[WorkerRecord]] = defaultdict(list)
     for told in records:
         for i in {i for name in told.ids for i in named.get(name, ())}:
             found[i].append(told)
@@ -65,7 +65,7 @@ def _by_ids(sent: Sequence[Sent], records: Iterable[Record]) -> dict[int, Record
     return {i: of_one[0] for i, of_one in found.items() if len(of_one) == 1 and owners[id(of_one[0])] == 1}
 
 
-def _by_times(sent: Sequence[Sent], records: Iterable[Record]) -> dict[int, Record]:
+def _by_times(sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]) -> dict[int, WorkerRecord]:
     """Joins records that have an arrival, in blocks of the order of their arrivals."""
     timed = sorted((one for one in records if one.arrival_s is not None), key=lambda one: one.arrival_s or 0.0)
     order = sorted(range(len(sent)), key=lambda i: sent[i].start_s)
@@ -73,7 +73,7 @@ def _by_times(sent: Sequence[Sent], records: Iterable[Record]) -> dict[int, Reco
     longest_s = max((one.end_s - one.start_s for one in sent), default=0.0)
     kept = _trusted_finishes(timed, longest_s)
     blocks = max(1, -(-len(kept) // BLOCK))
-    found: dict[int, Record] = {}
+    found: dict[int, WorkerRecord] = {}
     for number in range(blocks):
         block = kept[number * len(kept) // blocks : (number + 1) * len(kept) // blocks]
         if not block:
@@ -86,7 +86,7 @@ def _by_times(sent: Sequence[Sent], records: Iterable[Record]) -> dict[int, Reco
     return found
 
 
-def _trusted_finishes(records: Sequence[Record], longest_s: float) -> list[Record]:
+def _trusted_finishes(records: Sequence[WorkerRecord], longest_s: float) -> list[WorkerRecord]:
     """The records without the finishes of generation servers whose clock is another one than the front door's."""
     odd: Counter[str | None] = Counter()
     seen: Counter[str | None] = Counter()
@@ -97,7 +97,7 @@ def _trusted_finishes(records: Sequence[Record], longest_s: float) -> list[Recor
     return [one._replace(finish_s=None) if 2 * odd[one.generation] > seen[one.generation] else one for one in records]
 
 
-def _bracket(block: Sequence[Record], longest_s: float) -> tuple[float, float]:
+def _bracket(block: Sequence[WorkerRecord], longest_s: float) -> tuple[float, float]:
     """Between which offsets, to be added to the server's times, the right one lies: a record is read when its request
     has ended, and soon then."""
     lows, highs = [], []
@@ -109,7 +109,9 @@ def _bracket(block: Sequence[Record], longest_s: float) -> tuple[float, float]:
     return median(lows), min(max(highs), median(highs) + SLACK_S)
 
 
-def _of_block(sent: Sequence[Sent], block: Sequence[Record], low: float, high: float) -> dict[int, Record]:
+def _of_block(
+    sent: Sequence[SentAttempt], block: Sequence[WorkerRecord], low: float, high: float
+) -> dict[int, WorkerRecord]:
     import numpy
 
     if len(block) < LEAST or len(sent) < LEAST:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from serve_eval.evaluation.attribution.record import Record, record
+from serve_eval.evaluation.attribution.record import WorkerRecord, record
 
 LINES = "perf_metrics*.jsonl"
 LONGEST_LINE = 1 << 20
@@ -51,7 +51,7 @@ class Records:
     """The records in a folder and those below it, as they come."""
 
     def __init__(self, folder: Path | None) -> None:
-        self.found: list[Record] = []
+        self.found: list[WorkerRecord] = []
         self._folder, self._read = folder, dict[Path, int]()
 
     def read(self, now_s: float) -> None:

@@ -9,7 +9,7 @@ ID_LENGTH = 8
 LONGEST_NAME = 200
 
 
-class Sent(NamedTuple):
+class SentAttempt(NamedTuple):
     """An attempt of ours: when it began and ended, and what its answer is called (None: no answer, or no name)."""
 
     start_s: float
@@ -17,7 +17,7 @@ class Sent(NamedTuple):
     answer_id: str | None = None
 
 
-class Record(NamedTuple):
+class WorkerRecord(NamedTuple):
     """What the server tells of a request. `arrival_s` and `finish_s` are on its clock, `read_s` (after the reading
     before, at `read_after_s`) on ours. Times in seconds, None where it does not tell."""
 
@@ -36,7 +36,7 @@ class Record(NamedTuple):
         return self.context, self.generation
 
 
-def record(told: object, read_after_s: float, read_s: float) -> Record | None:
+def record(told: object, read_after_s: float, read_s: float) -> WorkerRecord | None:
     """A record as an orchestrator tells it; None for what names no server. Whatever else is missing or odd is left
     out: the shape varies with the versions."""
     if not isinstance(told, dict):
@@ -56,7 +56,7 @@ def record(told: object, read_after_s: float, read_s: float) -> Record | None:
         for name, value in part.items()
         if name.endswith("request_id") and isinstance(value, str | int)
     }
-    return Record(
+    return WorkerRecord(
         context=context,
         generation=generation,
         arrival_s=_number(told.get("disagg_server_arrival_time")),

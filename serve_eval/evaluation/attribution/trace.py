@@ -18,7 +18,7 @@ import msgspec
 from serve_eval.client.client import Client
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.attribution.matching import join
-from serve_eval.evaluation.attribution.record import Record, Sent, record
+from serve_eval.evaluation.attribution.record import SentAttempt, WorkerRecord, record
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.traces import Served, append_traces
 from serve_eval.schema import Failure
@@ -38,7 +38,7 @@ async def noted(client: Client, journals: Mapping[str, Journal], folder: Path) -
     if door is None:
         yield
         return
-    began, records = client.now(), list[Record]()
+    began, records = client.now(), list[WorkerRecord]()
     door.listeners.append((client, records))
     try:
         yield
@@ -59,7 +59,7 @@ class _Door:
     """Reads what a front door tells, for all runs of this process that ask it: each record is told once."""
 
     def __init__(self, client: Client) -> None:
-        self.listeners: list[tuple[Client, list[Record]]] = []
+        self.listeners: list[tuple[Client, list[WorkerRecord]]] = []
         self.told = False
         self._url, self._read_s = client.endpoint.base_url, client.now()
         self._reading = asyncio.Lock()
@@ -123,9 +123,9 @@ async def _get(client: Client, path: str) -> object:
     return told
 
 
-def _joined(journals: Mapping[str, Journal], began: float, records: list[Record]) -> Iterator[Served]:
+def _joined(journals: Mapping[str, Journal], began: float, records: list[WorkerRecord]) -> Iterator[Served]:
     """The samples whose last attempt, begun since then, is joined to a record."""
-    sent: list[Sent] = []
+    sent: list[SentAttempt] = []
     last: dict[int, tuple[str, str]] = {}
     for task, journal in journals.items():
         for kept in journal.records():
@@ -138,7 +138,7 @@ def _joined(journals: Mapping[str, Journal], began: float, records: list[Record]
                     final = attempt is result.attempts[-1]
                     if final:
                         last[len(sent)] = task, kept.id
-                    sent.append(Sent(attempt.start_s, attempt.end_s, answer_id if final else None))
+                    sent.append(SentAttempt(attempt.start_s, attempt.end_s, answer_id if final else None))
     for i, (one, how) in join(sent, records).items():
         if i in last:
             task, name = last[i]

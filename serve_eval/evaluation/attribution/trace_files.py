@@ -19,7 +19,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.attribution import perf_files
 from serve_eval.evaluation.attribution.exact_matching import Joined, join_exactly
 from serve_eval.evaluation.attribution.perf_files import Records, Trace
-from serve_eval.evaluation.attribution.record import Record
+from serve_eval.evaluation.attribution.record import WorkerRecord
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.traces import Served, append_traces, read_traces
 from serve_eval.schema import Attempt, Endpoint
@@ -48,7 +48,7 @@ class _Found(NamedTuple):
     """The attempts that are joined to nothing yet, by their task and sample; and what joins them."""
 
     open: dict[str, tuple[str, str, Attempt]]
-    records: Sequence[Record]
+    records: Sequence[WorkerRecord]
     joined: dict[str, Joined]
 
     @property

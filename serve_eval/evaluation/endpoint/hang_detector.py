@@ -22,7 +22,7 @@ LOG_LINES = 10
 LOG_BYTES = 16384
 
 
-class Asked:
+class ProbedServer:
     """A server that may hang. `opened` gives a new client of it with one attempt, whose time limits are the time that
     it has; `request` is what it is sent, and `log` what it wrote, where that is known."""
 
@@ -49,14 +49,14 @@ class Asked:
             return ()
 
 
-class Hung:
+class HangDetector:
     """Watches the requests of `client`. `front` is where they go, `behind` are the servers that work for it."""
 
     def __init__(
         self,
         client: Client,
-        front: Asked,
-        behind: Sequence[Asked] = (),
+        front: ProbedServer,
+        behind: Sequence[ProbedServer] = (),
         told: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._client, self._front, self._behind, self._told = client, front, behind, told
@@ -101,7 +101,7 @@ class Hung:
             raise self._error(answers, silent_s + time.monotonic() - began)
         self._told("all answered: slow, not hung")
 
-    def _error(self, answers: Mapping[Asked, str | None], silent_s: float) -> EndpointError:
+    def _error(self, answers: Mapping[ProbedServer, str | None], silent_s: float) -> EndpointError:
         hung = [one for one in self._behind if answers[one] is None] or [self._front]
         names = ", ".join(one.name for one in hung)
         message = [

@@ -16,7 +16,7 @@ from serve_eval.client.connection import connect, hidden_in_errors
 from serve_eval.client.preflight import discover_model, short
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint import deployment
-from serve_eval.evaluation.endpoint.hang_detector import Asked, Hung
+from serve_eval.evaluation.endpoint.hang_detector import HangDetector, ProbedServer
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.file_names import LOGS
@@ -124,15 +124,15 @@ def watch_for_hung(
     client: Client,
     environ: Mapping[str, str],
     told: Callable[[str], None],
-) -> Hung:
+) -> HangDetector:
     """Finds out which server hangs, of those that the launcher tells of, by short requests such as the task sends."""
     limit_s = plan.limits.stall_timeout_s
     once = replace(plan.limits, max_attempts=1, rate_limit=None, stream=False)
     once = replace(once, connect_timeout_s=limit_s, stall_timeout_s=limit_s, sample_timeout_s=limit_s)
 
-    def asked(name: str, opened: Callable[[], Client], tokens: int, log: Path | None) -> Asked:
+    def asked(name: str, opened: Callable[[], Client], tokens: int, log: Path | None) -> ProbedServer:
         sampling = replace(p.task.sampling, max_tokens=tokens)
-        return Asked(name, opened, short(chat=p.chat, sampling=sampling, extra=p.task.extra), log)
+        return ProbedServer(name, opened, short(chat=p.chat, sampling=sampling, extra=p.task.extra), log)
 
     servers, logs = endpoint.info.servers or {}, endpoint.info.logs or {}
     behind, front, log = [], endpoint.base_url, None
@@ -146,7 +146,7 @@ def watch_for_hung(
             behind.append(asked(name, opened, 1, path))
     # One token would be the context server's alone.
     opened = partial(connect, replace(plan, limits=once), endpoint, environ)
-    return Hung(client, asked(front, opened, 2, log), behind, told)
+    return HangDetector(client, asked(front, opened, 2, log), behind, told)
 
 
 def _write_answers(path: Path, prepared: Sequence[PreparedTask], probability: Callable[[str, str], float]) -> None:

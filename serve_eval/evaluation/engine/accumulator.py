@@ -56,7 +56,7 @@ def _repetitive(text: str) -> bool:
     return len(text) >= _TAIL and text.count(text[-_LOOP:], len(text) - _TAIL) >= _TIMES
 
 
-class Tally(SampleTable):
+class ScoreAccumulator(SampleTable):
     """Scores every response once, when it comes from the endpoint or out of the journal, and keeps what it was worth.
     Writes each score to `scores` if given. With `repeats` every sample is there so many times.
 

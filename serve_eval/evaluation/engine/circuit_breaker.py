@@ -27,7 +27,7 @@ CHANCE = 3.0
 LASTING = (FailureKind.DISCONNECTED, FailureKind.TIMEOUT)
 
 
-class Watch:
+class CircuitBreaker:
     """Sees the start and the result of every sample of a session.
 
     `answered` is the number of answers that the run had before: the error rate is the run's, since what failed for good

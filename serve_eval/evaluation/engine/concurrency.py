@@ -9,7 +9,7 @@ other sizes change the numerics of a model, so a regression check keeps it fixed
 
 from __future__ import annotations
 
-from serve_eval.schema import Failure, FailureKind, Limits, Response, Step
+from serve_eval.schema import ConcurrencyStep, Failure, FailureKind, Limits, Response
 
 START, MOST = 16, 1024
 DOUBLE, MORE, LESS = 2.0, 1.25, 0.7
@@ -28,7 +28,7 @@ def overloaded(result: Response | Failure) -> bool:
 class Fixed:
     """Always the same number."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ConcurrencyStep, ...] = ()
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -47,10 +47,10 @@ class Automatic:
         self._before, self._best = self.limit, 0.0  # the last number that was worth it, and its samples per second
         self._climbing, self._trial, self._held = True, False, 0
         self._settling, self._began, self._count, self._latency = self.limit, 0.0, 0, 0.0
-        self._steps: list[Step] = []
+        self._steps: list[ConcurrencyStep] = []
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ConcurrencyStep, ...]:
         """Every change, oldest first."""
         return tuple(self._steps)
 
@@ -97,7 +97,7 @@ class Automatic:
         if limit != self.limit and len(self._steps) < MAX_STEPS:
             elapsed, count = max(now - self._began, 1e-6), self._count
             self._steps.append(
-                Step(
+                ConcurrencyStep(
                     at_s=round(now, 3),
                     concurrency=limit,
                     samples_per_s=round(count / elapsed, 3),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence, Set
 
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.degradation import Lookout, degradations, told_so_far
 from serve_eval.schema import Degradation
 from serve_eval.stats.onset import FIRST
@@ -20,14 +20,14 @@ GROWTH, LATER_GROWTH, LATER = 0.02, 0.1, 4000
 runs are told soon; in long ones a look keeps others waiting, and a share of them is many samples all the same."""
 
 
-class Alarm:
+class DegradationAlarm:
     """Looks at a task whose samples are started in the random order `planned`, in this session or in an earlier one.
     `told` gets a line for each measure that turned worse, once. `expected` says which scores are bad, where a reference
     tells."""
 
     def __init__(
         self,
-        tally: Tally,
+        tally: ScoreAccumulator,
         planned: Sequence[int],
         told: Callable[[str], None],
         expected: Expected | None = None,
@@ -59,7 +59,7 @@ class Alarm:
 class _Search:
     """One search through a task, from its beginning on."""
 
-    def __init__(self, tally: Tally, planned: Sequence[int], expected: Expected | None) -> None:
+    def __init__(self, tally: ScoreAccumulator, planned: Sequence[int], expected: Expected | None) -> None:
         self._tally, self._planned, self._expected = tally, planned, expected
         self._lookout = Lookout(tally.task.metric, len(tally.samples), expected)
         self._finished = self._looked_at = self._taken = 0

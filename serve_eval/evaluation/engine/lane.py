@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Protocol
 
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.schema import Failure, Progress, Response
 
@@ -40,7 +40,7 @@ class Lane:
     def __init__(
         self,
         name: str,
-        tally: Tally,
+        tally: ScoreAccumulator,
         journal: Journal,
         positions: Sequence[int],
         early: StoppingRule | None = None,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from serve_eval.client.client import Client
 from serve_eval.errors import JournalError
-from serve_eval.evaluation.endpoint.hang_detector import Hung
+from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.engine.concurrency import Automatic, Fixed
 from serve_eval.evaluation.engine.lane import Lane
-from serve_eval.evaluation.storage.reply_proofs import Proofs, Step, doubtful, withdraw
+from serve_eval.evaluation.storage.reply_proofs import ConnectionStep, Proofs, doubtful, withdraw
 from serve_eval.schema import Load
 
 
@@ -26,7 +26,7 @@ class LoadSession:
         client: Client,
         order_seed: int,
         at_first: Callable[[], None] | None = None,
-        hung: Hung | None = None,
+        hung: HangDetector | None = None,
         proofs: Proofs | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -44,14 +44,14 @@ class LoadSession:
 
     def proven(self, connection: int, turns: int) -> None:
         """Note that the client found a connection in step."""
-        self._note(Step(self.client.session, connection, turns))
+        self._note(ConnectionStep(self.client.session, connection, turns))
 
     def out_of_step(self, connection: int, why: str) -> None:
         """Note that the client found a connection out of step."""
-        self._note(Step(self.client.session, connection, out=why))
+        self._note(ConnectionStep(self.client.session, connection, out=why))
         self.doubt.set()
 
-    def _note(self, step: Step) -> None:
+    def _note(self, step: ConnectionStep) -> None:
         """Keep a finding. The event loop calls this, where an error would be lost."""
         try:
             self.proofs.note(step)

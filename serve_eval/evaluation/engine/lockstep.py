@@ -11,7 +11,7 @@ Place = tuple[str, int]
 """A sample, by the name of its task and its position."""
 
 
-class Meeting:
+class Lockstep:
     """Where two runs wait for each other.
 
     What they have in common is numbered, in the order of the first. A run waits at a number until the other one has
@@ -21,7 +21,7 @@ class Meeting:
     """
 
     def __init__(self) -> None:
-        self.seats = (Seat(self), Seat(self))
+        self.seats = (Participant(self), Participant(self))
         self._complete = asyncio.Event()
         self.numbers: Mapping[Place, int] = {}
 
@@ -32,14 +32,14 @@ class Meeting:
             self.numbers = {place: number for number, place in enumerate(place for place in one if place in other)}
             self._complete.set()
 
-    def _other(self, seat: Seat) -> Seat:
+    def _other(self, seat: Participant) -> Participant:
         return self.seats[self.seats[0] is seat]
 
 
-class Seat:
+class Participant:
     """One run's place at a meeting. `places` are what it asks, in the order of their starts."""
 
-    def __init__(self, meeting: Meeting) -> None:
+    def __init__(self, meeting: Lockstep) -> None:
         self._meeting = meeting
         self.places: Mapping[Place, None] | None = None
         self._reached: float = -1

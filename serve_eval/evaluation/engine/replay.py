@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.scoring import Grade
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.processes.bounded_call import Unfinished
@@ -15,12 +15,12 @@ AHEAD = 16
 """Answers of a journal that are given to other processes ahead."""
 
 
-def replay(journal: Journal, tally: Tally, *, failures_stand: bool = False) -> int:
+def replay(journal: Journal, tally: ScoreAccumulator, *, failures_stand: bool = False) -> int:
     """Gives the tally what the journal holds; returns how many responses."""
     return 0 if journal.empty else take(journal.records(), tally, failures_stand=failures_stand)
 
 
-def take(records: Iterable[Record], tally: Tally, *, failures_stand: bool = False) -> int:
+def take(records: Iterable[Record], tally: ScoreAccumulator, *, failures_stand: bool = False) -> int:
     """Gives the tally these records, those of other samples left out; returns how many responses. What failed is asked
     again, and so counts in the traffic alone, unless `failures_stand`."""
     index = {sample.id: i for i, sample in enumerate(tally.samples)}
@@ -40,7 +40,7 @@ def take(records: Iterable[Record], tally: Tally, *, failures_stand: bool = Fals
 
 
 def _graded(
-    records: Iterable[Record], index: Mapping[str, int], tally: Tally
+    records: Iterable[Record], index: Mapping[str, int], tally: ScoreAccumulator
 ) -> Iterator[tuple[Record, Grade | Unfinished | None]]:
     """The records in their order, with their grades where those are had from other processes: some are asked for
     ahead, so that these have something to do."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from serve_eval.evaluation.engine import send
-from serve_eval.evaluation.engine.circuit_breaker import Watch
+from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.upkeep import rare_collections, upkeep
@@ -18,7 +18,11 @@ give that end without a proof would be withdrawn in every round."""
 
 
 async def ask(
-    session: LoadSession, lanes: Iterable[Lane], *, progress: Progress | None = None, watch: Watch | None = None
+    session: LoadSession,
+    lanes: Iterable[Lane],
+    *,
+    progress: Progress | None = None,
+    watch: CircuitBreaker | None = None,
 ) -> None:
     """Ask every sample of the lanes, one lane after the other without a pause between them.
 
@@ -51,7 +55,7 @@ class _Round:
     the beginning of the next are asked together."""
 
     def __init__(
-        self, session: LoadSession, lanes: Sequence[Lane], progress: Progress | None, watch: Watch | None
+        self, session: LoadSession, lanes: Sequence[Lane], progress: Progress | None, watch: CircuitBreaker | None
     ) -> None:
         self._session, self._lanes, self._progress, self._watch = session, lanes, progress, watch
         self._client, self._pace = session.client, session.pace

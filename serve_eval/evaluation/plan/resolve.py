@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from serve_eval.cases.planned import Planned, planned
+from serve_eval.cases.planned import PlannedCases, planned
 from serve_eval.client import connection
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.address import launcher_of, with_normal_address
@@ -174,16 +174,18 @@ def resolve_address(settings: Mapping[str, Any], environ: Mapping[str, str]) -> 
     return Plan(model=values.get("model"), launcher=launcher, tasks=(), connection=Connection(**given))
 
 
-def _with_cases(tasks: list[Spec], given: str | list[str] | None, configured: set[str], problems: Problems) -> Planned:
+def _with_cases(
+    tasks: list[Spec], given: str | list[str] | None, configured: set[str], problems: Problems
+) -> PlannedCases:
     """Return the tasks with those of the case files; `configured` are names that options are set of."""
     if given is None:
-        return Planned(tasks=tasks, iterations={}, notes=())
+        return PlannedCases(tasks=tasks, iterations={}, notes=())
     paths = [path for one in ([given] if isinstance(given, str) else given) if (path := absolute(one))]
     try:
         found = planned(tasks, paths, configured)
     except PlanError as error:  # each with its own file and line
         problems.found += [*error.problems, *([error.hint] if error.hint else [])]
-        return Planned(tasks=[task for task in tasks if not lives(task.name)], iterations={}, notes=())
+        return PlannedCases(tasks=[task for task in tasks if not lives(task.name)], iterations={}, notes=())
     if not found.tasks and not problems.found:
         problems.add(("cases",), f"no case can be asked: {'; '.join(found.notes)}")
     return found
@@ -200,7 +202,7 @@ def _with_absolute_tokenizer(task: Spec) -> Spec:
     return replace(task, options={**task.options, "tokenizer": absolute(folder)}) if isinstance(folder, str) else task
 
 
-def _repeats(given: int | Mapping[str, int] | None, with_cases: Planned) -> dict[str, Any]:
+def _repeats(given: int | Mapping[str, int] | None, with_cases: PlannedCases) -> dict[str, Any]:
     """Return how often prompts are asked, as fields of a plan.
 
     One number holds for all of them; else a task has that of the plan, or of its case file.

@@ -11,13 +11,13 @@ from serve_eval.client.client import Client
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.attribution.trace import noted
 from serve_eval.evaluation.attribution.trace_files import noted_from_files
-from serve_eval.evaluation.endpoint.hang_detector import Hung
+from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.endpoint.launch import watch_for_hung
-from serve_eval.evaluation.engine.circuit_breaker import Watch
-from serve_eval.evaluation.engine.degradation_alarm import Alarm
+from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
+from serve_eval.evaluation.engine.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
-from serve_eval.evaluation.engine.lockstep import Seat
+from serve_eval.evaluation.engine.lockstep import Participant
 from serve_eval.evaluation.engine.order import arranged, task_seed
 from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.rerun import note_asked
@@ -26,14 +26,14 @@ from serve_eval.evaluation.steps.open_tasks import settle_scores
 from serve_eval.evaluation.storage import sessions
 from serve_eval.evaluation.storage.reply_proofs import run_proofs
 from serve_eval.evaluation.storage.report_file import drop_report
-from serve_eval.evaluation.task_run import Work, random_order
+from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.schema import Limits, lives
 
 LEAST_RETRY_BUDGET = 100
 """Retries that a run may spend however few samples it has."""
 
 
-async def ask_tasks(session: RunSession, able: Sequence[Work], client: Client, seat: Seat | None) -> None:
+async def ask_tasks(session: RunSession, able: Sequence[TaskRun], client: Client, seat: Participant | None) -> None:
     """Ask what has no answer, of the tasks that the endpoint is `able` to do, and note who answered.
 
     With a `seat` each sample is sent when another run is about to send it too. Raises EndpointError when the endpoint
@@ -52,7 +52,7 @@ async def ask_tasks(session: RunSession, able: Sequence[Work], client: Client, s
         await _ask_and_note_load(session, able, client, hung, seat)
 
 
-def _hang_detector(session: RunSession, able: Sequence[Work], client: Client) -> Hung | None:
+def _hang_detector(session: RunSession, able: Sequence[TaskRun], client: Client) -> HangDetector | None:
     """Make what tells a slow endpoint from one that hangs, by requests such as those of the first task."""
     first = next((w.p for w in able if w.unfinished), None)
     if first is None:
@@ -61,7 +61,7 @@ def _hang_detector(session: RunSession, able: Sequence[Work], client: Client) ->
 
 
 async def _ask_and_note_load(
-    session: RunSession, tasks: Sequence[Work], client: Client, hung: Hung | None, seat: Seat | None
+    session: RunSession, tasks: Sequence[TaskRun], client: Client, hung: HangDetector | None, seat: Participant | None
 ) -> None:
     """Ask the tasks. What the engine did is noted in the folder, also when it is stopped."""
     folder = session.folder
@@ -88,12 +88,12 @@ async def _ask_and_note_load(
 
 
 async def _ask_twice(
-    session: RunSession, tasks: Sequence[Work], load: LoadSession, limits: Sequence[Limits], seat: Seat | None
+    session: RunSession, tasks: Sequence[TaskRun], load: LoadSession, limits: Sequence[Limits], seat: Participant | None
 ) -> None:
     """Ask what has no answer and, at the end, once more what failed in a way that may have passed."""
     answered = sum(w.tally.scored for w in tasks)
     planned = sum(len(w.tally.samples) for w in tasks)
-    watch = Watch(answered=answered, planned=planned, max_error_rate=session.plan.limits.max_error_rate)
+    watch = CircuitBreaker(answered=answered, planned=planned, max_error_rate=session.plan.limits.max_error_rate)
     lanes = [_lane(session, w, limits, seat) for w in tasks]
     if seat is not None:
         await seat.take((one.name, i) for one in lanes for i in one.positions)
@@ -103,15 +103,15 @@ async def _ask_twice(
     await ask(load, [_once_more(w) for w in tasks if not w.spared], progress=session.progress)
 
 
-def _lane(session: RunSession, w: Work, limits: Sequence[Limits], seat: Seat | None) -> Lane:
+def _lane(session: RunSession, w: TaskRun, limits: Sequence[Limits], seat: Participant | None) -> Lane:
     """Make the lane of a task. `limits` are those of all sessions, by which its order was random or not."""
     meet = None if seat is None else partial(seat.meet, w.p.task.name)
     planned = random_order(w, session.seeds, limits)
-    alarm = None if planned is None else Alarm(w.tally, planned, session.notify, w.p.expected)
+    alarm = None if planned is None else DegradationAlarm(w.tally, planned, session.notify, w.p.expected)
     return Lane(w.p.task.name, w.tally, w.journal, _positions(session, w), w.early, meet, alarm)
 
 
-def _positions(session: RunSession, w: Work) -> Sequence[int]:
+def _positions(session: RunSession, w: TaskRun) -> Sequence[int]:
     """Return the samples of a task that are to be asked, in the order of their starts."""
     if not w.unfinished:
         return ()  # it may have answers that turn out to be those to other requests
@@ -121,7 +121,7 @@ def _positions(session: RunSession, w: Work) -> Sequence[int]:
     return array("q", (i for i in w.early.order if w.tally.score(i) is None))
 
 
-def _once_more(w: Work) -> Lane:
+def _once_more(w: TaskRun) -> Lane:
     """Make the lane of the samples that failed in a way that may have passed."""
     again = (i for i in w.tally.worth_another_pass() if i not in w.standing)
     return Lane(f"{w.p.task.name}, the failed once more", w.tally, w.journal, array("q", again))

@@ -10,11 +10,11 @@ from serve_eval.evaluation.judges import JudgeSession, ask_judges
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.storage.judgements import Judgements, judges_of
 from serve_eval.evaluation.storage.report_file import drop_report
-from serve_eval.evaluation.task_run import Work
+from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.schema import Judge
 
 
-def pending_judges(tasks: Iterable[Work]) -> list[Judge]:
+def pending_judges(tasks: Iterable[TaskRun]) -> list[Judge]:
     """Return the judges who will be asked, each once. Raises PlanError for two of a task with one name."""
     found: list[Judge] = []
     for w in tasks:

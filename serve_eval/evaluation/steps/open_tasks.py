@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from serve_eval.evaluation.endpoint.launch import last_endpoint
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.replay import replay, take
 from serve_eval.evaluation.judges import check_judges
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
@@ -21,7 +21,7 @@ from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.reply_proofs import judges_proofs, run_proofs, withdraw_all
 from serve_eval.evaluation.storage.scores import ScoreFile, write_scores
-from serve_eval.evaluation.task_run import Work
+from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.plugins.values import load_verdict_rule
 
 
@@ -57,7 +57,7 @@ async def _open_to_ask(session: RunSession, rerun: Rerun) -> None:
     session.tasks = await session.scoring.waited(_replay_to_ask, session, rerun == "never")
 
 
-def _replay_to_ask(session: RunSession, stand: bool) -> list[Work]:
+def _replay_to_ask(session: RunSession, stand: bool) -> list[TaskRun]:
     """Open the tasks of a session that asks. With `stand`, failures of earlier sessions stand, and an answer without a
     score is not asked again."""
     tasks = replay_tasks(session, failures_stand=stand)
@@ -67,12 +67,12 @@ def _replay_to_ask(session: RunSession, stand: bool) -> list[Work]:
     return tasks
 
 
-def replay_tasks(session: RunSession, *, failures_stand: bool) -> list[Work]:
+def replay_tasks(session: RunSession, *, failures_stand: bool) -> list[TaskRun]:
     """Open every task with the answers of its journal, scored again."""
     return [_open_task(session, p, failures_stand=failures_stand) for p in session.prepared]
 
 
-def _open_task(session: RunSession, p: PreparedTask, *, failures_stand: bool) -> Work:
+def _open_task(session: RunSession, p: PreparedTask, *, failures_stand: bool) -> TaskRun:
     """Open the journal of a task, and score again what it holds."""
     folder = session.folder
     journal = session.open_files.enter_context(Journal(samples_file(folder, p.task.name)))
@@ -85,9 +85,9 @@ def _open_task(session: RunSession, p: PreparedTask, *, failures_stand: bool) ->
     judgements = open_judgements(judged) if p.task.questions is not None else None
     at_once = executions is None and judgements is None
     scores, times = _scores(session, p) if at_once else None, session.plan.times(p.task.name)
-    tally = Tally(p.task, p.dataset.samples, scores, repeats=times, apart=session.scoring.of(p.task.name))
+    tally = ScoreAccumulator(p.task, p.dataset.samples, scores, repeats=times, apart=session.scoring.of(p.task.name))
     replay(journal, tally, failures_stand=failures_stand)
-    return Work(p, journal, tally, executions, judgements, scores=scores)
+    return TaskRun(p, journal, tally, executions, judgements, scores=scores)
 
 
 def open_judgements(path: Path) -> Judgements:
@@ -129,7 +129,7 @@ def score_again(session: RunSession) -> None:
     for w in session.tasks:
         if w.executions is None and w.judgements is None:
             continue
-        w.tally = Tally(
+        w.tally = ScoreAccumulator(
             w.p.task,
             w.p.dataset.samples,
             _scores(session, w.p),
@@ -141,7 +141,7 @@ def score_again(session: RunSession) -> None:
         take(w.journal.records(), w.tally, failures_stand=True)
 
 
-def settle_scores(tasks: Iterable[Work]) -> None:
+def settle_scores(tasks: Iterable[TaskRun]) -> None:
     """Take the scores of answers that were withdrawn out of the files."""
     for w in tasks:
         if w.scores is not None and w.tally.forgot:

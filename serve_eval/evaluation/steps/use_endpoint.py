@@ -19,7 +19,7 @@ from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.steps.open_tasks import open_again
 from serve_eval.evaluation.storage import server_logs, sessions
-from serve_eval.evaluation.task_run import Work
+from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.masking import Masking
 from serve_eval.schema import Endpoint, ServerInfo, lives
 
@@ -50,7 +50,7 @@ async def open_endpoint(session: RunSession, launching: Launching | None, rerun:
         yield client
 
 
-async def probe_endpoint(session: RunSession, client: Client) -> list[Work]:
+async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     """Find out what the endpoint is and can do, and note it in the folder. Returns the tasks that it is able to do."""
     prepared = [w.p for w in session.tasks]
     found, lacking = await probe(client, [w.p for w in session.tasks if w.unfinished])

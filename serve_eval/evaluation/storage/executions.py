@@ -21,7 +21,7 @@ from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import told
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import Isolation, Program, Ran, Response, Sample, Task
+from serve_eval.schema import ExecutionResult, Isolation, Program, Response, Sample, Task
 
 if TYPE_CHECKING:
     from serve_eval.schema import Progress
@@ -33,7 +33,7 @@ KEPT_CHARACTERS = 2000
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     isolation: Isolation | None = None
     program: str | None = None
-    ran: Ran | None = None
+    ran: ExecutionResult | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -47,7 +47,7 @@ class Executions:
     def __init__(self, path: Path, *, keep: bool) -> None:
         self.path, self._keep = path, keep
         self.isolations: list[Isolation] = []
-        self._ran: dict[str, Ran] = {}
+        self._ran: dict[str, ExecutionResult] = {}
         content = path.read_bytes() if path.exists() else b""
         self._whole = content.rfind(b"\n") + 1
         for number, line in enumerate(content[: self._whole].splitlines(), 1):
@@ -65,7 +65,7 @@ class Executions:
         if line.program is not None and line.ran is not None:
             self._ran[line.program] = line.ran
 
-    def result(self, program: Program) -> Ran:
+    def result(self, program: Program) -> ExecutionResult:
         """What became of a program. Raises SandboxError when it has not been run."""
         try:
             return self._ran[_key(program)]

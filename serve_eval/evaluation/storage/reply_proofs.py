@@ -24,7 +24,7 @@ Key = tuple[str, int]
 """A session and the number of one of its connections."""
 
 
-class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+class ConnectionStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """A finding about a connection: that its first `turns` answers were in step, or `out` why it was not."""
 
     session: str
@@ -34,7 +34,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Step).decode
+_decode = msgspec.json.Decoder(ConnectionStep).decode
 
 
 class Proofs:
@@ -56,7 +56,7 @@ class Proofs:
         """Number of connections out of step."""
         return len(self._out)
 
-    def note(self, step: Step) -> None:
+    def note(self, step: ConnectionStep) -> None:
         """Keeps what was found. Raises JournalError when it cannot be written."""
         self._take(step)
         if self._path is None:
@@ -89,7 +89,7 @@ class Proofs:
                 return "its connection was not proven in step, and others were out of step"
         return None
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: ConnectionStep) -> None:
         key = step.session, step.connection
         if step.out is not None:
             self._out[key] = step.out

@@ -33,7 +33,7 @@ _ERROR = re.compile(
 )
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """`at_s` in seconds since 1970 (None: no line before it has a time either)."""
 
     at_s: float | None
@@ -100,7 +100,7 @@ def _overwritten(path: Path, start: int, text: str) -> bool:
     return True
 
 
-def read(path: Path) -> Iterator[Line]:
+def read(path: Path) -> Iterator[LogLine]:
     """The lines of a log; none where it cannot be read."""
     at_s: float | None = None
     try:
@@ -108,7 +108,7 @@ def read(path: Path) -> Iterator[Line]:
             for text in file:
                 told = time_of(text)
                 at_s = at_s if told is None else told
-                yield Line(at_s, text.rstrip("\n")[:LONGEST_LINE])
+                yield LogLine(at_s, text.rstrip("\n")[:LONGEST_LINE])
     except OSError:
         return
 
@@ -135,7 +135,7 @@ def time_of(text: str) -> float | None:
         return None  # what looks like a time and is none
 
 
-def between(lines: Iterable[Line], start_s: float, end_s: float) -> list[Line]:
+def between(lines: Iterable[LogLine], start_s: float, end_s: float) -> list[LogLine]:
     """The lines of that time."""
     return [line for line in lines if line.at_s is not None and start_s <= line.at_s <= end_s]
 

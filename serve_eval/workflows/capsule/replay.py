@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from serve_eval.checks.curl import curl, escaped
-from serve_eval.checks.row import Sent
+from serve_eval.checks.row import SentRequest
 from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.engine.request import request_of
@@ -64,7 +64,7 @@ def script_of(one: Packed, bodies: Mapping[str, bytes]) -> str:
         names = [connection.api_key_env]
         lines.append(f': "${{{connection.api_key_env}:=none}}"')
     for name, body in bodies.items():
-        sent = Sent(url=route, body=msgspec.json.decode(body))
+        sent = SentRequest(url=route, body=msgspec.json.decode(body))
         lines += [curl(sent, connection, names, body_file=name, base_variable=BASE_URL), "echo"]
     return "\n".join(lines) + "\n"
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from serve_eval.client.connection import connect
 from serve_eval.errors import NoRoomError
 from serve_eval.evaluation.endpoint.launch import launch
-from serve_eval.evaluation.engine.lockstep import Meeting, Seat
+from serve_eval.evaluation.engine.lockstep import Lockstep, Participant
 from serve_eval.evaluation.engine.progress import Labelled
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Comparison, Divergence, Endpoint
@@ -63,7 +63,7 @@ async def _in_step(runs: Sequence[SideRun], endpoints: Mapping[str, Endpoint], s
     """Ask all that is not finished; A and B, where both are asked, prompt by prompt at the same time."""
     pending = [run for run in runs if not run.done]
     sides = [run for run in pending if run.label == run.side]
-    seats = dict(zip(sides, Meeting().seats, strict=False)) if len(sides) == 2 else {}
+    seats = dict(zip(sides, Lockstep().seats, strict=False)) if len(sides) == 2 else {}
     try:
         async with asyncio.TaskGroup() as group:
             for run in pending:
@@ -72,7 +72,9 @@ async def _in_step(runs: Sequence[SideRun], endpoints: Mapping[str, Endpoint], s
         raise errors.exceptions[0] from None
 
 
-async def _evaluate_side(run: SideRun, endpoint: Endpoint, session: ComparisonSession, seat: Seat | None) -> None:
+async def _evaluate_side(
+    run: SideRun, endpoint: Endpoint, session: ComparisonSession, seat: Participant | None
+) -> None:
     """Ask what is left of a run, under its label."""
     try:
         await evaluate(

@@ -27,9 +27,9 @@ from serve_eval.workflows.compare.asking import ask_runs
 from serve_eval.workflows.compare.second_answers import ask_twice
 from serve_eval.workflows.compare.sides import (
     SELF,
+    CompareRules,
+    CompareSide,
     ComparisonSession,
-    Rules,
-    Side,
     SideRun,
     bind_folder,
     check_alike,
@@ -40,7 +40,7 @@ from serve_eval.workflows.compare.sides import (
 )
 from serve_eval.workflows.compare.verdict import check_rule, compared
 
-__all__ = ["SELF", "SHOW_FLIPS", "Rules", "Side", "compare"]
+__all__ = ["SELF", "SHOW_FLIPS", "CompareRules", "CompareSide", "compare"]
 
 SHOW_FLIPS = 20
 """Flips that are listed and looked at closely, unless told otherwise."""
@@ -48,9 +48,9 @@ SHOW_FLIPS = 20
 
 @scoped
 async def compare(
-    a: Side,
-    b: Side,
-    rules: Rules,
+    a: CompareSide,
+    b: CompareSide,
+    rules: CompareRules,
     out_dir: Path,
     *,
     show_flips: int = SHOW_FLIPS,
@@ -94,9 +94,9 @@ class _Pair:
     """Two sides whose answers can be compared at any time. `twice` are the second answers of one of them; the texts of
     `hidden` prompts are not shown."""
 
-    a: Side
-    b: Side
-    rules: Rules
+    a: CompareSide
+    b: CompareSide
+    rules: CompareRules
     out_dir: Path
     twice: SideRun | None
     hidden: frozenset[tuple[str, str]]
@@ -116,7 +116,7 @@ class _Pair:
         )
 
 
-def _all_runs(a: Side, runs: Sequence[SideRun], twice: SideRun | None) -> list[SideRun]:
+def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: SideRun | None) -> list[SideRun]:
     """Return the runs that are asked, with the second answers. Next to a finished A each expects its scores."""
     every = [*runs] if twice is None else [*runs, twice]
     if a.folder is None:

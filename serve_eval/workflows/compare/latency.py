@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 
-from serve_eval.evaluation.agreement.answer_pairs import Had
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.stats.lateness import SLOWER, lateness
 
 ALPHA = 0.01
@@ -19,7 +19,7 @@ PARTS = 10
 """Of a run, in the order of its requests."""
 
 
-def slower(a: Had, b: Had) -> str | None:
+def slower(a: TaskAnswers, b: TaskAnswers) -> str | None:
     """A warning when B takes more than SLOWER times as long as A for more than half of the prompts, beyond chance.
 
     Meant for requests that were sent at the same time.
@@ -35,7 +35,7 @@ def slower(a: Had, b: Had) -> str | None:
     )
 
 
-def uneven(a: Had, b: Had) -> str | None:
+def uneven(a: TaskAnswers, b: TaskAnswers) -> str | None:
     """A warning when more answers of B than of A come late throughout the run: after more than LATE times the median of
     their own side. One slow server among several does that, and moves no median.
 
@@ -65,7 +65,7 @@ def _late(times: list[float]) -> set[int]:
     return {place for place, time in enumerate(times) if time > limit}
 
 
-def more_failures(a: Had, b: Had) -> str | None:
+def more_failures(a: TaskAnswers, b: TaskAnswers) -> str | None:
     """A warning when requests for more prompts failed at B than at A, whether asking again helped or not, beyond
     chance: McNemar's test of the prompts where only one of the two failed."""
     from serve_eval.stats.mcnemar import mcnemar

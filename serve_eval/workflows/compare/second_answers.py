@@ -10,13 +10,13 @@ from pathlib import Path
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import Limits, Plan
-from serve_eval.workflows.compare.sides import Rules, SideRun
+from serve_eval.workflows.compare.sides import CompareRules, SideRun
 
 AGAIN = "again"
 """The folder of the second answers."""
 
 
-def ask_twice(runs: Sequence[SideRun], rules: Rules, out_dir: Path) -> SideRun | None:
+def ask_twice(runs: Sequence[SideRun], rules: CompareRules, out_dir: Path) -> SideRun | None:
     """Make the run of some prompts of A for the second time, or of B where A is asked nothing: of tasks of which
     repeats do not tell that already. None where they do of all.
 

@@ -30,7 +30,7 @@ SELF = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class CompareSide:
     """What is compared: the run that `folder` holds, or without one, what asking by the plan gives."""
 
     plan: Plan
@@ -38,7 +38,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class CompareRules:
     """How it is judged, fixed before the first request: by which rule, and how many prompts are asked twice. Fields of
     the protocol in `allow_mismatch` may differ between the sides."""
 
@@ -77,7 +77,7 @@ class ComparisonSession:
     progress: Progress | None
 
 
-async def prepare_sides(a: Side, b: Side, session: ComparisonSession) -> list[SideRun]:
+async def prepare_sides(a: CompareSide, b: CompareSide, session: ComparisonSession) -> list[SideRun]:
     """Prepare the sides that are asked."""
     runs = []
     for name, side in (("A", a), ("B", b)):
@@ -87,7 +87,7 @@ async def prepare_sides(a: Side, b: Side, session: ComparisonSession) -> list[Si
     return runs
 
 
-def _plan_of(plan: Plan, first: Side | None) -> Plan:
+def _plan_of(plan: Plan, first: CompareSide | None) -> Plan:
     """Return the plan by which a side is asked: like the `first` one where that is asked as well."""
     plan = replace(plan, no_reference=True, early_stop=None, verdict=Spec(name="classic"))
     if first is not None:
@@ -117,7 +117,7 @@ def _in_the_order_of(first: Sequence[Spec], tasks: Sequence[Spec]) -> tuple[Spec
     return tuple(sorted(tasks, key=lambda spec: places.get(spec.name, len(places))))
 
 
-def check_alike(a: Side, b: Side, runs: Sequence[SideRun], rules: Rules) -> None:
+def check_alike(a: CompareSide, b: CompareSide, runs: Sequence[SideRun], rules: CompareRules) -> None:
     """Raises NotComparableError when A and B do not ask or score the same, or A has too few runs for the rule."""
     if (needed := reference_runs_needed(rules.rule)) > min(a.plan.times(spec.name) for spec in a.plan.tasks):
         raise NotComparableError(
@@ -136,7 +136,7 @@ def check_alike(a: Side, b: Side, runs: Sequence[SideRun], rules: Rules) -> None
         )
 
 
-def bind_folder(out_dir: Path, a: Side, b: Side, rules: Rules) -> None:
+def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRules) -> None:
     """Write down what is compared and how, or raise RunFolderError where the folder holds something else: a margin
     that is chosen when the answers are known proves nothing."""
     content: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "rules": rules}
@@ -180,7 +180,7 @@ def expect_scores(finished: Path, prepared: Sequence[PreparedTask]) -> list[Prep
     return found
 
 
-def hidden_prompts(a: Side, runs: Sequence[SideRun]) -> frozenset[tuple[str, str]]:
+def hidden_prompts(a: CompareSide, runs: Sequence[SideRun]) -> frozenset[tuple[str, str]]:
     """The prompts whose texts are not to be shown: only one's own cases have such."""
     if not any(lives(spec.name) for spec in a.plan.tasks):
         return frozenset()

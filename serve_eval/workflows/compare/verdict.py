@@ -9,7 +9,7 @@ from pathlib import Path
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.agreement import answer_pairs
-from serve_eval.evaluation.agreement.answer_pairs import Had
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.endpoint import deployment
@@ -132,9 +132,9 @@ def _hidden_retries(folder: Path) -> Counter[str]:
 
 def _task(
     plan: Plan,
-    sides: tuple[Had, Had],
+    sides: tuple[TaskAnswers, TaskAnswers],
     rule: Spec,
-    again: tuple[str, Had] | None,
+    again: tuple[str, TaskAnswers] | None,
     show: int,
     looked: Looked,
     hidden: frozenset[Prompt],
@@ -175,7 +175,7 @@ def _task(
     )
 
 
-def _itself(a: Had, b: Had, again: tuple[str, Had] | None) -> SelfFlips | None:
+def _itself(a: TaskAnswers, b: TaskAnswers, again: tuple[str, TaskAnswers] | None) -> SelfFlips | None:
     """Compare how far an endpoint is from itself with how far both are from each other."""
     if again is not None:
         once, other = (a, b) if again[0] == "A" else (b, a)
@@ -186,7 +186,7 @@ def _itself(a: Had, b: Had, again: tuple[str, Had] | None) -> SelfFlips | None:
     return None
 
 
-def _verdict(plan: Plan, a: Had, b: Had, rule: Spec) -> Verdict:
+def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
     """The rule's verdict of B, with A's value, and its scores prompt by prompt, as the reference."""
     before, after = a.task.result, b.task.result
     lacking = [had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from serve_eval.evaluation.attribution.latency import told as told_of_slow
 from serve_eval.evaluation.engine.degradation import told as told_of
-from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, larger_share, matters
 from serve_eval.workflows.diagnose.unanswered import failing_since
 
@@ -101,7 +101,7 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     yield about(task, "concurrency", told, (f"--concurrency {max(1, round(low_load))}",), high, of=len(asked), p=p)
 
 
-def _loads(run: Evidence, asked: list[Asked]) -> list[int]:
+def _loads(run: Evidence, asked: list[AskedSample]) -> list[int]:
     """How many requests of the run were in flight when the last attempt at each sample began, itself included."""
     attempts = [attempt for task in run.tasks for one in task.asked for attempt in one.attempts]
     starts, ends = sorted(a.start_s for a in attempts), sorted(a.end_s for a in attempts)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from serve_eval.schema import Outcome, Response
-from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import LEAST, Finding, about, matters, worse
 
 ENOUGH_SHARE = 0.01
@@ -118,11 +118,11 @@ def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     yield about(task, "empty", told, change, shown, of=len(task.texts))
 
 
-def _met(shown: Sequence[Asked]) -> str:
+def _met(shown: Sequence[AskedSample]) -> str:
     met = Counter(repr(stop) for one in shown if (stop := _response(one).stop_reason)).most_common()
     return f"the stop string was {', '.join(f'{stop} ({count})' for stop, count in met)}"
 
 
-def _response(one: Asked) -> Response:
+def _response(one: AskedSample) -> Response:
     assert one.response is not None  # of a scored sample
     return one.response

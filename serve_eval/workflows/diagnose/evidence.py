@@ -42,7 +42,7 @@ FEW_TOKENS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AskedSample:
     """One sample that was asked: its `response`, or the last `failure` where there is none, and every attempt of every
     session. `line` is its score. `bad`: it has no full marks, or, where most are partial, less than most. `shown`: its
     id may be, since it is of no hold-out set."""
@@ -77,7 +77,7 @@ class TaskEvidence:
     name: str
     fingerprint: Mapping[str, str]
     repeats: int = 1
-    asked: tuple[Asked, ...]
+    asked: tuple[AskedSample, ...]
     report: TaskReport | None
 
     def option(self, name: str) -> Any:
@@ -90,20 +90,20 @@ class TaskEvidence:
         return int(self.fingerprint.get("samples", "0").split()[0]) * self.repeats
 
     @property
-    def scored(self) -> list[Asked]:
+    def scored(self) -> list[AskedSample]:
         return [one for one in self.asked if one.line is not None and one.response is not None]
 
     @property
-    def texts(self) -> list[Asked]:
+    def texts(self) -> list[AskedSample]:
         """The scored samples whose answers are texts, and no probabilities."""
         return [one for one in self.scored if one.response is not None and _is_text(one.response)]
 
-    def witnesses(self, asked: Sequence[Asked]) -> list[Asked]:
+    def witnesses(self, asked: Sequence[AskedSample]) -> list[AskedSample]:
         """Those of the first repeat: a test of shares takes each prompt once, since its repeats answer alike."""
         return [one for one in asked if self.repeats == 1 or base_of(one.id) == one.id]
 
     @property
-    def missing(self) -> list[Asked]:
+    def missing(self) -> list[AskedSample]:
         return [one for one in self.asked if one.response is None]
 
     @property
@@ -113,7 +113,7 @@ class TaskEvidence:
         return sum(failures.get(kind, 0) for kind in (FailureKind.SCORER_ERROR, FailureKind.JUDGE_ERROR))
 
     @property
-    def lost(self) -> list[Asked]:
+    def lost(self) -> list[AskedSample]:
         return [one for one in self.asked if one.lost]
 
     @property
@@ -231,7 +231,7 @@ def base_of(sample: str) -> str:
     return base if mark and number.isdigit() else sample
 
 
-def _asked(folder: Path, name: str, sign: float) -> list[Asked]:
+def _asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
     """The samples of a task in the order of their first records. `sign` is -1 where lower values are better."""
     responses: dict[str, Response | None] = {}
     failures: dict[str, Failure] = {}
@@ -246,7 +246,7 @@ def _asked(folder: Path, name: str, sign: float) -> list[Asked]:
     lines = read_scores(folder, name, unfinished=True)
     typical = statistics.median(sign * line.value for line in lines.values()) if lines else 0.0
     return [
-        Asked(
+        AskedSample(
             id=sample,
             response=response,
             failure=failures.get(sample) if response is None else None,

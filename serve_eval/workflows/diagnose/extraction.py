@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from serve_eval.schema import Outcome
 from serve_eval.scorers import boxed, choice, numeric, passkey
 from serve_eval.stats.mcnemar import mcnemar
-from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, matters
 from serve_eval.workflows.diagnose.template import goes_on, marks
 
@@ -65,7 +65,7 @@ def unreadable(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     yield about(task, "unreadable", told, change, shown, of=len(task.texts))
 
 
-def _explained(one: Asked, task: TaskEvidence) -> bool:
+def _explained(one: AskedSample, task: TaskEvidence) -> bool:
     response = one.response
     assert response is not None
     other_form = marks(response.text) or goes_on(response.text, chat=bool(task.option("apply_chat_template")))
@@ -94,7 +94,7 @@ def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         yield about(task, "extractors", told, _filters(run, task, loose), better, of=len(both), p=p)
 
 
-def _whole(asked: Sequence[Asked]) -> list[Asked]:
+def _whole(asked: Sequence[AskedSample]) -> list[AskedSample]:
     return [one for one in asked if one.response is not None and not one.response.truncated]
 
 
@@ -104,7 +104,7 @@ def _filters(run: Evidence, task: TaskEvidence, loose: str = numeric.FLEXIBLE) -
     return (f"serve-eval rescore {run.place} --set {task.name}.filter={loose}",)
 
 
-def _states(one: Asked) -> bool:
+def _states(one: AskedSample) -> bool:
     if one.line is None or one.response is None:
         return False
     target = numeric.normalise(one.line.target.rpartition("####")[2].strip())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from serve_eval.stats.contingency import no_worse
 
 if TYPE_CHECKING:
-    from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
+    from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 
 ALPHA = 0.001
 """The probability with which a rule that compares shares speaks of a healthy run."""
@@ -49,7 +49,7 @@ def about(
     rule: str,
     told: str,
     change: Sequence[str],
-    shown: Sequence[Asked],
+    shown: Sequence[AskedSample],
     *,
     of: int,
     p: float | None = None,
@@ -72,24 +72,26 @@ def about(
     )
 
 
-def ids(asked: Iterable[Asked]) -> tuple[str, ...]:
+def ids(asked: Iterable[AskedSample]) -> tuple[str, ...]:
     """A few ids that may be shown."""
     return tuple([one.id for one in asked if one.shown][:SHOWN])
 
 
-def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[Asked]) -> str:
+def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[AskedSample]) -> str:
     """The command for a capsule of the first of these samples that may be shown, as a shell takes it."""
     one = next((one.id for one in shown if one.shown), "ID")
     return f"serve-eval capsule {run.place} --task {shlex.quote(task.name)} --sample {shlex.quote(one)}"
 
 
-def matters(task: TaskEvidence, shown: Sequence[Asked]) -> bool:
+def matters(task: TaskEvidence, shown: Sequence[AskedSample]) -> bool:
     """Whether what these samples show can explain enough of what is wrong."""
     lost = sum(asked.lost for asked in shown)
     return lost >= max(LEAST, LEAST_SHARE * len(task.lost))
 
 
-def worse(task: TaskEvidence, shown: Sequence[Asked], others: Sequence[Asked], *, signs: int = 1) -> float | None:
+def worse(
+    task: TaskEvidence, shown: Sequence[AskedSample], others: Sequence[AskedSample], *, signs: int = 1
+) -> float | None:
     """The p-value where samples with a sign are lost more often than those without; None where that is not proven, for
     one of so many `signs` that a rule looks at.
 
@@ -104,7 +106,7 @@ def worse(task: TaskEvidence, shown: Sequence[Asked], others: Sequence[Asked], *
     return p if overwhelming and len(others) < _FEW and len(shown) >= _MANY else None
 
 
-def larger_share(task: TaskEvidence, shown: Sequence[Asked], others: Sequence[Asked]) -> float:
+def larger_share(task: TaskEvidence, shown: Sequence[AskedSample], others: Sequence[AskedSample]) -> float:
     """Fisher's p-value for a larger share of lost samples among those shown, each prompt taken once."""
     a, b = task.witnesses(shown), task.witnesses(others)
     return no_worse([(len(a), sum(one.lost for one in a), len(b), sum(one.lost for one in b))])

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from launchers._logs.causes import cause
 from serve_eval.client.attempts.retry import refused_behind
-from serve_eval.evaluation.storage.server_logs import Line, errors_near, read
+from serve_eval.evaluation.storage.server_logs import LogLine, errors_near, read
 from serve_eval.schema import Attempt, FailureKind
-from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, ids
 
 LOG_BEFORE_S, LOG_AFTER_S, LOG_LINES = 60.0, 15.0, 6
@@ -83,7 +83,7 @@ _KNOWN = (
 
 def failures(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Every group of samples that failed alike: facts, whose message tells what is wrong where it is known."""
-    groups: dict[tuple[str, int | None, str], list[Asked]] = defaultdict(list)
+    groups: dict[tuple[str, int | None, str], list[AskedSample]] = defaultdict(list)
     for one in task.missing:
         if one.failure is not None:
             message = _DIGITS.sub("N", one.failure.message)[:QUOTED]
@@ -105,7 +105,7 @@ def failures(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 
 def _reason(
-    run: Evidence, task: TaskEvidence, kind: FailureKind, status: int | None, message: str, shown: Sequence[Asked]
+    run: Evidence, task: TaskEvidence, kind: FailureKind, status: int | None, message: str, shown: Sequence[AskedSample]
 ) -> tuple[str, str, tuple[str, ...]]:
     """The rule's name, what is behind a group of failures, and what to change."""
     if status == 500 and refused_behind(message):
@@ -137,7 +137,7 @@ def _reason(
     return "failed", "", ("the server's log at that time", f"serve-eval run --resume {run.place}")
 
 
-def _each_time(task: TaskEvidence, shown: Sequence[Asked]) -> int | None:
+def _each_time(task: TaskEvidence, shown: Sequence[AskedSample]) -> int | None:
     """How often samples were asked at least that failed each time, while the others, many of them asked later, were
     answered at once; None where that is not so."""
     tries = min(sum(attempt.failure is not None for attempt in one.attempts) for one in shown)
@@ -165,7 +165,7 @@ def _known(run: Evidence, task: TaskEvidence, message: str) -> tuple[str, tuple[
     return "", ()
 
 
-def _time_limit(shown: Sequence[Asked]) -> float | None:
+def _time_limit(shown: Sequence[AskedSample]) -> float | None:
     """The time after which all attempts of these samples ended in a 5xx, or a lost connection; None where it was not
     the same for all."""
     ended = [attempt for one in shown for attempt in one.attempts if attempt.failure is not None]
@@ -219,7 +219,7 @@ def unfinished(run: Evidence) -> Iterator[Finding]:
         if (known := cause("\n".join(lines))) is not None:
             told += f"; {path.name} says that {_lower(known[0])}"
             change = known[1]
-        errors = [text for text in lines if Line(None, text).error]
+        errors = [text for text in lines if LogLine(None, text).error]
         log += [f"{path.name}: {run.mask(text)}" for text in (errors or lines)[-LAST_LINES:]]
     yield Finding(rule="unfinished", told=told, change=(change,), count=asked, of=planned, log=tuple(log))
 

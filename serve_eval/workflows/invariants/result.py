@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.evaluation.agreement import answer_pairs
-from serve_eval.evaluation.agreement.answer_pairs import Had
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.storage.invariants_files import INVARIANTS_SCHEMA
 from serve_eval.evaluation.storage.report_file import read_report
@@ -30,7 +30,7 @@ def judge_arms(out_dir: Path, plan: Plan, arms: Sequence[Arm], skipped: Mapping[
             continue
         for name in (task.result.task for task in reports[arm.name].tasks):
 
-            def had(one: str, task: str = name) -> Had:
+            def had(one: str, task: str = name) -> TaskAnswers:
                 return answer_pairs.read_task(out_dir / one, reports[one], task)
 
             pair = None if arm.pair is None else had(arm.pair)
@@ -53,7 +53,7 @@ def judge_arms(out_dir: Path, plan: Plan, arms: Sequence[Arm], skipped: Mapping[
     )
 
 
-def _tested(arm: Arm, task: str, had: Sequence[Had], pair: Had | None) -> Invariant | None:
+def _tested(arm: Arm, task: str, had: Sequence[TaskAnswers], pair: TaskAnswers | None) -> Invariant | None:
     """Test one arm for one task, before the correction for all of them; None where no prompt was answered each time.
 
     `had` are the two passes that it is compared with and its own.
@@ -82,7 +82,7 @@ def _tested(arm: Arm, task: str, had: Sequence[Had], pair: Had | None) -> Invari
     )
 
 
-def _fell_and_rose(before: tuple[Had, Had], after: tuple[Had, Had]) -> tuple[int, int]:
+def _fell_and_rose(before: tuple[TaskAnswers, TaskAnswers], after: tuple[TaskAnswers, TaskAnswers]) -> tuple[int, int]:
     """Count the prompts whose score, summed over two passes, got worse and better from two passes to two others."""
     sign = 1.0 if before[0].task.result.metric.higher_is_better else -1.0
     passes = [had.lines[0] for had in (*before, *after)]

@@ -31,7 +31,7 @@ COLUMNS = ("model_name", "subtask", "score", "iterations", "md5_hash")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ResultRow:
     """One result: the share of the points of each iteration, or, of an older row, their mean alone."""
 
     model: str
@@ -127,12 +127,12 @@ def import_results(
     return found
 
 
-def _latest(asked: Sequence[Row], homes: Mapping[str, str]) -> defaultdict[str, dict[str, dict[str, Row]]]:
+def _latest(asked: Sequence[ResultRow], homes: Mapping[str, str]) -> defaultdict[str, dict[str, dict[str, ResultRow]]]:
     """Return the latest row of each case by task, model and hash. `homes` are the tasks by the hash of their cases.
 
     Raises DatasetError for results of one case in two files.
     """
-    by_task: defaultdict[str, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
+    by_task: defaultdict[str, dict[str, dict[str, ResultRow]]] = defaultdict(lambda: defaultdict(dict))
     for row in asked:
         task = homes[row.md5]
         of_model = by_task[task][row.model]
@@ -147,7 +147,7 @@ def _latest(asked: Sequence[Row], homes: Mapping[str, str]) -> defaultdict[str, 
     return by_task
 
 
-def _unasked(rows: Sequence[Row], skipped: Mapping[str, Skipped]) -> list[str]:
+def _unasked(rows: Sequence[ResultRow], skipped: Mapping[str, Skipped]) -> list[str]:
     """Return a line for each reason for which nothing is asked of the cases of rows."""
     reasons = Counter(skipped[row.md5].reason for row in rows if row.md5 in skipped)
     return [f"{count} rows are of cases that are not asked: {why}" for why, count in reasons.items()]
@@ -209,7 +209,7 @@ def _nothing_matched(files: Sequence[Path], rows: int, lacking: Sequence[str]) -
     )
 
 
-def read(file: Path) -> list[Row]:
+def read(file: Path) -> list[ResultRow]:
     """The rows of a result file. Raises DatasetError, naming the line."""
     try:
         with file.open(encoding="utf-8", newline="") as content:
@@ -222,7 +222,7 @@ def read(file: Path) -> list[Row]:
         raise DatasetError(f"{file}: cannot be read: {error}") from error
 
 
-def _row(file: Path, line: int, raw: Mapping[str, Any]) -> Row:
+def _row(file: Path, line: int, raw: Mapping[str, Any]) -> ResultRow:
     try:
         scores, _, most = raw["score"].partition("/")
         shares = tuple(float(score) / float(most) for score in scores.split(";"))
@@ -234,7 +234,7 @@ def _row(file: Path, line: int, raw: Mapping[str, Any]) -> Row:
         ) from error
     if not all(0.0 <= share <= 1.0 for share in shares) or len(shares) not in (1, iterations):
         raise DatasetError(f"{file}:{line}: score {raw['score']!r} of {iterations} iterations is none")
-    return Row(
+    return ResultRow(
         model=raw["model_name"],
         md5=raw["md5_hash"],
         scores=shares,
@@ -245,7 +245,12 @@ def _row(file: Path, line: int, raw: Mapping[str, Any]) -> Row:
 
 
 def _write(
-    task: Task, samples: Sequence[Sample], model: str, rows: Mapping[str, Row], references_dir: Path, reason: str | None
+    task: Task,
+    samples: Sequence[Sample],
+    model: str,
+    rows: Mapping[str, ResultRow],
+    references_dir: Path,
+    reason: str | None,
 ) -> Written:
     scale = task.metric.scale
     mine = [row for sample in samples if (row := rows.get(sample.metadata["compat_md5"])) is not None]

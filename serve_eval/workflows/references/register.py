@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from serve_eval import yaml_source
 from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.replay import take
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
@@ -135,7 +135,7 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
             journal = stack.enter_context(Journal(samples_file(folder, p.task.name)))
             executions = Executions(executions_file(folder, p.task.name), keep=False)
             judgements = Judgements(judgements_file(folder, p.task.name))
-            tally = Tally(
+            tally = ScoreAccumulator(
                 p.task,
                 p.dataset.samples,
                 repeats=plan.times(p.task.name),

@@ -9,8 +9,8 @@ from functools import partial
 
 from serve_eval.checks.check import Check
 from serve_eval.checks.curl import curl
-from serve_eval.checks.row import Row
-from serve_eval.checks.session import Session
+from serve_eval.checks.row import CheckRow
+from serve_eval.checks.session import CheckSession
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.schema import Endpoint, Plan
 from serve_eval.workflows.smoke.smoke import Smoke, smoke
@@ -24,7 +24,7 @@ async def smoke_endpoint(
     timeout_s: float = 60.0,
     context_tokens: int | None = None,
     environ: Mapping[str, str] = os.environ,
-    notify: Callable[[Row], None] = lambda row: None,
+    notify: Callable[[CheckRow], None] = lambda row: None,
 ) -> Smoke:
     """Run the checks against the endpoint of a plan whose launcher is `external`.
 
@@ -37,6 +37,8 @@ async def smoke_endpoint(
     filled = {name for name, value in environ.items() if value.strip()}
     async with connect(plan, Endpoint(base_url=base_url, model=plan.model), environ) as client:
         package = partial(openai_client, plan, environ=environ, timeout_s=timeout_s)
-        session = Session(client, model=plan.model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens)
+        session = CheckSession(
+            client, model=plan.model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens
+        )
         line = partial(curl, connection=plan.connection, variables=filled)
         return await smoke(session, checks, needed=needed, curl=line, told=notify)

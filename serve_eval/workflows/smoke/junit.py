@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.sax.saxutils import escape, quoteattr
 
-from serve_eval.checks.row import Outcome, Row
+from serve_eval.checks.row import CheckOutcome, CheckRow
 from serve_eval.workflows.smoke.smoke import Smoke
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -14,7 +14,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def junit(done: Smoke, base_url: str) -> str:
     """One test suite, a test case per row: FAIL is a failure, UNSUPPORTED is skipped; a smoke test that stopped has an
     error of its own."""
-    counts = {outcome: sum(row.outcome is outcome for row in done.rows) for outcome in Outcome}
+    counts = {outcome: sum(row.outcome is outcome for row in done.rows) for outcome in CheckOutcome}
     cases = [_case(row) for row in done.rows]
     if done.stopped:
         cases.append(
@@ -22,21 +22,21 @@ def junit(done: Smoke, base_url: str) -> str:
         )
     head = (
         f'<testsuite name="serve-eval smoke" hostname={_attribute(base_url)} tests="{len(cases)}" '
-        f'failures="{counts[Outcome.FAIL]}" errors="{int(bool(done.stopped))}" '
-        f'skipped="{counts[Outcome.UNSUPPORTED]}" time="{done.seconds:.3f}">'
+        f'failures="{counts[CheckOutcome.FAIL]}" errors="{int(bool(done.stopped))}" '
+        f'skipped="{counts[CheckOutcome.UNSUPPORTED]}" time="{done.seconds:.3f}">'
     )
     return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', head, *cases, "</testsuite>", ""])
 
 
-def _case(row: Row) -> str:
+def _case(row: CheckRow) -> str:
     head = f'<testcase classname="smoke" name={_attribute(row.name)} time="{row.time_s:.3f}"'
     detail = escape(_NOT_XML.sub("", row.curl or ""))
     match row.outcome:
-        case Outcome.PASS:
+        case CheckOutcome.PASS:
             return f"{head}><system-out>{escape(_NOT_XML.sub('', row.told))}</system-out></testcase>"
-        case Outcome.FAIL:
+        case CheckOutcome.FAIL:
             return f"{head}><failure message={_attribute(row.told)}>{detail}</failure></testcase>"
-        case Outcome.UNSUPPORTED:
+        case CheckOutcome.UNSUPPORTED:
             return f"{head}><skipped message={_attribute(row.told)}>{detail}</skipped></testcase>"
 
 

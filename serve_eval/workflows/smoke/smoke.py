@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import Outcome, Row, Sent
+from serve_eval.checks.row import CheckOutcome, CheckRow, SentRequest
 from serve_eval.checks.run import chosen, run_checks
-from serve_eval.checks.session import Session
+from serve_eval.checks.session import CheckSession
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
@@ -49,7 +49,7 @@ class Smoke:
     """A finished smoke test. `stopped` says why checks were left out ("": none was). `generated` counts tokens as far
     as the endpoint told; those of the official package are not among them."""
 
-    rows: Sequence[Row]
+    rows: Sequence[CheckRow]
     exit_code: int
     stopped: str
     requests: int
@@ -58,19 +58,19 @@ class Smoke:
 
 
 async def smoke(
-    session: Session,
+    session: CheckSession,
     checks: Sequence[Check],
     *,
     needed: Collection[str] = (),
-    curl: Callable[[Sent], str],
-    told: Callable[[Row], None] = lambda row: None,
+    curl: Callable[[SentRequest], str],
+    told: Callable[[CheckRow], None] = lambda row: None,
 ) -> Smoke:
     """Run the checks and judge them: see `run_checks`. Each row goes to `told` at once."""
     began = time.monotonic()
     checked = await run_checks(session, checks, needed=needed, curl=curl, told=told)
     rows = checked.rows
     if session.chat or session.text:
-        code = FAIL if any(row.outcome is Outcome.FAIL for row in rows) else PASS
+        code = FAIL if any(row.outcome is CheckOutcome.FAIL for row in rows) else PASS
     else:
         code = INFRASTRUCTURE
     return Smoke(
@@ -85,10 +85,10 @@ async def smoke(
 
 def summary(done: Smoke) -> Iterator[str]:
     """The lines below the table."""
-    counts = {outcome: sum(row.outcome is outcome for row in done.rows) for outcome in Outcome}
+    counts = {outcome: sum(row.outcome is outcome for row in done.rows) for outcome in CheckOutcome}
     said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     yield f"{said}; {done.requests} requests, {done.generated} generated tokens, {done.seconds:.1f} s"
     if done.stopped:
         yield f"stopped: {done.stopped}"
-    if any(row.model and row.outcome is Outcome.FAIL for row in done.rows):
+    if any(row.model and row.outcome is CheckOutcome.FAIL for row in done.rows):
         yield "questions and passkeys test the model: one that is no instructed model fails them on a sound server"

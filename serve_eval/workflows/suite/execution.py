@@ -22,7 +22,7 @@ from serve_eval.plugins.scope import scoped
 from serve_eval.schema import Progress, RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.suite.folder import kept_report, open_folder
-from serve_eval.workflows.suite.judgement import ALPHA, Ended, judge
+from serve_eval.workflows.suite.judgement import ALPHA, EndedRun, judge
 from serve_eval.workflows.suite.shared_server import SharedServer, groups
 
 
@@ -90,11 +90,11 @@ class _SuiteSession:
     rerun: Rerun
 
 
-async def _ended_runs(session: _SuiteSession) -> list[Ended]:
+async def _ended_runs(session: _SuiteSession) -> list[EndedRun]:
     """Make every run that is not finished, those of one server together. Returns all runs in the order of the suite."""
     runs, notify = session.suite.runs, session.notify
     finished = {run.name: kept_report(session.folder, run, session.rerun) for run in runs}
-    ended = {run.name: Ended(run=run, report=r, kept=True) for run in runs if (r := finished[run.name])}
+    ended = {run.name: EndedRun(run=run, report=r, kept=True) for run in runs if (r := finished[run.name])}
     if ended:
         notify(f"{len(ended)} of {len(runs)} runs are finished already")
     for number, group in enumerate(groups(runs), start=1):
@@ -110,7 +110,7 @@ async def _ended_runs(session: _SuiteSession) -> list[Ended]:
     return [ended[run.name] for run in runs]
 
 
-async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> Ended:
+async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> EndedRun:
     """Return the run with its report, or with the error that ended it: a defect of ours too must not cost the other
     runs."""
     try:
@@ -126,7 +126,7 @@ async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> E
         )
     except ServeEvalError as error:
         ending = RunError(kind=type(error).__name__, message=str(error), hint=error.hint, exit_code=error.exit_code)
-        return Ended(run=run, error=ending)
+        return EndedRun(run=run, error=ending)
     except Exception as error:
         if session.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
@@ -136,11 +136,11 @@ async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> E
             hint=defect(error),
             exit_code=INFRASTRUCTURE,
         )
-        return Ended(run=run, error=ending)
-    return Ended(run=run, report=report)
+        return EndedRun(run=run, error=ending)
+    return EndedRun(run=run, report=report)
 
 
-def _run_report(one: Ended) -> SuiteRunReport:
+def _run_report(one: EndedRun) -> SuiteRunReport:
     return SuiteRunReport(
         name=one.run.name,
         attributes=one.run.attributes,

@@ -30,7 +30,7 @@ _WORDS = {FAIL: "FAIL", INFRASTRUCTURE: "ERROR", USAGE: "ERROR", UNDECIDED: "INC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class EndedRun:
     """A run with its report, or with what ended it without one. `kept`: the report was there already."""
 
     run: SuiteRun
@@ -40,7 +40,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class SuiteJudgement:
     """What is said of the whole suite: the exit code, and the verdict as its word."""
 
     rows: tuple[SuiteRow, ...]
@@ -49,7 +49,7 @@ class Judgement:
     verdict: str
 
 
-def judge(ended: Sequence[Ended], waivers: Sequence[Waiver], today: date, *, strict: bool = False) -> Judgement:
+def judge(ended: Sequence[EndedRun], waivers: Sequence[Waiver], today: date, *, strict: bool = False) -> SuiteJudgement:
     """The verdict of a suite. `today` is a day in UTC; `strict` makes what is undecided fail."""
     runs = {one.run.name: _with_model(one) for one in ended}
     found = corrected([row for one in ended for row in rows(one)])
@@ -61,10 +61,10 @@ def judge(ended: Sequence[Ended], waivers: Sequence[Waiver], today: date, *, str
     code = worst(codes, strict=strict)
     unjudged = all(row.outcome is VerdictOutcome.NOT_JUDGED for row in found)
     word = VerdictOutcome.NOT_JUDGED.value if unjudged else _WORDS.get(code, "ERROR")
-    return Judgement(rows=tuple(found), waivers=tuple(uses), exit_code=code, verdict=word)
+    return SuiteJudgement(rows=tuple(found), waivers=tuple(uses), exit_code=code, verdict=word)
 
 
-def rows(one: Ended) -> list[SuiteRow]:
+def rows(one: EndedRun) -> list[SuiteRow]:
     """One row per task: as the run alone judged it, or ERROR for every planned task of a run that has no report."""
     run = one.run
     if one.report is not None:
@@ -146,7 +146,7 @@ def _unproven(row: SuiteRow) -> SuiteRow:
     return row
 
 
-def _with_model(one: Ended) -> SuiteRun:
+def _with_model(one: EndedRun) -> SuiteRun:
     """The run with the model that was found at the endpoint, where the plan names none."""
     return one.run if one.report is None else replace(one.run, plan=one.report.plan)
 

@@ -35,7 +35,7 @@ NAME_LENGTH = 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class AxisValue:
     """A value of an axis: the part that it gives to a run's name, and the plan fragment that it stands for."""
 
     label: str
@@ -45,9 +45,9 @@ class Choice:
 Problem = tuple[tuple[str | int, ...], str]
 
 
-def axes(matrix: Mapping[str, Any], document: Document) -> tuple[dict[str, list[Choice]], list[Problem]]:
+def axes(matrix: Mapping[str, Any], document: Document) -> tuple[dict[str, list[AxisValue]], list[Problem]]:
     """The axes in their order, and what is wrong with them as (path below `matrix`, message)."""
-    found: dict[str, list[Choice]] = {}
+    found: dict[str, list[AxisValue]] = {}
     problems: list[Problem] = []
     for axis, values in matrix.items():
         if not isinstance(values, list) or not values:
@@ -55,14 +55,14 @@ def axes(matrix: Mapping[str, Any], document: Document) -> tuple[dict[str, list[
             continue
         read = [_choice(axis, i, value, document) for i, value in enumerate(values)]
         problems += [problem for one in read if isinstance(one, list) for problem in one]
-        found[axis] = _distinct(axis, [one for one in read if isinstance(one, Choice)])
+        found[axis] = _distinct(axis, [one for one in read if isinstance(one, AxisValue)])
     count = math.prod(map(len, found.values()))
     if count > MOST_COMBINATIONS:
         problems.append(((), f"gives {count} combinations, and at most {MOST_COMBINATIONS} are looked at"))
     return found, problems
 
 
-def combinations(found: Mapping[str, Sequence[Choice]]) -> Iterator[tuple[str, list[Layer]]]:
+def combinations(found: Mapping[str, Sequence[AxisValue]]) -> Iterator[tuple[str, list[Layer]]]:
     """Name and layers of every combination. A later axis lies over an earlier one; an axis with a single value does not
     show in the name."""
     several = [axis for axis, choices in found.items() if len(choices) > 1] or list(found)
@@ -72,7 +72,7 @@ def combinations(found: Mapping[str, Sequence[Choice]]) -> Iterator[tuple[str, l
         yield name, [choice.layer for choice in chosen]
 
 
-def _choice(axis: str, i: int, value: Any, document: Document) -> Choice | list[Problem]:
+def _choice(axis: str, i: int, value: Any, document: Document) -> AxisValue | list[Problem]:
     is_fragment = isinstance(value, Mapping) and "name" not in value and _keys(value)
     if is_fragment or axis not in (*KEYS, ENDPOINT):
         return _fragment(axis, i, value, document)
@@ -81,14 +81,14 @@ def _choice(axis: str, i: int, value: Any, document: Document) -> Choice | list[
     key = axis if axis != ENDPOINT else "base_url" if isinstance(value, str) else "launcher"
     content = {key: [value] if key == "tasks" and not isinstance(value, list) else value}
     place = places(document, "matrix", axis, i, skip=1)
-    return Choice(label=label(content), layer=Layer(content=content, place=place))
+    return AxisValue(label=label(content), layer=Layer(content=content, place=place))
 
 
 def _keys(value: Mapping[str, Any]) -> bool:
     return any(key in value for key in (*KEYS, LABEL, ATTRIBUTES))
 
 
-def _fragment(axis: str, i: int, value: Any, document: Document) -> Choice | list[Problem]:
+def _fragment(axis: str, i: int, value: Any, document: Document) -> AxisValue | list[Problem]:
     own = axis not in (*KEYS, ENDPOINT)
     if not isinstance(value, Mapping) or not _keys(value):
         if own:
@@ -107,10 +107,10 @@ def _fragment(axis: str, i: int, value: Any, document: Document) -> Choice | lis
     if own and axis not in attributes:
         attributes = {axis: name if given is None else given, **attributes}
     layer = Layer(content=content, place=places(document, "matrix", axis, i), attributes=attributes)
-    return Choice(label=name, layer=layer)
+    return AxisValue(label=name, layer=layer)
 
 
-def _distinct(axis: str, choices: Sequence[Choice]) -> list[Choice]:
+def _distinct(axis: str, choices: Sequence[AxisValue]) -> list[AxisValue]:
     """The choices with different labels."""
     names = unique([choice.label for choice in choices])
     return [replace(choice, label=name) for choice, name in zip(choices, names, strict=True)]

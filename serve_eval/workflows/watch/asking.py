@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from serve_eval.checks.run import run_checks
-from serve_eval.checks.session import Session
+from serve_eval.checks.session import CheckSession
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.evaluation.engine.scoring import ScoredApart
@@ -17,7 +17,7 @@ from serve_eval.schema import HOLDOUT, Endpoint, Failure, Response
 from serve_eval.workflows.watch import judging, pool
 from serve_eval.workflows.watch.budget import LEAST, Budget, budget, smoke_tokens
 from serve_eval.workflows.watch.job import WatchSession
-from serve_eval.workflows.watch.pool import Pool
+from serve_eval.workflows.watch.pool import QuestionPool
 from serve_eval.workflows.watch.record import Seen, State
 
 
@@ -63,7 +63,7 @@ async def _smoke(session: WatchSession, client: Client, seen: Seen) -> None:
     """Make a smoke test, and note its rows."""
     plan, timeout_s = session.plan, session.job.timeout_s
     package = partial(openai_client, plan, environ=session.environ, timeout_s=timeout_s)
-    smoke = Session(client, model=plan.model, openai=package, timeout_s=timeout_s)
+    smoke = CheckSession(client, model=plan.model, openai=package, timeout_s=timeout_s)
     done = await run_checks(smoke, session.checks, curl=lambda sent: "")
     seen.checks = {row.name: str(row.outcome) for row in done.rows}
     seen.told = {row.name: row.told for row in done.rows if row.outcome != "PASS"}
@@ -82,7 +82,7 @@ async def _note_all(session: WatchSession, seen: Seen, results: Sequence[Respons
 
 
 async def note(
-    seen: Seen, state: State, asked: Pool, position: int, result: Response | Failure, apart: ScoredApart | None
+    seen: Seen, state: State, asked: QuestionPool, position: int, result: Response | Failure, apart: ScoredApart | None
 ) -> None:
     """Add the answer to a question, or that there was none."""
     if isinstance(result, Failure):
@@ -106,13 +106,13 @@ async def note(
     seen.tokens += read + (result.usage.completion_tokens or asked.answer_tokens)
 
 
-def _unscored(asked: Pool, position: int, why: Unfinished) -> str:
+def _unscored(asked: QuestionPool, position: int, why: Unfinished) -> str:
     """Say why an answer has no value: of a hold-out sample only the kind, since messages quote what was expected."""
     sample = asked.samples[position]
     return f"{sample.id}: {why.raised if HOLDOUT in sample.metadata and why.raised else why.told}"
 
 
-def _shown_failure(asked: Pool, position: int, failure: Failure) -> str:
+def _shown_failure(asked: QuestionPool, position: int, failure: Failure) -> str:
     """Say what a failure says of itself: of a hold-out sample only its kind, since servers quote what they refuse."""
     if HOLDOUT not in asked.samples[position].metadata:
         return failure.message

@@ -11,15 +11,15 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import with_model
 from serve_eval.schema import Endpoint
 from serve_eval.workflows.watch import pool, record
-from serve_eval.workflows.watch.job import Watch
-from serve_eval.workflows.watch.pool import Pool
+from serve_eval.workflows.watch.job import WatchJob
+from serve_eval.workflows.watch.pool import QuestionPool
 from serve_eval.workflows.watch.record import State
 
 LEAST_PROMPTS = 20
 """Of fewer nothing can be learnt."""
 
 
-async def begin(job: Watch, folder: Path, environ: Mapping[str, str]) -> tuple[State, Pool]:
+async def begin(job: WatchJob, folder: Path, environ: Mapping[str, str]) -> tuple[State, QuestionPool]:
     """Return the state of a watch and what it asks. A new one asks the endpoint how it wants to be asked."""
     state = record.load(folder, job.bound)
     if state is None and (folder / record.ROUNDS_FILE).exists():
@@ -31,7 +31,7 @@ async def begin(job: Watch, folder: Path, environ: Mapping[str, str]) -> tuple[S
     return state, job.pool or pool.generated(job.prompts, chat=state.chat)
 
 
-async def _begin_anew(job: Watch, environ: Mapping[str, str]) -> tuple[State, Pool]:
+async def _begin_anew(job: WatchJob, environ: Mapping[str, str]) -> tuple[State, QuestionPool]:
     """Return a new state, with what can be asked. Raises RunFolderError for too few prompts."""
     plan = job.limited(await with_model(job.plan, environ))
     assert plan.model is not None

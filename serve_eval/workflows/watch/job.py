@@ -12,8 +12,8 @@ from serve_eval.evaluation.engine.scoring import ScoringProcesses
 from serve_eval.schema import Plan
 from serve_eval.workflows.watch import record
 from serve_eval.workflows.watch.alarming import Delivery
-from serve_eval.workflows.watch.judging import Rules
-from serve_eval.workflows.watch.pool import Pool
+from serve_eval.workflows.watch.judging import WatchRules
+from serve_eval.workflows.watch.pool import QuestionPool
 from serve_eval.workflows.watch.record import State
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class WatchJob:
     """What is watched and how. `pool` is the task's; None: `prompts` generated questions. `timeout_s` bounds each
     request. `rounds` ends the watch after so many (None: never), `ends`: an alarm ends it."""
 
     plan: Plan
-    pool: Pool | None
+    pool: QuestionPool | None
     prompts: int
-    rules: Rules
+    rules: WatchRules
     tokens: int
     smoke: bool
     every_s: float
@@ -69,11 +69,11 @@ class WatchSession:
     """Carries what travels together through the rounds of a watch. `plan` has the model and the limits of its requests;
     `pool` is what is asked, and `checks` are those of its smoke tests."""
 
-    job: Watch
+    job: WatchJob
     plan: Plan
     folder: Path
     state: State
-    pool: Pool
+    pool: QuestionPool
     checks: list[Check]
     scoring: ScoringProcesses
     environ: Mapping[str, str]

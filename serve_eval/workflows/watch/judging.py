@@ -7,10 +7,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from serve_eval.checks.row import Outcome
+from serve_eval.checks.row import CheckOutcome
 from serve_eval.stats import vigil
 from serve_eval.stats.betting import GRID
-from serve_eval.workflows.watch.record import Alarm, Bets, Level, Row, Seen, State
+from serve_eval.workflows.watch.record import Bets, CheckHistory, LearntLevel, Seen, State, WatchAlarm
 
 ACCURACY, USABLE, FAILURES, DOWN, CHECK = "accuracy", "usable", "failures", "down", "check"
 ALPHA: Mapping[str, float] = {ACCURACY: 0.005, USABLE: 0.0015, FAILURES: 0.001}
@@ -28,7 +28,7 @@ RECENT = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class WatchRules:
     """`passes` through the pool make the baseline. `tolerance` is how far accuracy, and the share of usable answers,
     may lie below it, 0..1; `reference` the accuracy of the pool where it is known otherwise. Up to `max_error_rate` of
     the requests may fail. `round_means`: one value of each round is bet on, instead of each answer."""
@@ -40,7 +40,7 @@ class Rules:
     round_means: bool = False
 
 
-def questions_of(state: State, rules: Rules, most: int) -> list[int]:
+def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
     """Choose the prompts of the next round, `most` at the most: the baseline's next ones, after it a random subset.
 
     Draw each subset from the whole pool, independently of earlier rounds: the bets rest on that alone. With
@@ -60,7 +60,7 @@ def questions_of(state: State, rules: Rules, most: int) -> list[int]:
     return sorted(due, key=lambda i: len(state.answers[i]))[:most]
 
 
-def judge(state: State, seen: Seen, rules: Rules) -> list[Alarm]:
+def judge(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
     """Takes a round into the state. Returns the alarms that are new, which are in the state as well."""
     state.rounds = seen.round
     _count(state, seen)
@@ -97,7 +97,7 @@ def recent(state: State) -> tuple[int, int, float | None]:
     return int(asked), int(answered), total / answered if answered else None
 
 
-def learnt(state: State, rules: Rules) -> float:
+def learnt(state: State, rules: WatchRules) -> float:
     """How much of the baseline there is, 0..1."""
     left = _left(state)
     return sum(min(rules.passes, len(state.answers[i])) for i in left) / (rules.passes * len(left)) if left else 0.0
@@ -114,7 +114,7 @@ def limit(kind: str) -> float:
     return -math.log(ALPHA[kind])
 
 
-def blind(state: State, rules: Rules) -> bool:
+def blind(state: State, rules: WatchRules) -> bool:
     """Whether no fall could be noticed: the floor is at or below the tolerance."""
     return state.accuracy is not None and state.accuracy.floor <= rules.tolerance
 
@@ -127,7 +127,7 @@ def _left(state: State) -> list[int]:
 # ------------------------------------------------------------------------------------------------------ baseline
 
 
-def _learn(state: State, seen: Seen, rules: Rules) -> None:
+def _learn(state: State, seen: Seen, rules: WatchRules) -> None:
     for i, value, usable in zip(seen.asked, seen.values, seen.usable, strict=True):
         if value is not None:
             state.answers[i].append(value)
@@ -142,12 +142,12 @@ def _learn(state: State, seen: Seen, rules: Rules) -> None:
         state.share_usable = _level([state.usable[i] for i in left], USABLE, None)
 
 
-def _level(answers: Sequence[Sequence[float]], kind: str, reference: float | None) -> Level:
+def _level(answers: Sequence[Sequence[float]], kind: str, reference: float | None) -> LearntLevel:
     """The level of a share; its floor is the reference where there is one."""
     mean = math.fsum(map(math.fsum, answers)) / math.fsum(map(len, answers))
     if reference is not None:
-        return Level(mean=mean, floor=reference)
-    return Level(mean=mean, floor=vigil.floor(list(zip(*answers, strict=True)), FLOOR_ALPHA[kind]))
+        return LearntLevel(mean=mean, floor=reference)
+    return LearntLevel(mean=mean, floor=vigil.floor(list(zip(*answers, strict=True)), FLOOR_ALPHA[kind]))
 
 
 # ---------------------------------------------------------------------------------------------------------- bets
@@ -162,7 +162,7 @@ def _bet(state: State, kind: str, values: Sequence[float], null: float, highest:
     return evidence(state, kind) >= limit(kind)
 
 
-def _worse(state: State, seen: Seen, rules: Rules) -> list[Alarm]:
+def _worse(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
     """Accuracy and usable answers against their floors. What has no answer counts as well as it could: a failure of the
     endpoint never speaks for a fall."""
     assert state.accuracy is not None
@@ -207,7 +207,7 @@ def _highest(kind: str, usual: Mapping[int, float], asked: Sequence[int]) -> flo
     return max(most, math.fsum(1.0 - usual[i] for i in asked) / len(asked))
 
 
-def _availability(state: State, seen: Seen, rules: Rules) -> list[Alarm]:
+def _availability(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
     if not seen.asked:
         return []
     raised = []
@@ -228,23 +228,23 @@ def _kinds(seen: Seen) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in seen.failures.items()) or "none"
 
 
-def _alarm(state: State, seen: Seen, kind: str, told: str, figures: Mapping[str, float]) -> Alarm:
+def _alarm(state: State, seen: Seen, kind: str, told: str, figures: Mapping[str, float]) -> WatchAlarm:
     if kind in ALPHA:
         figures = {**figures, "evidence_nats": evidence(state, kind), "limit_nats": limit(kind), "alpha": ALPHA[kind]}
-    return Alarm(kind=kind, round=seen.round, at=seen.started_at, told=told, figures=dict(figures))
+    return WatchAlarm(kind=kind, round=seen.round, at=seen.started_at, told=told, figures=dict(figures))
 
 
 # -------------------------------------------------------------------------------------------------------- checks
 
 
-def _checks(state: State, seen: Seen) -> list[Alarm]:
+def _checks(state: State, seen: Seen) -> list[WatchAlarm]:
     """Rows that always passed and do not pass any more."""
     assert seen.checks is not None
     state.smokes += 1
     raised = []
     for name, outcome in seen.checks.items():
-        row = state.rows.setdefault(name, Row())
-        passes = outcome == Outcome.PASS
+        row = state.rows.setdefault(name, CheckHistory())
+        passes = outcome == CheckOutcome.PASS
         row.first_passed += passes and row.first_passed == row.seen
         row.seen += 1
         row.failing = 0 if passes else row.failing + 1
@@ -258,7 +258,7 @@ def _checks(state: State, seen: Seen) -> list[Alarm]:
     return raised
 
 
-def watched(row: Row) -> bool:
+def watched(row: CheckHistory) -> bool:
     """Whether a check passed in the first LEARNT smoke tests."""
     return row.first_passed >= LEARNT
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from serve_eval.checks.row import Outcome
+from serve_eval.checks.row import CheckOutcome
 from serve_eval.errors import PlanError, install_hint
 from serve_eval.workflows.watch import judging
-from serve_eval.workflows.watch.judging import Rules
+from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.record import Seen, State
 
 try:
@@ -53,7 +53,7 @@ class Metrics:
         for kind, _ in judging.ALPHA.items():
             self._limit.labels(kind).set(judging.limit(kind))
 
-    def state(self, state: State, rules: Rules) -> None:
+    def state(self, state: State, rules: WatchRules) -> None:
         """Sets the gauges to what is known."""
         _, _, accuracy = judging.recent(state)
         if accuracy is not None:
@@ -78,7 +78,7 @@ class Metrics:
         for latency in seen.latencies_s:
             self._latency.observe(latency)
         for name, outcome in (seen.checks or {}).items():
-            self._check.labels(name).set(outcome == Outcome.PASS)
+            self._check.labels(name).set(outcome == CheckOutcome.PASS)
         for kind in alarms:
             self._raised.labels(kind).inc()
         self._duration.set(seen.seconds)

@@ -42,7 +42,7 @@ _BYTES_PER_TOKEN, _TEMPLATE_TOKENS = 2, 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class QuestionPool:
     """`prepared` is there for a task that has to be probed. `fingerprint` says what is asked and how it is scored."""
 
     task: Task
@@ -61,7 +61,7 @@ class Pool:
         return [_estimate(one) for one in self.samples]
 
 
-def of_plan(plan: Plan) -> Pool:
+def of_plan(plan: Plan) -> QuestionPool:
     """The one task of a plan, and `limit` of its prompts. Raises PlanError for a task that cannot be watched, and what
     its preparation raises."""
     if len(plan.tasks) != 1:
@@ -85,14 +85,14 @@ def of_plan(plan: Plan) -> Pool:
         why = "how many tokens its images take is not known beforehand"
     if why is not None:
         raise PlanError(f"{task.name} cannot be watched: {why}", hint="Such as gsm8k, mmlu, or your own cases.")
-    return Pool(task=task, samples=one.dataset.samples, fingerprint=one.fingerprint, prepared=one)
+    return QuestionPool(task=task, samples=one.dataset.samples, fingerprint=one.fingerprint, prepared=one)
 
 
-def generated(count: int, *, chat: bool) -> Pool:
+def generated(count: int, *, chat: bool) -> QuestionPool:
     """Questions that are made here, of which any instructed model answers nearly all."""
     task = questions.task(chat=chat)
     dataset = task.load(DataRoots(), count)
-    return Pool(task=task, samples=dataset.samples, fingerprint=fingerprint(task, dataset))
+    return QuestionPool(task=task, samples=dataset.samples, fingerprint=fingerprint(task, dataset))
 
 
 async def answers_chat(client: Client) -> bool:
@@ -106,7 +106,7 @@ async def answers_chat(client: Client) -> bool:
     return False
 
 
-async def check_able(client: Client, pool: Pool) -> None:
+async def check_able(client: Client, pool: QuestionPool) -> None:
     """Raises EndpointError for an endpoint that lacks what the task needs."""
     if pool.prepared is None:
         return
@@ -115,7 +115,7 @@ async def check_able(client: Client, pool: Pool) -> None:
         raise EndpointError(f"{pool.task.name}: {ability.need}: {ability.seen}", hint=ability.help or "")
 
 
-async def ask(client: Client, pool: Pool, positions: Sequence[int]) -> list[Response | Failure]:
+async def ask(client: Client, pool: QuestionPool, positions: Sequence[int]) -> list[Response | Failure]:
     """What came for each of the prompts, each of them asked once, in their order."""
     places = asyncio.Semaphore(IN_FLIGHT)
 
@@ -127,7 +127,7 @@ async def ask(client: Client, pool: Pool, positions: Sequence[int]) -> list[Resp
 
 
 async def worth(
-    pool: Pool, position: int, response: Response, apart: ScoredApart | None
+    pool: QuestionPool, position: int, response: Response, apart: ScoredApart | None
 ) -> tuple[float, bool] | Unfinished:
     """Return the score of an answer from 0 to 1, and whether it held anything to score; or why the scorer failed."""
     graded = await graded_of(pool.task, pool.samples[position], response, apart)

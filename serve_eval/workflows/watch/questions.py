@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_eval.checks.kinds.quality import QUESTION_TOKENS, Question, is_right, questions, wording
+from serve_eval.checks.kinds.quality import QUESTION_TOKENS, QualityQuestion, is_right, questions, wording
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -55,5 +55,5 @@ def _prompt(text: str, *, chat: bool) -> Prompt:
 
 
 def _score(sample: Sample, response: Response) -> Score:
-    right = is_right(Question("", sample.target), response.text)
+    right = is_right(QualityQuestion("", sample.target), response.text)
     return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG)

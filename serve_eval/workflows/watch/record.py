@@ -58,7 +58,7 @@ class Seen(msgspec.Struct, kw_only=True):
         return self.answered + self.unscored
 
 
-class Level(msgspec.Struct, kw_only=True):
+class LearntLevel(msgspec.Struct, kw_only=True):
     """A share, learnt in the baseline: its mean there, and the `floor` that the true one then was below with the
     probability that is set aside for it."""
 
@@ -73,7 +73,7 @@ class Bets(msgspec.Struct, kw_only=True):
     logs: list[float] = []
 
 
-class Row(msgspec.Struct, kw_only=True):
+class CheckHistory(msgspec.Struct, kw_only=True):
     """A check of the smoke test: how often it was seen, how often it passed from the first time on without a fail, and
     in how many smoke tests in a row up to the last it did not pass."""
 
@@ -82,7 +82,7 @@ class Row(msgspec.Struct, kw_only=True):
     failing: int = 0
 
 
-class Alarm(msgspec.Struct, kw_only=True):
+class WatchAlarm(msgspec.Struct, kw_only=True):
     """`kind` is accuracy, usable, failures, down, or check. `subject` names the check. `figures` are those that it
     rests on. `delivered`: command and webhook had it. `over`: what it told is over, so that it may be told again."""
 
@@ -119,16 +119,16 @@ class State(msgspec.Struct, kw_only=True):
     dropped: list[int] = []
     rounds: int = 0
     silent: int = 0
-    accuracy: Level | None = None
-    share_usable: Level | None = None
+    accuracy: LearntLevel | None = None
+    share_usable: LearntLevel | None = None
     bets: dict[str, Bets] = {}
-    rows: dict[str, Row] = {}
+    rows: dict[str, CheckHistory] = {}
     smokes: int = 0
     recent: list[tuple[int, int, float]] = []
-    alarms: list[Alarm] = []
+    alarms: list[WatchAlarm] = []
 
     @property
-    def standing(self) -> list[Alarm]:
+    def standing(self) -> list[WatchAlarm]:
         """Alarms of what is not over."""
         return [alarm for alarm in self.alarms if not alarm.over]
 

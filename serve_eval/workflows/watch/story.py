@@ -21,18 +21,18 @@ from serve_eval.workflows.watch.alarming import deliver
 from serve_eval.workflows.watch.asking import ask_round
 from serve_eval.workflows.watch.beginning import LEAST_PROMPTS, begin
 from serve_eval.workflows.watch.budget import checks_of
-from serve_eval.workflows.watch.job import Watch, WatchSession
-from serve_eval.workflows.watch.record import Alarm, Seen
+from serve_eval.workflows.watch.job import WatchJob, WatchSession
+from serve_eval.workflows.watch.record import Seen, WatchAlarm
 from serve_eval.workflows.watch.text import line, unjudged
 
 if TYPE_CHECKING:
     from serve_eval.workflows.watch.metrics import Metrics
 
-__all__ = ["LEAST_PROMPTS", "Watch", "watch"]
+__all__ = ["LEAST_PROMPTS", "WatchJob", "watch"]
 
 
 async def watch(
-    job: Watch,
+    job: WatchJob,
     folder: Path,
     *,
     environ: Mapping[str, str],
@@ -63,7 +63,7 @@ async def watch(
 
 
 async def _open(
-    job: Watch,
+    job: WatchJob,
     folder: Path,
     scoring: ScoringProcesses,
     environ: Mapping[str, str],
@@ -133,7 +133,7 @@ async def _watch_rounds(session: WatchSession) -> int:
         await asyncio.sleep(max(0.0, began + job.every_s - time.monotonic()))
 
 
-def _judge_round(session: WatchSession, seen: Seen) -> list[Alarm]:
+def _judge_round(session: WatchSession, seen: Seen) -> list[WatchAlarm]:
     """Keep a round, judge it, and say what it came to. Returns the new alarms."""
     job, state = session.job, session.state
     record.append(session.folder, seen)
@@ -165,7 +165,7 @@ async def _deliver(session: WatchSession) -> None:
             session.metrics.delivered(results)
 
 
-def _shown(alarm: Alarm, session: WatchSession) -> dict[str, object]:
+def _shown(alarm: WatchAlarm, session: WatchSession) -> dict[str, object]:
     """Return an alarm as others get it."""
     job = session.job
     about = {"base_url": job.base_url, "model": session.state.model, "folder": str(session.folder.absolute())}

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 
 from serve_eval.workflows.watch import judging
-from serve_eval.workflows.watch.judging import Rules
+from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.record import Seen, State
 
 
-def line(state: State, seen: Seen, rules: Rules) -> str:
+def line(state: State, seen: Seen, rules: WatchRules) -> str:
     """Return a round in a line."""
     parts = [f"{seen.started_at[:19].replace('T', ' ')}  round {seen.round}", *_answers(seen)]
     if seen.checks is not None:
@@ -34,7 +34,7 @@ def _answers(seen: Seen) -> list[str]:
     return [f"{len(values)}{failed} answered{mean}"]
 
 
-def _accuracy(state: State, rules: Rules) -> str:
+def _accuracy(state: State, rules: WatchRules) -> str:
     """Return how far the baseline is or, behind it, the evidence for a fall."""
     if state.accuracy is None:
         return f"baseline {math.floor(100 * judging.learnt(state, rules))}%"
@@ -45,7 +45,7 @@ def _accuracy(state: State, rules: Rules) -> str:
     return f"evidence {', '.join(words)}"
 
 
-def unjudged(state: State, rules: Rules) -> str | None:
+def unjudged(state: State, rules: WatchRules) -> str | None:
     """Return the last line of a watch whose baseline is not complete; None where it is."""
     if state.accuracy is not None:
         return None

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binom
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.agreement.answer_pairs import Had, another_answer, common_prefix
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, another_answer, common_prefix
 from serve_eval.evaluation.agreement.self_flips import FLIP_ALPHA, self_flips
 from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.storage.journal import Journal, Record
@@ -23,7 +23,7 @@ ROUNDS, PROMPTS = 700, 200
 SILENT: tuple[dict[str, str], ...] = ({}, {}, {})
 
 
-def _had(values: Sequence[float], answers: list[str | None] | None = None, folder: Path | None = None) -> Had:
+def _had(values: Sequence[float], answers: list[str | None] | None = None, folder: Path | None = None) -> TaskAnswers:
     lines = {
         str(i): ScoreRecord(
             id=str(i), outcome=Outcome.CORRECT, value=value, target="", answer=None if answers is None else answers[i]
@@ -31,7 +31,7 @@ def _had(values: Sequence[float], answers: list[str | None] | None = None, folde
         for i, value in enumerate(values)
     }
     task = SimpleNamespace(result=SimpleNamespace(task="made_up"))
-    return Had(task=task, folder=folder, lines=(lines,), said=({},), started_s={})  # type: ignore[arg-type]
+    return TaskAnswers(task=task, folder=folder, lines=(lines,), said=({},), started_s={})  # type: ignore[arg-type]
 
 
 def _told(values: Sequence[Sequence[float]], texts: Sequence[Sequence[str]] | None = None) -> SelfFlips:
@@ -222,7 +222,7 @@ def test_repeats_of_a_run_serve_as_second_answers(tmp_path: Path) -> None:
     a = {f"{i}{repeat}": Response(text=f"{i}{repeat}", finish_reason="stop") for i in range(9) for repeat in ("", "#2")}
     b = {f"{i}": Response(text=f"{i}", finish_reason="stop") for i in range(9)}
     once, other = (_had([1.0] * 9, folder=_written(tmp_path / name, runs)) for name, runs in (("a", a), ("b", b)))
-    twice = Had(task=once.task, folder=once.folder, lines=once.lines * 2, said=({}, {}), started_s={})
+    twice = TaskAnswers(task=once.task, folder=once.folder, lines=once.lines * 2, said=({}, {}), started_s={})
     found = self_flips("A", twice, twice, other, again_run=1)
     assert found is not None
     assert (found.own_texts, found.other_texts, found.text_nearer, found.more) == (9, 0, 9, False)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.evaluation.attribution.matching import IDS, TIMES, join
-from serve_eval.evaluation.attribution.record import Record, Sent, record
+from serve_eval.evaluation.attribution.record import SentAttempt, WorkerRecord, record
 
 TIMING = {"arrival_time": 5.2, "first_token_time": 6.0, "last_token_time": 9.5}
 TRANSFER = {"kv_cache_size": 1048576, "kv_cache_transfer_start": 5.25, "kv_cache_transfer_end": 5.75}
@@ -26,7 +26,9 @@ OLD = {
 
 def test_a_record_of_the_orchestrator_is_read() -> None:
     found = record(OLD, 100.0, 101.0)
-    assert found == Record("a:8001", "b:8003", 5.0, 9.5, frozenset({"1099511627777"}), 0.5, 1048576.0, 100.0, 101.0)
+    assert found == WorkerRecord(
+        "a:8001", "b:8003", 5.0, 9.5, frozenset({"1099511627777"}), 0.5, 1048576.0, 100.0, 101.0
+    )
 
 
 def test_a_record_without_the_wrapper_of_its_metrics_is_read_too() -> None:
@@ -61,19 +63,19 @@ def test_no_record_is_too_odd_to_be_passed_over(told: Any) -> None:
     found = record(told, 0.0, 1.0)
     assert found is None or found.context is not None or found.generation is not None
     if found is not None:
-        join([Sent(float(i), i + 0.5) for i in range(15)], [found] * 15)
+        join([SentAttempt(float(i), i + 0.5) for i in range(15)], [found] * 15)
 
 
-def _served(k: int, *ids: str, arrival_s: float | None = None) -> Record:
-    return Record("c", f"g{k}", arrival_s, None, frozenset(ids), None, None, 0.0, 1.0)
+def _served(k: int, *ids: str, arrival_s: float | None = None) -> WorkerRecord:
+    return WorkerRecord("c", f"g{k}", arrival_s, None, frozenset(ids), None, None, 0.0, 1.0)
 
 
 def test_ids_join_whole_and_in_part_and_not_when_two_have_them() -> None:
     sent = [
-        Sent(1, 2, "cmpl-1099511627777"),
-        Sent(1, 2, "chatcmpl-abcdef0123"),
-        Sent(1, 2, "1099511627999"),
-        Sent(1, 2, None),
+        SentAttempt(1, 2, "cmpl-1099511627777"),
+        SentAttempt(1, 2, "chatcmpl-abcdef0123"),
+        SentAttempt(1, 2, "1099511627999"),
+        SentAttempt(1, 2, None),
     ]
     records = [
         _served(0, "abcdef0123"),
@@ -105,8 +107,8 @@ class _Traffic:
     ) -> None:
         rng = random.Random(n)
         free = [1e9 + rng.random() for _ in range(in_flight)]
-        self.sent: list[Sent] = []
-        self.records: list[Record] = []
+        self.sent: list[SentAttempt] = []
+        self.records: list[WorkerRecord] = []
         for k in range(n):
             lane = free.index(min(free))
             start = free[lane] if every_s is None else 1e9 + k * every_s
@@ -117,8 +119,10 @@ class _Traffic:
             read = int(arrival + took) + 1.0
             at = arrival - 1e9 + 777.0
             last = at + took + off_s * (k % 4) if finish else None
-            self.sent.append(Sent(start, end))
-            self.records.append(Record(f"c{k % 2}", f"g{k % 4}", at, last, frozenset(), None, None, read - 1.0, read))
+            self.sent.append(SentAttempt(start, end))
+            self.records.append(
+                WorkerRecord(f"c{k % 2}", f"g{k % 4}", at, last, frozenset(), None, None, read - 1.0, read)
+            )
         self.truth = [one.servers for one in self.records]
         rng.shuffle(self.records)
 
@@ -158,7 +162,7 @@ def test_requests_of_others_and_records_that_are_lost_do_no_harm() -> None:
     rng = random.Random(1)
     for k in range(100):
         at, read = 777.0 + 20 * rng.random(), 1e9 + 21.0
-        traffic.records.append(Record("c0", f"g{k % 4}", at, at + 0.3, frozenset(), None, None, read - 1.0, read))
+        traffic.records.append(WorkerRecord("c0", f"g{k % 4}", at, at + 0.3, frozenset(), None, None, read - 1.0, read))
     traffic.records = [one for i, one in enumerate(traffic.records) if i % 10]
     joined, other = traffic.joined()
     assert joined >= 220

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from serve_eval.evaluation.attribution.exact_matching import join_exactly
 from serve_eval.evaluation.attribution.matching import METRICS, TRACES
 from serve_eval.evaluation.attribution.perf_files import LONGEST_LINE, Records, Trace, traces
-from serve_eval.evaluation.attribution.record import Record, record
+from serve_eval.evaluation.attribution.record import WorkerRecord, record
 from serve_eval.schema import Attempt, ServerTiming
 
 ARRIVAL = 12345.123456789
@@ -35,7 +35,7 @@ LINE = {
 NAME = "perf_metrics-disagg-node-17-20260923T120000Z.jsonl"
 
 
-def _record(**more: Any) -> Record:
+def _record(**more: Any) -> WorkerRecord:
     found = record({**LINE, **more}, 0.0, 0.0)
     assert found is not None
     return found

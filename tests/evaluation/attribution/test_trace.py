@@ -30,7 +30,7 @@ from serve_eval.evaluation.storage.traces import Served, read_traces
 from serve_eval.report.terminal import render
 from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from serve_eval.verdicts.below_reference import RIGHT
-from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.text import render as render_comparison
 from serve_eval.workflows.references.register import register
 from tests.scripted_server import EVERY_PATH, HttpRequest, Reply, ScriptedServer, json_reply
@@ -241,8 +241,8 @@ def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_t
             deployed(1, 2, answers=answers, faults=faulty("generation_1")) as b,
         ):
             small = replace(plan, limit=60, limits=Limits(concurrency=1))
-            sides = Side(plan=at(small, a)), Side(plan=at(small, b))
-            rules = Rules(rule=Spec(name="paired"), again=20)
+            sides = CompareSide(plan=at(small, a)), CompareSide(plan=at(small, b))
+            rules = CompareRules(rule=Spec(name="paired"), again=20)
             return await compare(*sides, rules, tmp_path, environ={}, show_flips=0), b
 
     comparison, b = asyncio.run(story())

@@ -13,7 +13,7 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import short
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.endpoint.hang_detector import Asked, Hung
+from serve_eval.evaluation.endpoint.hang_detector import HangDetector, ProbedServer
 from serve_eval.schema import Endpoint, Failure, Limits, Request, Response, SamplingParams
 from tests.scripted_server import HttpRequest, Reply, Responder, ScriptedServer, answer, fail, stall, stream, when
 
@@ -68,11 +68,11 @@ def run(
             servers = [ScriptedServer(responder, paths=["/v1/completions"]) for responder in responders]
             urls = [await stack.enter_async_context(server.serve()) for server in servers]
             clients = [partial(Client, Endpoint(base_url=url), once) for url in urls]
-            asked = [Asked(f"server_{i}", client, question(), log) for i, client in enumerate(clients)]
+            asked = [ProbedServer(f"server_{i}", client, question(), log) for i, client in enumerate(clients)]
             client = await stack.enter_async_context(Client(Endpoint(base_url=urls[0]), limits))
             try:
                 async with asyncio.TaskGroup() as group:
-                    watch = group.create_task(Hung(client, asked[0], asked[1:], told.append).watch())
+                    watch = group.create_task(HangDetector(client, asked[0], asked[1:], told.append).watch())
                     sent = [group.create_task(client.send(LONG)) for _ in range(4)]
                     await asyncio.wait(sent)
                     watch.cancel()
@@ -155,7 +155,9 @@ def test_silence_counts_only_while_something_is_awaited() -> None:
         limits = Limits(stall_timeout_s=LONG_S)
         async with ScriptedServer(AT_ONCE).serve() as url, Client(Endpoint(base_url=url), limits) as client:
             told: list[str] = []
-            watch = asyncio.create_task(Hung(client, Asked("x", lambda: client, question()), told=told.append).watch())
+            watch = asyncio.create_task(
+                HangDetector(client, ProbedServer("x", lambda: client, question()), told=told.append).watch()
+            )
             for _ in range(2):
                 assert isinstance(await client.send(LONG), Response)
                 await asyncio.sleep(1.2 * LONG_S)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.evaluation.engine import degradation
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.degradation import (
     ALPHA,
     EMPTY,
@@ -247,7 +247,7 @@ def test_a_tally_tells_the_course_in_the_order_of_the_run_up_to_the_first_gap() 
     """Asked again at the end, after a failure or an interruption, a sample keeps its place."""
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt="?", target="1") for i in range(5)]
-    tally = Tally(replace(task, name="course"), samples)
+    tally = ScoreAccumulator(replace(task, name="course"), samples)
 
     def answer(text: str, start_s: float, tokens: int) -> Response:
         attempt = Attempt(start_s=start_s, end_s=start_s + 1, failure=None, status=200, request_id="r")

@@ -18,9 +18,9 @@ from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_a
 from launchers.simulated import probability
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine import degradation_alarm, upkeep
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.degradation import VALUE, Course, Lookout, degradations
-from serve_eval.evaluation.engine.degradation_alarm import Alarm
+from serve_eval.evaluation.engine.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.report_file import read_report
@@ -28,7 +28,7 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.report.page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
 from serve_eval.verdicts.below_reference import RIGHT
-from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.references.register import register
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, hand_over
 
@@ -187,9 +187,9 @@ def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
     async def go() -> None:
         async with server.serve() as url, serve(create_app(replace(hard, run=2))) as sound:
             at = {name: replace(plan, launcher=external(u)) for name, u in (("a", sound), ("b", url))}
-            a = Side(plan=at["a"], folder=first if finished else None)
-            rules = Rules(rule=Spec(name="paired"), again=0)
-            await compare(a, Side(plan=at["b"]), rules, tmp_path / "out", environ={}, show_flips=0)
+            a = CompareSide(plan=at["a"], folder=first if finished else None)
+            rules = CompareRules(rule=Spec(name="paired"), again=0)
+            await compare(a, CompareSide(plan=at["b"]), rules, tmp_path / "out", environ={}, show_flips=0)
 
     asyncio.run(go())
     [one] = [one for one in read_report(tmp_path / "out" / "b").tasks[0].degradations if one.measure == VALUE]
@@ -203,8 +203,8 @@ def external(url: str) -> Spec:
 def test_nothing_beyond_the_first_unfinished_sample_is_looked_at() -> None:
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt="?", target="1") for i in range(200)]
-    tally, lines = Tally(task, samples), list[str]()
-    looking = Alarm(tally, range(200), lines.append)
+    tally, lines = ScoreAccumulator(task, samples), list[str]()
+    looking = DegradationAlarm(tally, range(200), lines.append)
 
     def answer(i: int, text: str) -> None:
         attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
@@ -224,11 +224,13 @@ def test_nothing_beyond_the_first_unfinished_sample_is_looked_at() -> None:
     assert look() == [line]
 
 
-def _tally(n: int) -> Tally:
-    return Tally(build_task(Spec(name="gsm8k")), [Sample(id=str(i), prompt="?", target="1") for i in range(n)])
+def _tally(n: int) -> ScoreAccumulator:
+    return ScoreAccumulator(
+        build_task(Spec(name="gsm8k")), [Sample(id=str(i), prompt="?", target="1") for i in range(n)]
+    )
 
 
-def _answer(tally: Tally, i: int, right: bool) -> None:
+def _answer(tally: ScoreAccumulator, i: int, right: bool) -> None:
     attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
     tally.add(i, Response(text=f"#### {1 if right else 2}", finish_reason="stop", attempts=(attempt,)))
 
@@ -247,7 +249,7 @@ def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands
 
     monkeypatch.setattr(degradation_alarm, "Lookout", Counted)
     tally = _tally(n)
-    looking = Alarm(tally, range(n), [].append)
+    looking = DegradationAlarm(tally, range(n), [].append)
 
     async def run() -> None:
         for i in range(n):
@@ -265,7 +267,7 @@ def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands
 def test_the_loop_goes_on_while_a_look_lasts() -> None:
     came = threading.Event()
 
-    class Slow(Tally):
+    class Slow(ScoreAccumulator):
         def course(self, planned: Sequence[int]) -> Course:
             assert came.wait(10), "nothing else ran on the loop"
             return super().course(planned)
@@ -276,7 +278,7 @@ def test_the_loop_goes_on_while_a_look_lasts() -> None:
         _answer(tally, i, True)
 
     async def run() -> None:
-        look = asyncio.create_task(Alarm(tally, range(60), [].append).look())
+        look = asyncio.create_task(DegradationAlarm(tally, range(60), [].append).look())
         await asyncio.sleep(0)
         came.set()
         await look
@@ -294,7 +296,7 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
     for i in range(200):
         _answer(bad, i, i < 100)
         _answer(good, i, True)
-    looking = Alarm(bad, range(300), lines.append)
+    looking = DegradationAlarm(bad, range(300), lines.append)
     found, withdrawn = threading.Event(), threading.Event()
 
     def slow(*given: Any) -> Any:
@@ -330,22 +332,22 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
 
 def test_what_an_earlier_session_had_comes_first() -> None:
     task = build_task(Spec(name="gsm8k"))
-    tally, lines = Tally(task, [Sample(id=str(i), prompt="?", target="1") for i in range(120)]), list[str]()
+    tally, lines = ScoreAccumulator(task, [Sample(id=str(i), prompt="?", target="1") for i in range(120)]), list[str]()
     for i in range(120):
         attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
         text = "#### 1" if i < 60 else "#### 2"
         tally.add(i, Response(text=text, finish_reason="stop", attempts=(attempt,)))
-    asyncio.run(Alarm(tally, range(120), lines.append).look())
+    asyncio.run(DegradationAlarm(tally, range(120), lines.append).look())
     assert ["from request 61 on" in line for line in lines] == [True]
 
 
 def test_a_run_in_another_order_has_no_alarm(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: Any, **__: Any) -> Alarm:
+    def refused(*_: Any, **__: Any) -> DegradationAlarm:
         raise AssertionError
 
-    monkeypatch.setattr("serve_eval.evaluation.steps.ask_tasks.Alarm", refused)
+    monkeypatch.setattr("serve_eval.evaluation.steps.ask_tasks.DegradationAlarm", refused)
     natural = replace(plan, limits=replace(plan.limits, order="natural"), limit=10)
     report, _ = _run(natural, config, lambda number, known: (False, 0.0), tmp_path / "out")
     assert report.tasks[0].result.scored == 10

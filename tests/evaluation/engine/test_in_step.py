@@ -14,11 +14,11 @@ import pytest
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
 from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.schema import Comparison, Limits, Plan, Spec
-from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, fail
 
 N, AT_ONCE = 12, 3
-ALONE = Rules(rule=Spec(name="paired"), again=0)
+ALONE = CompareRules(rule=Spec(name="paired"), again=0)
 TASKS = (Spec(name="gsm8k"), Spec(name="word_problems"))
 
 
@@ -73,11 +73,11 @@ def _compare(
                 for plan, url in zip((a, b), urls, strict=True)
             ]
             chosen = replace(ALONE, **rules)
-            found = await compare(Side(plan=plans[0]), Side(plan=plans[1]), chosen, out, environ={})
+            found = await compare(CompareSide(plan=plans[0]), CompareSide(plan=plans[1]), chosen, out, environ={})
             if lose is not None:
                 lose()
                 sides.asked = [0, 0]
-                found = await compare(Side(plan=plans[0]), Side(plan=plans[1]), chosen, out, environ={})
+                found = await compare(CompareSide(plan=plans[0]), CompareSide(plan=plans[1]), chosen, out, environ={})
             return found
 
     return asyncio.run(both()), sides

@@ -13,14 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evaluation.engine.lockstep import Meeting, Place, Seat
+from serve_eval.evaluation.engine.lockstep import Lockstep, Participant, Place
 from tests.clock import run_counted
 
 PLACES: list[Place] = [(task, i) for task in ("one", "other") for i in range(8)]
 
 
 async def _run(
-    seat: Seat, places: Sequence[Place], workers: int, started: list[Place], *, stops: float = math.inf, s: float = 0.0
+    seat: Participant,
+    places: Sequence[Place],
+    workers: int,
+    started: list[Place],
+    *,
+    stops: float = math.inf,
+    s: float = 0.0,
 ) -> None:
     """A run whose requests take `s` seconds. After so many `stops` it ends without asking the rest."""
     stream = iter(places)
@@ -50,7 +56,7 @@ def _both(
     started: list[list[Place]] = [[], []]
 
     async def main() -> None:
-        seats = Meeting().seats
+        seats = Lockstep().seats
         runs = [_run(seats[i], lists[i], workers[i], started[i], stops=stops[i], s=s[i]) for i in (0, 1)]
         await asyncio.gather(*runs)
 
@@ -86,7 +92,7 @@ def test_none_is_ahead_by_more_than_its_workers(places: list[Place], workers: in
     ahead: list[int] = []
 
     async def main() -> None:
-        seats = Meeting().seats
+        seats = Lockstep().seats
 
         async def look() -> None:
             while len(started[0]) + len(started[1]) < 2 * len(places):
@@ -116,7 +122,7 @@ def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on
     started: list[list[Place]] = [[], []]
 
     async def main() -> None:
-        seats = Meeting().seats
+        seats = Lockstep().seats
 
         async def stops_early() -> None:
             await seats[0].take(PLACES)
@@ -137,7 +143,7 @@ def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on
 @pytest.mark.parametrize("places", [[], [PLACES[1]]])
 def test_a_run_that_has_nothing_to_ask_keeps_nobody(places: list[Place]) -> None:
     async def main() -> None:
-        seats = Meeting().seats
+        seats = Lockstep().seats
         await asyncio.gather(_run(seats[0], places, 2, []), seats[1].leave())
 
     run_counted(main())
@@ -145,7 +151,7 @@ def test_a_run_that_has_nothing_to_ask_keeps_nobody(places: list[Place]) -> None
 
 def test_one_that_leaves_before_the_other_has_come_does_not_wait() -> None:
     async def main() -> None:
-        seats = Meeting().seats
+        seats = Lockstep().seats
         await seats[0].leave()
         await _run(seats[1], PLACES, 2, [])
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evaluation.early_stop import Prefix
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.early_stop import EarlyStopping
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.replay import replay
 from serve_eval.evaluation.steps.open_tasks import open_judgements
 from serve_eval.evaluation.storage.journal import Journal, Record, answers, read, withdrawals
-from serve_eval.evaluation.storage.reply_proofs import Proofs, Step, judges_proofs, told, withdraw_all
+from serve_eval.evaluation.storage.reply_proofs import ConnectionStep, Proofs, judges_proofs, told, withdraw_all
 from serve_eval.evaluation.storage.scores import ScoreRecord, encoded, settled
 from serve_eval.schema import (
     Attempt,
@@ -140,8 +140,8 @@ def test_a_tally_that_forgot_an_answer_is_as_one_that_never_had_it(texts: list[s
     gone = data.draw(st.sets(st.integers(0, len(texts) - 1)))
     again = data.draw(st.sets(st.sampled_from(sorted(gone)))) if gone else set()
     written, expected_lines = list[bytes](), list[bytes]()
-    tally = Tally(_task(), _samples(len(texts)), _Lines(written))
-    never = Tally(_task(), _samples(len(texts)), _Lines(expected_lines))
+    tally = ScoreAccumulator(_task(), _samples(len(texts)), _Lines(written))
+    never = ScoreAccumulator(_task(), _samples(len(texts)), _Lines(expected_lines))
     for i, text in enumerate(texts):
         tally.add(i, _response(text, turn=i))
     for i in gone:
@@ -181,9 +181,9 @@ class _Lines:
 
 def test_an_early_decision_on_withdrawn_answers_falls_with_them() -> None:
     n = 400
-    tally = Tally(_task(), _samples(n))
+    tally = ScoreAccumulator(_task(), _samples(n))
     order = list(range(n))
-    prefix = Prefix(
+    prefix = EarlyStopping(
         tally,
         lambda: EarlyClassic.mean_only(n, 0.5, lo=0.0, hi=1.0, eps=0.01, max_missing=0.02),
         order,
@@ -217,12 +217,12 @@ def _doubts(proofs: Proofs, **open_now: Any) -> list[bool]:
 def test_what_is_not_proven_is_doubted_once_any_connection_was_out_of_step(tmp_path: Path) -> None:
     proofs = Proofs(tmp_path / "s")
     assert _doubts(proofs) == [False] * 5
-    proofs.note(Step(SESSION, 1, turns=3))
+    proofs.note(ConnectionStep(SESSION, 1, turns=3))
     assert _doubts(proofs) == [False] * 5
-    proofs.note(Step("another session of 24 ch", 9, out="why"))
+    proofs.note(ConnectionStep("another session of 24 ch", 9, out="why"))
     assert _doubts(proofs) == [False, False, False, False, True]
     assert _doubts(proofs, open_now={(SESSION, 1)}) == [False] * 5
-    proofs.note(Step(SESSION, 1, out="why"))
+    proofs.note(ConnectionStep(SESSION, 1, out="why"))
     assert _doubts(proofs, open_now={(SESSION, 1)}) == [False, False, False, False, True]
     again = Proofs(tmp_path / "s")
     assert (_doubts(again), again.out) == ([False, False, False, False, True], 2)
@@ -230,9 +230,9 @@ def test_what_is_not_proven_is_doubted_once_any_connection_was_out_of_step(tmp_p
 
 def test_a_torn_or_damaged_line_costs_a_proof_and_no_run(tmp_path: Path) -> None:
     file = tmp_path / "s"
-    Proofs(file).note(Step(SESSION, 1, turns=2))
+    Proofs(file).note(ConnectionStep(SESSION, 1, turns=2))
     file.write_bytes(file.read_bytes() + b'{"session": "0')
-    Proofs(file).note(Step(SESSION, 2, out="why"))
+    Proofs(file).note(ConnectionStep(SESSION, 2, out="why"))
     found = Proofs(file)
     assert found.out == 1
     assert _doubts(found) == [False, False, False, True, True]
@@ -247,11 +247,11 @@ def test_a_folder_with_evidence_withdraws_what_a_kill_left_and_tells_how_many(tm
         withdraw_all(journal, proofs)
     assert len(list(read(path))) == 5
     assert told(proofs, [path]) == []
-    proofs.note(Step(SESSION, 1, turns=2))
-    proofs.note(Step(SESSION, 2, out="why"))
+    proofs.note(ConnectionStep(SESSION, 1, turns=2))
+    proofs.note(ConnectionStep(SESSION, 2, out="why"))
     with Journal(path) as journal:
         withdraw_all(journal, proofs)
-        tally = Tally(_task(), _samples(5))
+        tally = ScoreAccumulator(_task(), _samples(5))
         replay(journal, tally)
     assert list(tally.unanswered()) == [3, 4]
     (line,) = told(proofs, [path])
@@ -265,7 +265,7 @@ def test_what_judges_said_out_of_step_is_withdrawn_when_it_is_read_again(tmp_pat
     open_judgements(path)
     assert withdrawals(path) == {}
     known = judges_proofs(path)
-    known.note(Step(SESSION, 1, turns=2))
-    known.note(Step(SESSION, 2, out="why"))
+    known.note(ConnectionStep(SESSION, 1, turns=2))
+    known.note(ConnectionStep(SESSION, 2, out="why"))
     open_judgements(path)
     assert set(withdrawals(path)) == {"3 j p"}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.engine.accumulator import Tally, score_response
-from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, Watch
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator, score_response
+from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, CircuitBreaker
 from serve_eval.evaluation.engine.concurrency import START
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
@@ -107,7 +107,7 @@ def test_an_answer_without_a_text_scores_0_and_says_why(response: Response, outc
 
 
 def test_a_failure_is_counted_never_scored() -> None:
-    tally = Tally(_task(), _samples(4))
+    tally = ScoreAccumulator(_task(), _samples(4))
     for i, result in enumerate([RIGHT, WRONG, FAILED]):
         tally.add(i, result)
     result = tally.result()
@@ -119,14 +119,14 @@ def test_a_failure_is_counted_never_scored() -> None:
 
 
 def test_a_failure_that_is_answered_later_no_longer_counts_but_never_the_other_way_round() -> None:
-    tally = Tally(_task(), _samples(1))
+    tally = ScoreAccumulator(_task(), _samples(1))
     for result in (FAILED, FAILED, RIGHT, FAILED, WRONG):
         tally.add(0, result)
     assert (tally.scored, tally.failed, tally.result().value) == (1, 0, 100.0)
 
 
 def test_a_task_without_an_answer_has_no_value() -> None:
-    tally = Tally(_task(), _samples(2))
+    tally = ScoreAccumulator(_task(), _samples(2))
     tally.add(0, FAILED)
     result = tally.result()
     assert (result.value, result.bounds, result.scored) == (None, (0.0, 100.0), 0)
@@ -143,7 +143,7 @@ def test_the_result_does_not_depend_on_the_order_of_the_answers(kinds: list[str]
     order = list(range(len(made)))
     results = []
     for _ in range(2):
-        tally = Tally(_task(score=score), _samples(len(made)))
+        tally = ScoreAccumulator(_task(score=score), _samples(len(made)))
         for i in order:
             tally.add(i, made[i])
         results.append(tally.result())
@@ -155,7 +155,7 @@ def test_the_result_does_not_depend_on_the_order_of_the_answers(kinds: list[str]
 
 @given(st.integers(1, 400), st.integers(0, 400))
 def test_with_nothing_missing_the_bounds_are_the_value_to_the_last_bit(right: int, wrong: int) -> None:
-    tally = Tally(_task(), _samples(right + wrong))
+    tally = ScoreAccumulator(_task(), _samples(right + wrong))
     for i in range(right + wrong):
         tally.add(i, RIGHT if i < right else WRONG)
     result = tally.result()
@@ -163,7 +163,7 @@ def test_with_nothing_missing_the_bounds_are_the_value_to_the_last_bit(right: in
 
 
 def test_an_unbounded_metric_has_no_bounds_once_something_is_missing() -> None:
-    tally = Tally(_task(metric=Metric(hi=None)), _samples(2))
+    tally = ScoreAccumulator(_task(metric=Metric(hi=None)), _samples(2))
     tally.add(0, RIGHT)
     assert tally.result().bounds is None
     tally.add(1, RIGHT)
@@ -183,21 +183,21 @@ def _answers(path: Path, samples: list[Sample]) -> Path:
 Server = ScriptedServer | web.Application
 
 
-def _run(server: Server, samples: list[Sample], journal_path: Path, **limits: Any) -> Tally:
+def _run(server: Server, samples: list[Sample], journal_path: Path, **limits: Any) -> ScoreAccumulator:
     """One task as a run asks it: everything, then once more what failed."""
     return _session(server, samples, journal_path, **limits)[0]
 
 
-def _session(server: Server, samples: list[Sample], journal_path: Path, **limits: Any) -> tuple[Tally, Load]:
-    async def main() -> tuple[Tally, Load]:
+def _session(server: Server, samples: list[Sample], journal_path: Path, **limits: Any) -> tuple[ScoreAccumulator, Load]:
+    async def main() -> tuple[ScoreAccumulator, Load]:
         chosen = Limits(**{"concurrency": 16, "retry_budget": 100_000, **limits})
         async with serve(server) as url, Client(Endpoint(base_url=url, model="simulated"), chosen) as client:
             with Journal(journal_path) as journal:
-                tally = Tally(_task(), samples)
+                tally = ScoreAccumulator(_task(), samples)
                 replay(journal, tally)
                 session = LoadSession(client, order_seed=0)
                 lane = Lane("letters", tally, journal, list(tally.unanswered()))
-                await ask(session, [lane], watch=Watch(answered=0))
+                await ask(session, [lane], watch=CircuitBreaker(answered=0))
                 await ask(session, [Lane("letters", tally, journal, list(tally.worth_another_pass()))])
                 return tally, session.load()
 
@@ -215,7 +215,7 @@ def test_every_sample_gets_its_own_answer_and_is_asked_once(tmp_path: Path) -> N
     assert set(stats.requests.values()) == {1}
     assert stats.max_concurrent == 64
     assert 40 < (tally.result().value or 0) < 60
-    again = Tally(_task(), samples)
+    again = ScoreAccumulator(_task(), samples)
     with Journal(tmp_path / "j") as journal:
         assert replay(journal, again) == 500
     assert again.result() == tally.result()
@@ -320,7 +320,9 @@ def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
         server = ScriptedServer(reply)
         async with server.serve() as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
-                lanes = [Lane(n, Tally(_task(), _samples(10)), j, range(10)) for n, j in (("one", a), ("two", b))]
+                lanes = [
+                    Lane(n, ScoreAccumulator(_task(), _samples(10)), j, range(10)) for n, j in (("one", a), ("two", b))
+                ]
                 await ask(LoadSession(client, order_seed=0), lanes, progress=Told())
                 assert [lane.tally.scored for lane in lanes] == [10, 10]
         return said
@@ -369,10 +371,10 @@ def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_onc
         limits = Limits(concurrency=8, max_attempts=1)
         async with ScriptedServer(reply).serve() as url, Client(Endpoint(base_url=url), limits) as client:
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
-                first = Lane("one", Tally(_task(), _samples(1000)), a, range(1000), _After(20))
-                lanes = [first, Lane("two", Tally(_task(), _samples(15)), b, range(15))]
+                first = Lane("one", ScoreAccumulator(_task(), _samples(1000)), a, range(1000), _After(20))
+                lanes = [first, Lane("two", ScoreAccumulator(_task(), _samples(15)), b, range(15))]
                 session = LoadSession(client, order_seed=0)
-                await asyncio.wait_for(ask(session, lanes, progress=Told(), watch=Watch(answered=0)), 15)
+                await asyncio.wait_for(ask(session, lanes, progress=Told(), watch=CircuitBreaker(answered=0)), 15)
                 return lanes, session.load()
 
     (one, two), load = asyncio.run(main())
@@ -400,8 +402,11 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
     async def main() -> None:
         async with server.serve() as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
-                lanes = [Lane(n, Tally(_task(), _samples(100)), j, range(100)) for n, j in (("one", a), ("two", b))]
-                await ask(LoadSession(client, order_seed=0), lanes, progress=Told(), watch=Watch(answered=0))
+                lanes = [
+                    Lane(n, ScoreAccumulator(_task(), _samples(100)), j, range(100))
+                    for n, j in (("one", a), ("two", b))
+                ]
+                await ask(LoadSession(client, order_seed=0), lanes, progress=Told(), watch=CircuitBreaker(answered=0))
 
     with pytest.raises(EndpointError, match="no quota"):
         asyncio.run(main())
@@ -459,8 +464,10 @@ def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_
     async def main() -> None:
         async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
             with Journal(tmp_path / "j") as journal:
-                lane = Lane("letters", Tally(_task(), _samples(100_000)), journal, range(100_000))
-                run = asyncio.create_task(ask(LoadSession(client, order_seed=0), [lane], watch=Watch(answered=0)))
+                lane = Lane("letters", ScoreAccumulator(_task(), _samples(100_000)), journal, range(100_000))
+                run = asyncio.create_task(
+                    ask(LoadSession(client, order_seed=0), [lane], watch=CircuitBreaker(answered=0))
+                )
                 await until(lambda: lane.left <= 99_900)
                 server.stop_listening()
                 server.shut_idle_connections()
@@ -484,9 +491,9 @@ def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream:
         async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
             client.liveness.notify = told.append
             with Journal(tmp_path / "j") as journal:
-                lane = Lane("letters", Tally(_task(), _samples(600)), journal, range(600))
+                lane = Lane("letters", ScoreAccumulator(_task(), _samples(600)), journal, range(600))
                 session = LoadSession(client, order_seed=0)
-                run = asyncio.create_task(ask(session, [lane], watch=Watch(answered=0)))
+                run = asyncio.create_task(ask(session, [lane], watch=CircuitBreaker(answered=0)))
                 for left in (500, 250):
                     await until(lambda left=left: lane.left <= left)
                     server.stop_listening()
@@ -509,8 +516,10 @@ def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> N
         server = FaultyServer([act.sound], listening=False)
         async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
             with Journal(tmp_path / "j") as journal:
-                lane = Lane("letters", Tally(_task(), _samples(200)), journal, range(200))
-                run = asyncio.create_task(ask(LoadSession(client, order_seed=0), [lane], watch=Watch(answered=0)))
+                lane = Lane("letters", ScoreAccumulator(_task(), _samples(200)), journal, range(200))
+                run = asyncio.create_task(
+                    ask(LoadSession(client, order_seed=0), [lane], watch=CircuitBreaker(answered=0))
+                )
                 await until(lambda: client.liveness.closed)
                 run.cancel()  # as SIGINT does
                 with pytest.raises(asyncio.CancelledError):

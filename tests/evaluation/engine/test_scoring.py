@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.replay import replay, take
 from serve_eval.evaluation.engine.scoring import Grade, Recipe, ScoringProcesses, grade
 from serve_eval.evaluation.storage.executions import Executions
@@ -309,7 +309,7 @@ def test_an_answer_that_cannot_be_scored_is_missing_and_not_asked_again(tmp_path
         for i, text in enumerate(["1", "x", "y"]):
             journal.append(Record(id=f"s{i}", response=_said(text)))
     with Journal(tmp_path / "numbers.jsonl") as journal:
-        tally = Tally(_task(), _samples(4))
+        tally = ScoreAccumulator(_task(), _samples(4))
         assert replay(journal, tally) == 3
     tally.add(1, FAILED)
     tally.add(3, FAILED)
@@ -321,7 +321,7 @@ def test_an_answer_that_cannot_be_scored_is_missing_and_not_asked_again(tmp_path
 
 
 def test_equal_errors_are_told_once_with_how_many_there_are() -> None:
-    tally = Tally(_task(), _samples(60))
+    tally = ScoreAccumulator(_task(), _samples(60))
     for i in reversed(range(60)):
         tally.add(i, _said("x" if i % 2 else f"x{i}"))
     errors = tally.result().scorer_errors
@@ -332,7 +332,7 @@ def test_equal_errors_are_told_once_with_how_many_there_are() -> None:
 
 
 def test_of_a_hold_out_sample_no_message_is_told() -> None:
-    tally = Tally(_task(), _samples(1, metadata={HOLDOUT: "yes"}))
+    tally = ScoreAccumulator(_task(), _samples(1, metadata={HOLDOUT: "yes"}))
     tally.add(0, _said("secret"))
     assert [error.told for error in tally.result().scorer_errors] == ["ValueError"]
 
@@ -343,7 +343,7 @@ def test_half_a_character_in_an_answer_is_written_escaped() -> None:
 
     lines: list[bytes] = []
 
-    tally = Tally(_task(score=score), _samples(1), _Lines(lines))
+    tally = ScoreAccumulator(_task(score=score), _samples(1), _Lines(lines))
     tally.add(0, _said('"\\ud800"'))
     assert msgspec.json.decode(lines[0])["answer"] == "\\ud800"
 
@@ -380,7 +380,7 @@ class _Odd:
 )
 def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None) -> None:
     lines: list[bytes] = []
-    tally = Tally(_task(score=lambda sample, response: score), _samples(1), _Lines(lines))
+    tally = ScoreAccumulator(_task(score=lambda sample, response: score), _samples(1), _Lines(lines))
     tally.add(0, _said("1"))
     result = tally.result()
     msgspec.json.encode(result)
@@ -392,7 +392,7 @@ def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_no_score_is_infinite_where_the_metric_has_no_ends(value: float) -> None:
     task = _task(metric=Metric(lo=None, hi=None), score=lambda *_: Score(value=value, outcome=Outcome.PARTIAL))
-    tally = Tally(task, _samples(1))
+    tally = ScoreAccumulator(task, _samples(1))
     tally.add(0, _said("1"))
     assert tally.result().failures == {"scorer_error": 1}
 
@@ -411,7 +411,7 @@ def _raise(*_: object) -> Any:
     ],
 )
 def test_a_figure_that_cannot_be_made_is_left_out_and_told(hook: dict[str, Any], lost: dict[str, Any]) -> None:
-    tally = Tally(_task(**hook), _samples(2))
+    tally = ScoreAccumulator(_task(**hook), _samples(2))
     tally.add(0, _said("1"))
     result = tally.result()
     assert {name: getattr(result, name) for name in lost} == lost
@@ -420,7 +420,7 @@ def test_a_figure_that_cannot_be_made_is_left_out_and_told(hook: dict[str, Any],
 
 
 def test_a_failure_mode_that_cannot_be_told_costs_no_score() -> None:
-    tally = Tally(_task(failure_mode=_raise), _samples(1))
+    tally = ScoreAccumulator(_task(failure_mode=_raise), _samples(1))
     tally.add(0, _said("0.5"))
     assert tally.result().modes == {"unknown: failure_mode raised KeyError": 1}
     assert tally.result().value == 50.0
@@ -434,7 +434,7 @@ def test_a_score_that_comes_late_is_waited_for_unless_the_answer_was_withdrawn()
         return futures[-1]
 
     async def story() -> None:
-        tally = Tally(_task(), _samples(2), apart=apart)
+        tally = ScoreAccumulator(_task(), _samples(2), apart=apart)
         waiting = [asyncio.create_task(tally.take_result(i, _said("1"))) for i in range(2)]
         await asyncio.sleep(0)
         assert (tally.scored, tally.score(0)) == (0, None)
@@ -459,7 +459,10 @@ def test_a_hook_that_gets_an_answer_and_raises_leaves_it_without_a_score(tmp_pat
     assert judgements.pending(judged, _samples(1), records) == {}
     assert judgements.figures(judged, _samples(1), records) == ()
     assert executions.pending(run, _samples(1), records) == {}
-    for tally in (Tally(judged, _samples(1), judgements=judgements), Tally(run, _samples(1), executions=executions)):
+    for tally in (
+        ScoreAccumulator(judged, _samples(1), judgements=judgements),
+        ScoreAccumulator(run, _samples(1), executions=executions),
+    ):
         assert take(records, tally) == 1
         result = tally.result()
         assert (result.scored, result.failures) == (0, {"scorer_error": 1})

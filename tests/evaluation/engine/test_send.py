@@ -14,7 +14,7 @@ from serve_eval.cli._dry_run import facts
 from serve_eval.client.client import Client
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.engine import send
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
@@ -91,7 +91,7 @@ def test_a_question_of_which_one_choice_has_no_answer_is_missing() -> None:
     assert (failed.kind, failed.retryable, len(failed.attempts), len(bodies)) == (FailureKind.HTTP_ERROR, True, 2, 2)
     other = replace(SAMPLE, id="r", target="A")
     answered, _ = _send(_told)
-    tally = Tally(TASK, [SAMPLE, other])
+    tally = ScoreAccumulator(TASK, [SAMPLE, other])
     tally.add(0, failed)
     tally.add(1, answered)
     result = tally.result()

@@ -12,7 +12,7 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.engine import runner, upkeep
-from serve_eval.evaluation.engine.accumulator import Tally
+from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.storage.journal import Journal
@@ -76,7 +76,7 @@ def test_a_task_ends_before_the_next_one_begins(monkeypatch: pytest.MonkeyPatch,
     told: Any = Told()
     with Journal(tmp_path / "a") as first, Journal(tmp_path / "b") as second:
         lanes = [
-            Lane(name, Tally(_task(), _samples(2)), journal, range(2))
+            Lane(name, ScoreAccumulator(_task(), _samples(2)), journal, range(2))
             for name, journal in (("one", first), ("two", second))
         ]
         asyncio.run(runner.ask(made(concurrency=1), lanes, progress=told))
@@ -123,8 +123,8 @@ def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is
     with Journal(tmp_path / "a") as first, Journal(tmp_path / "b") as second:
         last = [replace(sample, prompt="last") for sample in _samples(1)]
         lanes = [
-            Lane("one", Tally(_task(), _samples(100)), first, range(100), early=Decides()),
-            Lane("two", Tally(_task(), last), second, range(1)),
+            Lane("one", ScoreAccumulator(_task(), _samples(100)), first, range(100), early=Decides()),
+            Lane("two", ScoreAccumulator(_task(), last), second, range(1)),
         ]
         asyncio.run(asyncio.wait_for(runner.ask(session, lanes), 20))
         assert [record.id for record in first.records()] == ["s0"]
@@ -150,7 +150,7 @@ def test_a_connection_out_of_step_is_said_while_others_are_asked(
 
     monkeypatch.setattr("serve_eval.evaluation.engine.runner.send.send", send)
     with Journal(tmp_path / "a") as journal:
-        asyncio.run(runner.ask(session, [Lane("one", Tally(_task(), _samples(3)), journal, range(3))]))
+        asyncio.run(runner.ask(session, [Lane("one", ScoreAccumulator(_task(), _samples(3)), journal, range(3))]))
     assert told == [
         "warning: a connection gave an answer that nobody had asked for, and so later ones to other requests; those "
         "that may be wrong are withdrawn and asked again"

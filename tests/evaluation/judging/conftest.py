@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import serve_eval.tasks
-from launchers._http.answers import Generated, Usage, answer_body
-from launchers._http.errors import Refused
+from launchers._http.answers import Generated, TokenUsage, answer_body
+from launchers._http.errors import RefusedRequest
 from launchers._http.requests import DEFAULT_MAX_TOKENS, Ask, understand
 from launchers._simulated import words
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, raw, stall
@@ -46,7 +46,7 @@ class JudgeServer:
     def reply(self, request: HttpRequest) -> Reply:
         try:
             ask = understand(request.raw, chat=True, models={self.model})
-        except Refused as refused:
+        except RefusedRequest as refused:
             return json_reply(refused.body, refused.status)
         (prompt,) = ask.prompts
         assert isinstance(prompt, tuple)
@@ -72,7 +72,7 @@ def _answer(ask: Ask, number: int, said: str) -> bytes:
     one = words.limited(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
     (prompt,) = ask.prompts
     assert isinstance(prompt, tuple)
-    usage = Usage(words.of_prompt(prompt, None), len((one.text or "").split()))
+    usage = TokenUsage(words.of_prompt(prompt, None), len((one.text or "").split()))
     return answer_body(ask, number, [one], usage)
 
 

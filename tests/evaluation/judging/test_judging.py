@@ -20,7 +20,7 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.evaluation.storage.reply_proofs import Step, judges_proofs
+from serve_eval.evaluation.storage.reply_proofs import ConnectionStep, judges_proofs
 from serve_eval.report.terminal import render
 from serve_eval.schema import FailureKind, Limits, Outcome, Plan, Spec
 from serve_eval.workflows.references.register import register
@@ -93,7 +93,7 @@ def test_a_judge_out_of_step_is_told_of_in_the_report(tmp_path: Path) -> None:
 
     async def story(plan: Plan) -> None:
         await evaluate(plan, out, environ={})
-        judges_proofs(out / FILE).note(Step("a session", 1, out="for the test"))
+        judges_proofs(out / FILE).note(ConnectionStep("a session", 1, out="for the test"))
         for report in (await evaluate(plan, out, environ={}), judge_again(plan, out)):
             (line,) = [line for line in report.warnings if "nobody had asked for" in line]
             assert line.startswith(f"1 connection of the judges of {TASK} gave")

@@ -24,7 +24,7 @@ from serve_eval.evaluation.storage.private_files import pretty_json
 from serve_eval.report.terminal import render
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import Ended, Isolation, Outcome, Plan, Program, Ran, Report, Spec
+from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Outcome, Plan, Program, Report, Spec
 from serve_eval.workflows.references.register import register
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -168,12 +168,12 @@ class _Double:
         self.ran: list[Program] = []
         self.waits, self.waiting = waits, asyncio.Event()
 
-    async def run(self, program: Program) -> Ran:
+    async def run(self, program: Program) -> ExecutionResult:
         self.ran.append(program)
         if len(self.ran) == self.waits:
             self.waiting.set()
             await asyncio.Event().wait()
-        return Ran(ended=Ended.PASSED, exit=0, stdout="x" * 5000 + "end")
+        return ExecutionResult(ended=ExitReason.PASSED, exit=0, stdout="x" * 5000 + "end")
 
 
 ISOLATION = Isolation(name="double", network=False, writable=(), uid=1, python="3.11.0", limits={})

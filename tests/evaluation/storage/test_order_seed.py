@@ -25,7 +25,7 @@ from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.file_names import ORDER_FILE
 from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
-from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.invariants.check import check
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, hand_over
 
@@ -241,8 +241,12 @@ def test_of_many_orders_of_the_same_outcomes_one_in_a_hundred_alarms() -> None:
 def _compare(plan: Plan, config: SimulatorConfig, out: Path) -> Comparison:
     async def both() -> Comparison:
         async with asyncio.timeout(60), serve(create_app(config)) as a, serve(create_app(config)) as b:
-            sides = [Side(plan=replace(plan, launcher=Spec(name="external", options={"base_url": u}))) for u in (a, b)]
-            return await compare(*sides, Rules(rule=Spec(name="paired"), again=20), out, environ={}, show_flips=0)
+            sides = [
+                CompareSide(plan=replace(plan, launcher=Spec(name="external", options={"base_url": u}))) for u in (a, b)
+            ]
+            return await compare(
+                *sides, CompareRules(rule=Spec(name="paired"), again=20), out, environ={}, show_flips=0
+            )
 
     return asyncio.run(both())
 
@@ -274,8 +278,10 @@ def test_an_old_comparison_goes_on_in_the_order_of_its_plan(
 async def _in_turn(plan: Plan, config: SimulatorConfig, out: Path) -> None:
     """A comparison, made old and unfinished, and gone on with."""
     async with asyncio.timeout(60), serve(create_app(config)) as a, serve(create_app(config)) as b:
-        rules = Rules(rule=Spec(name="paired"), again=0)
-        sides = [Side(plan=replace(plan, launcher=Spec(name="external", options={"base_url": u}))) for u in (a, b)]
+        rules = CompareRules(rule=Spec(name="paired"), again=0)
+        sides = [
+            CompareSide(plan=replace(plan, launcher=Spec(name="external", options={"base_url": u}))) for u in (a, b)
+        ]
         await compare(*sides, rules, out, environ={}, show_flips=0)
         for folder, kept in ((out / "a", 10), (out / "b", 0)):
             for name in (ORDER_FILE, "report.json"):
@@ -294,9 +300,11 @@ def test_a_finished_side_stays_as_it_is(plan: Plan, config: SimulatorConfig, tmp
 
     async def other() -> None:
         async with serve(create_app(config)) as url:
-            live = Side(plan=replace(plan, launcher=Spec(name="external", options={"base_url": url})))
-            finished = Side(plan=run_folder.saved_plan(done), folder=done)
-            await compare(finished, live, Rules(rule=Spec(name="paired"), again=0), out, environ={}, show_flips=0)
+            live = CompareSide(plan=replace(plan, launcher=Spec(name="external", options={"base_url": url})))
+            finished = CompareSide(plan=run_folder.saved_plan(done), folder=done)
+            await compare(
+                finished, live, CompareRules(rule=Spec(name="paired"), again=0), out, environ={}, show_flips=0
+            )
 
     asyncio.run(other())
     assert {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()} == before

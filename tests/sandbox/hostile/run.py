@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import Ended, Isolation, Program, Ran
+from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Program
 from tests.sandbox.hostile.attempt import CALLS, PRELUDE, Attempt
 
 SESSION, USER = -3, -4
@@ -129,7 +129,7 @@ class Result:
     `as_meant` whether that is what has to stop it."""
 
     attempt: Attempt
-    ran: Ran
+    ran: ExecutionResult
     got_out: str | None
     stopped_by: str
     as_meant: bool
@@ -148,12 +148,12 @@ async def _one(sandbox: Sandbox, attempt: Attempt, found: Outside) -> Result:
     evidence = [line for line in ran.stdout.splitlines() if line.startswith("OUT:")]
     if found.secret in said:
         evidence.append("the secret was told")
-    if attempt.checks and ran.ended is Ended.PASSED:
+    if attempt.checks and ran.ended is ExitReason.PASSED:
         evidence.append("passed false checks")
     stops = sorted({line[9:].strip() for line in ran.stdout.splitlines() if line.startswith("stopped:")})
     _, ended_by_us, excess = ran.stderr.strip().rpartition("serve-eval ended this program: ")
     reason = str(ran.exit) if ran.exit is not None else excess if ended_by_us else ""
-    if ran.ended is Ended.RAISED:
+    if ran.ended is ExitReason.RAISED:
         reason = ([*_ERROR.findall(ran.stderr)] or ["of nothing known"])[-1]
     ended = f"{ran.ended.value} {reason}".strip()
     met = stops or [ended]

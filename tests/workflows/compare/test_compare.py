@@ -26,7 +26,7 @@ from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.compare import asking
-from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.text import render
 from serve_eval.workflows.compare.verdict import compared
 from tests.cli.command import serve_eval
@@ -34,7 +34,7 @@ from tests.cli.command import serve_eval
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 N = 150
-PAIRED = Rules(rule=Spec(name="paired"), again=60)
+PAIRED = CompareRules(rule=Spec(name="paired"), again=60)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def steady(answers: Callable[[float | None], Path]) -> SimulatorConfig:
 
 
 def _compare(
-    plan: Plan, a: SimulatorConfig, b: SimulatorConfig, out: Path, rules: Rules = PAIRED, **more: Any
+    plan: Plan, a: SimulatorConfig, b: SimulatorConfig, out: Path, rules: CompareRules = PAIRED, **more: Any
 ) -> tuple[Comparison, list[int]]:
     """The comparison of two simulated endpoints, and how many requests each of them got."""
     apps = [create_app(config) for config in (a, b)]
@@ -77,7 +77,7 @@ def _compare(
     async def both() -> Comparison:
         async with AsyncExitStack() as stack:
             urls = [await stack.enter_async_context(serve(app)) for app in apps]
-            sides = [Side(plan=_at(plan, url)) for url in urls]
+            sides = [CompareSide(plan=_at(plan, url)) for url in urls]
             return await compare(sides[0], sides[1], rules, out, environ={}, **more)
 
     return asyncio.run(both()), [_asked(app) for app in apps]
@@ -165,14 +165,14 @@ def test_a_finished_comparison_asks_nothing_and_says_the_same(
 ) -> None:
     before, out = alike
     urls = [side.base_url for side in (before.a, before.b)]
-    sides = [Side(plan=_at(plan, url)) for url in urls]  # where no server listens any more
+    sides = [CompareSide(plan=_at(plan, url)) for url in urls]  # where no server listens any more
     after = asyncio.run(compare(sides[0], sides[1], PAIRED, out, environ={}))
     assert replace(after, started_at="", wall_s=0.0) == replace(before, started_at="", wall_s=0.0)
 
 
 def test_another_margin_is_refused_when_the_answers_are_known(plan: Plan, alike: tuple[Comparison, Path]) -> None:
     before, out = alike
-    sides = [Side(plan=_at(plan, side.base_url)) for side in (before.a, before.b)]
+    sides = [CompareSide(plan=_at(plan, side.base_url)) for side in (before.a, before.b)]
     wider = replace(PAIRED, rule=Spec(name="paired", options={"margin": 20.0}))
     with pytest.raises(RunFolderError, match="margin"):
         asyncio.run(compare(sides[0], sides[1], wider, out, environ={}))
@@ -192,7 +192,7 @@ def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
     async def twice() -> Comparison:
         async with AsyncExitStack() as stack:
             urls = [await stack.enter_async_context(serve(app)) for app in apps]
-            sides = [Side(plan=_at(plan, url)) for url in urls]
+            sides = [CompareSide(plan=_at(plan, url)) for url in urls]
             stops = _Stops(lambda: running.cancel())
             running = asyncio.create_task(
                 compare(sides[0], sides[1], PAIRED, tmp_path / "out", environ={}, progress=stops)
@@ -228,8 +228,8 @@ class _Stops:
 
 
 def test_anchors_of_one_run_are_refused_before_anything_is_sent(plan: Plan, tmp_path: Path) -> None:
-    rules = Rules(rule=Spec(name="anchors"), again=0)
-    sides = Side(plan=_at(plan, "http://127.0.0.1:9")), Side(plan=_at(plan, "http://127.0.0.1:9"))
+    rules = CompareRules(rule=Spec(name="anchors"), again=0)
+    sides = CompareSide(plan=_at(plan, "http://127.0.0.1:9")), CompareSide(plan=_at(plan, "http://127.0.0.1:9"))
     with pytest.raises(NotComparableError, match="answer each prompt 2 times or more") as caught:
         asyncio.run(compare(*sides, rules, tmp_path / "out", environ={}))
     assert "--repeats 2" in caught.value.hint
@@ -243,7 +243,7 @@ def test_sides_that_ask_otherwise_are_refused_before_anything_is_sent(
     async def both() -> None:
         async with serve(app) as url:
             other = replace(plan, tasks=(Spec(name="gsm8k", options={"num_fewshot": 2}),))
-            sides = Side(plan=_at(plan, url)), Side(plan=_at(other, url))
+            sides = CompareSide(plan=_at(plan, url)), CompareSide(plan=_at(other, url))
             await compare(*sides, PAIRED, tmp_path / "out", environ={})
 
     with pytest.raises(NotComparableError, match=r"gsm8k: num_fewshot is 5 for A and 2 for B"):
@@ -261,8 +261,8 @@ def test_a_finished_run_is_asked_nothing_and_the_other_side_is(
 
     async def one() -> Comparison:
         async with serve(app) as url:
-            live = Side(plan=_at(plan, url))
-            done = Side(plan=run_folder.saved_plan(out / "a"), folder=out / "a")
+            live = CompareSide(plan=_at(plan, url))
+            done = CompareSide(plan=run_folder.saved_plan(out / "a"), folder=out / "a")
             sides = (done, live) if finished == "A" else (live, done)
             return await compare(*sides, PAIRED, tmp_path / "out", environ={})
 
@@ -334,7 +334,7 @@ def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
             up.remove(folder.name)
 
     monkeypatch.setattr(asking, "launch", launch)
-    sides = Side(plan=_at(plan, "http://127.0.0.1:1/v1")), Side(plan=_at(plan, "http://127.0.0.1:2/v1"))
+    sides = CompareSide(plan=_at(plan, "http://127.0.0.1:1/v1")), CompareSide(plan=_at(plan, "http://127.0.0.1:2/v1"))
     found = asyncio.run(compare(*sides, PAIRED, tmp_path / "out", environ={}, notify=said.append))
     assert history == ["a", "a", "b"]
     assert [task.result.scored for task in map(_only_task, (tmp_path / "out" / "a", tmp_path / "out" / "b"))] == [N, N]

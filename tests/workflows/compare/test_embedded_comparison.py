@@ -13,7 +13,7 @@ from serve_eval.evaluation.agreement.self_flips import FLIP_ALPHA
 from serve_eval.schema import ComparedTask, LaunchContext, Plan, Spec
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.verdicts.exit_code import FAIL, PASS
-from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 
 SOUND = "embedded"
 
@@ -30,8 +30,10 @@ def _compared(
             running = Spec(name="external", options={"base_url": endpoint.base_url})
             task = Spec(name="word_problems", options={"num_samples": problems, "random_seed": seed})
             for damage in damages:
-                a, b = (Side(plan=Plan(model=one, launcher=running, tasks=(task,))) for one in (SOUND, damage))
-                done = await compare(a, b, Rules(rule=rule, again=again), folder / damage, show_flips=4, environ={})
+                a, b = (CompareSide(plan=Plan(model=one, launcher=running, tasks=(task,))) for one in (SOUND, damage))
+                done = await compare(
+                    a, b, CompareRules(rule=rule, again=again), folder / damage, show_flips=4, environ={}
+                )
                 found[damage] = done.tasks[0], done.exit_code
 
     asyncio.run(story())

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 from scipy.stats import binom
 
-from serve_eval.evaluation.agreement.answer_pairs import Had
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.workflows.compare.latency import ALPHA, more_failures, slower, uneven
 
 
-def _had(times: list[float] = [], failed: dict[str, str] = {}) -> Had:  # noqa: B006
+def _had(times: list[float] = [], failed: dict[str, str] = {}) -> TaskAnswers:  # noqa: B006
     latency_s = {str(i): time for i, time in enumerate(times)}
     started_s = {str(i): float(i) for i in range(len(times))}
     task = SimpleNamespace(result=SimpleNamespace(planned=len(times)))
-    return Had(task, None, ({},), ({},), started_s, latency_s, failed)  # type: ignore[arg-type]
+    return TaskAnswers(task, None, ({},), ({},), started_s, latency_s, failed)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

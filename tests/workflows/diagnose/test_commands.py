@@ -12,14 +12,14 @@ import yaml
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.scores import ScoreRecord
 from serve_eval.schema import Attempt, Failure, FailureKind, Outcome, Plan, Response, Spec, Usage
-from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import diagnose, findings
 
 ID, FOLDER = "a b;'$(id)", Path("my runs/it's")
 
 
-def _evidence(*asked: Asked, **prints: str) -> Evidence:
+def _evidence(*asked: AskedSample, **prints: str) -> Evidence:
     task = TaskEvidence(name="t", fingerprint={"task": "t", **prints}, asked=asked, report=None)
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),))
     return Evidence(folder=FOLDER, plan=plan, sessions=[], report=None, tasks=(task,), logs=())
@@ -30,16 +30,16 @@ def _attempt(failure: FailureKind | None = None, start_s: float = 1e9) -> Attemp
     return Attempt(start_s=start_s, end_s=start_s + 1.0, failure=failure, status=status, request_id="r")
 
 
-def _missing(name: str, message: str, *attempts: Attempt, status: int | None = None) -> Asked:
+def _missing(name: str, message: str, *attempts: Attempt, status: int | None = None) -> AskedSample:
     failure = Failure(kind=FailureKind.HTTP_ERROR, message=message, status=status, attempts=attempts)
-    return Asked(id=name, response=None, failure=failure, attempts=attempts)
+    return AskedSample(id=name, response=None, failure=failure, attempts=attempts)
 
 
-def _answered(name: str, text: str, outcome: str, *attempts: Attempt, stop: str | None = None) -> Asked:
+def _answered(name: str, text: str, outcome: str, *attempts: Attempt, stop: str | None = None) -> AskedSample:
     usage = Usage(prompt_tokens=9, completion_tokens=9)
     response = Response(text=text, finish_reason="stop", stop_reason=stop, usage=usage, attempts=attempts)
     line = ScoreRecord(id=name, outcome=outcome, value=float(outcome == "correct"), target="17")
-    return Asked(id=name, response=response, failure=None, attempts=attempts, line=line, bad=outcome != "correct")
+    return AskedSample(id=name, response=response, failure=None, attempts=attempts, line=line, bad=outcome != "correct")
 
 
 def _of(evidence: Evidence, rule: str) -> Finding:

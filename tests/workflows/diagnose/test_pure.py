@@ -11,7 +11,7 @@ import pytest
 from serve_eval.evaluation.storage.scores import ScoreRecord
 from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.schema import Attempt, Limits, Outcome, Plan, Response, Spec, Usage
-from serve_eval.workflows.diagnose.evidence import Asked, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.extraction import states
 from serve_eval.workflows.diagnose.story import findings
 
@@ -65,7 +65,9 @@ def healthy(rng: random.Random, n: int) -> Evidence:
         parts = {"strict-match": float(right), "flexible-extract": float(right or rng.random() < 0.02)}
         line = ScoreRecord(id=str(i), outcome=outcome, value=float(right), target="17", answer=None, parts=parts)
         asked.append(
-            Asked(id=str(i), response=response, failure=None, attempts=response.attempts, line=line, bad=not right)
+            AskedSample(
+                id=str(i), response=response, failure=None, attempts=response.attempts, line=line, bad=not right
+            )
         )
     return Evidence(
         folder=Path("run"),

@@ -18,7 +18,7 @@ from serve_eval.datasets.generated import write_gsm8k
 from serve_eval.errors import RunFolderError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Attribution, DataRoots, Limits, Plan, Report, Spec, WorkerShare, WorkerTimes
-from serve_eval.workflows.compare.compare import Rules, Side, compare
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import DiagnosedRun, diagnose
@@ -488,8 +488,8 @@ def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path: Path) -> Non
     async def compared() -> None:
         async with servers[0].scripted.serve() as a, servers[1].scripted.serve() as b:
             places = [Spec(name="external", options={"base_url": url}) for url in (a, b)]
-            sides = [Side(plan=replace(plan, launcher=place)) for place in places]
-            rules = Rules(rule=Spec(name="paired"), again=0)
+            sides = [CompareSide(plan=replace(plan, launcher=place)) for place in places]
+            rules = CompareRules(rule=Spec(name="paired"), again=0)
             await compare(sides[0], sides[1], rules, tmp_path / "out", environ={}, show_flips=0)
 
     asyncio.run(compared())

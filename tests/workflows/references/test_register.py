@@ -21,7 +21,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.evaluation.storage.journal import read
-from serve_eval.evaluation.storage.reply_proofs import SESSION_CHARACTERS, Proofs, Step
+from serve_eval.evaluation.storage.reply_proofs import SESSION_CHARACTERS, ConnectionStep, Proofs
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.register import register
@@ -335,9 +335,9 @@ def test_answers_that_a_killed_run_had_not_withdrawn_yet_count_nowhere(finished:
     doubted = [a for a in turns.values() if (a.request_id[:SESSION_CHARACTERS], a.connection) == key]
     (run / STEPS).unlink(missing_ok=True)
     proofs, before = Proofs(run / STEPS), journal.read_bytes()
-    proofs.note(Step(*key, out="bytes on an idle connection"))
+    proofs.note(ConnectionStep(*key, out="bytes on an idle connection"))
     for session, connection in {(a.request_id[:SESSION_CHARACTERS], a.connection) for a in turns.values()} - {key}:
-        proofs.note(Step(session, connection, turns=1000))
+        proofs.note(ConnectionStep(session, connection, turns=1000))
     (rescored,) = rescore(run)
     assert (rescored.planned, rescored.answered) == (120, 120 - len(doubted))
     with pytest.raises(RunFolderError, match=f"{len(doubted)} of 120 samples of gsm8k have no answer"):

@@ -13,7 +13,7 @@ import pytest
 
 from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.checks.curl import curl
-from serve_eval.checks.row import Sent
+from serve_eval.checks.row import SentRequest
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
 from serve_eval.workflows.smoke import smoke
@@ -153,7 +153,7 @@ def test_the_curl_line_sends_the_request_again(connection: Connection, environ: 
 
     async def main() -> str:
         async with server.serve() as url:
-            line = curl(Sent(url=f"{url.removesuffix('/v1')}{path}/completions", body=BODY), connection, environ)
+            line = curl(SentRequest(url=f"{url.removesuffix('/v1')}{path}/completions", body=BODY), connection, environ)
             # As somebody pastes it: an interactive shell, in which a `!` may mean a command of its history.
             shell = await asyncio.create_subprocess_exec(
                 *("bash", "--noprofile", "--norc", "-i"),
@@ -185,7 +185,7 @@ def test_the_curl_line_sends_the_request_again(connection: Connection, environ: 
 @pytest.mark.parametrize("body", [BODY, None, {**BODY, "stream": True}])
 def test_the_curl_line_is_words_of_a_shell(body: dict[str, Any] | None) -> None:
     connection = Connection(proxy="http://${U}:${P}@proxy:1", ca_bundle="/my certs/ca.pem")
-    words = shlex.split(curl(Sent(url="https://h/v1/models", body=body), connection, {}))
+    words = shlex.split(curl(SentRequest(url="https://h/v1/models", body=body), connection, {}))
     assert words[:3] == ["curl", "-sS", "https://h/v1/models"]
     assert "/my certs/ca.pem" in words
     assert "http://${U}:${P}@proxy:1" in words

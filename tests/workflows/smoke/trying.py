@@ -9,8 +9,8 @@ from functools import partial
 from aiohttp import web
 
 from serve_eval.checks.curl import curl
-from serve_eval.checks.row import Row
-from serve_eval.checks.session import Session
+from serve_eval.checks.row import CheckRow
+from serve_eval.checks.session import CheckSession
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.schema import Connection, Endpoint
@@ -44,7 +44,7 @@ async def smoke_at(
         checks = [check for check in checks if check.name in wanted]
     async with connect(plan, Endpoint(base_url=base_url), environ) as client:
         package = partial(openai_client, plan, environ=environ, timeout_s=timeout_s)
-        session = Session(client, model=model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens)
+        session = CheckSession(client, model=model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens)
         sent_again = partial(curl, connection=Connection(), variables=environ)
         return await smoke.smoke(session, checks, needed=needed, curl=sent_again)
 
@@ -59,5 +59,5 @@ def smoke_of(server: ScriptedServer | web.Application, path: str = "/v1", **more
     return asyncio.run(main())
 
 
-def by_name(done: Smoke) -> dict[str, Row]:
+def by_name(done: Smoke) -> dict[str, CheckRow]:
     return {row.name: row for row in done.rows}

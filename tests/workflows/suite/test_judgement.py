@@ -31,7 +31,7 @@ from serve_eval.schema import (
 from serve_eval.stats.finding import finding
 from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.rules._acceptance import judge as acceptance
-from serve_eval.workflows.suite.judgement import Ended, Judgement, corrected, judge
+from serve_eval.workflows.suite.judgement import EndedRun, SuiteJudgement, corrected, judge
 
 TODAY = date(2026, 11, 21)
 PASS, FAIL, ERROR = VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.ERROR
@@ -98,7 +98,7 @@ def _task(verdict: Verdict) -> TaskReport:
     )
 
 
-def _ended(name: str, *verdicts: Verdict, **attributes: str) -> Ended:
+def _ended(name: str, *verdicts: Verdict, **attributes: str) -> EndedRun:
     plan = _plan(*(verdict.task for verdict in verdicts))
     report = Report(
         schema_version=2,
@@ -111,19 +111,19 @@ def _ended(name: str, *verdicts: Verdict, **attributes: str) -> Ended:
         started_at="",
         wall_s=1.0,
     )
-    return Ended(run=SuiteRun(name=name, plan=plan, attributes=attributes), report=report)
+    return EndedRun(run=SuiteRun(name=name, plan=plan, attributes=attributes), report=report)
 
 
-def _stopped(name: str, code: int, *tasks: str) -> Ended:
+def _stopped(name: str, code: int, *tasks: str) -> EndedRun:
     error = RunError(kind="EndpointError", message="gone", hint="", exit_code=code)
-    return Ended(run=SuiteRun(name=name, plan=_plan(*tasks)), error=error)
+    return EndedRun(run=SuiteRun(name=name, plan=_plan(*tasks)), error=error)
 
 
 def _waiver(until: date = TODAY, **match: object) -> Waiver:
     return Waiver(match=match, reason="issue 12", until=until)
 
 
-def _judge(ended: Sequence[Ended], *waivers: Waiver, strict: bool = False) -> Judgement:
+def _judge(ended: Sequence[EndedRun], *waivers: Waiver, strict: bool = False) -> SuiteJudgement:
     return judge(ended, waivers, TODAY, strict=strict)
 
 
@@ -239,7 +239,7 @@ def test_a_stricter_alpha_of_a_reference_stays() -> None:
         ([_ended("a", _verdict("mmlu", VerdictOutcome.NOT_JUDGED))], 0, 0, "INTEGRATION TEST"),
     ],
 )
-def test_the_worst_of_all_runs_is_the_suites(ended: list[Ended], code: int, strict_code: int, word: str) -> None:
+def test_the_worst_of_all_runs_is_the_suites(ended: list[EndedRun], code: int, strict_code: int, word: str) -> None:
     judged = _judge(ended)
     assert (judged.exit_code, judged.verdict) == (code, word)
     assert _judge(ended, strict=True).exit_code == strict_code

@@ -11,11 +11,21 @@ import pytest
 
 from serve_eval.schema import Response, Sample, Score, Usage
 from serve_eval.workflows.watch import asking, judging, pool
-from serve_eval.workflows.watch.judging import ACCURACY, CHECK, DOWN, FAILING, FAILURES, LEARNT, MISSES, USABLE, Rules
-from serve_eval.workflows.watch.record import Alarm, Seen, State
+from serve_eval.workflows.watch.judging import (
+    ACCURACY,
+    CHECK,
+    DOWN,
+    FAILING,
+    FAILURES,
+    LEARNT,
+    MISSES,
+    USABLE,
+    WatchRules,
+)
+from serve_eval.workflows.watch.record import Seen, State, WatchAlarm
 
 PROMPTS, MOST = 40, 10
-RULES = Rules(passes=3, tolerance=0.01, max_error_rate=0.05)
+RULES = WatchRules(passes=3, tolerance=0.01, max_error_rate=0.05)
 MEANS = replace(RULES, round_means=True)
 Value = Callable[[int], float | None]
 
@@ -39,11 +49,11 @@ def _play(
     value: Value,
     rounds: int = 1,
     *,
-    rules: Rules = RULES,
+    rules: WatchRules = RULES,
     usable: Callable[[int], bool] = lambda i: True,
     checks: dict[str, str] | None = None,
     tokens: int = 20,
-) -> list[Alarm]:
+) -> list[WatchAlarm]:
     """The alarms of so many rounds, in which each prompt is worth what `value` says (None: no answer)."""
     found = []
     for _ in range(rounds):
@@ -65,7 +75,7 @@ def _play(
     return found
 
 
-def _learnt(value: Value, rules: Rules = RULES) -> State:
+def _learnt(value: Value, rules: WatchRules = RULES) -> State:
     state = _state()
     while state.accuracy is None:
         assert not _play(state, value, rules=rules)
@@ -98,7 +108,7 @@ def test_prompts_that_are_always_wrong_say_nothing_and_those_that_turn_wrong_do(
 
 
 @pytest.mark.parametrize("rules", [RULES, MEANS])
-def test_prompts_may_change_places(rules: Rules) -> None:
+def test_prompts_may_change_places(rules: WatchRules) -> None:
     state = _learnt(_half_right, rules)
     assert not _play(state, lambda i: 1.0 - i % 2, 300, rules=rules)
 

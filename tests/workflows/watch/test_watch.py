@@ -20,19 +20,19 @@ from serve_eval.schema import HOLDOUT, Sample
 from serve_eval.workflows.smoke import smoke as smoking
 from serve_eval.workflows.watch import judging, pool, record, story
 from serve_eval.workflows.watch.alarming import Delivery
-from serve_eval.workflows.watch.judging import Rules
+from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.metrics import Metrics, served
-from serve_eval.workflows.watch.story import Watch, watch
+from serve_eval.workflows.watch.story import WatchJob, watch
 from tests.scripted_server import ScriptedServer, json_reply, models
 from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import FIRST
 from tests.workflows.watch.server import Endpoint
 
 CHECKS = smoking.chosen("quick")
-RULES = Rules(passes=2, tolerance=0.01, max_error_rate=0.05)
+RULES = WatchRules(passes=2, tolerance=0.01, max_error_rate=0.05)
 
 
-def _job(url: str, **more: Any) -> Watch:
+def _job(url: str, **more: Any) -> WatchJob:
     given: dict[str, Any] = {
         "plan": resolve_address({"base_url": url}, {}),
         "pool": None,
@@ -47,7 +47,7 @@ def _job(url: str, **more: Any) -> Watch:
         "ends": False,
         "delivery": Delivery(),
     }
-    return Watch(**{**given, **more})
+    return WatchJob(**{**given, **more})
 
 
 def _with(server: ScriptedServer, then: Callable[[str], Awaitable[Any]]) -> Any:
@@ -334,7 +334,7 @@ def test_a_kill_between_the_line_and_the_state_loses_nothing(tmp_path: Path) -> 
     _with(Endpoint(wrong=7).server, run)
 
 
-def _replayed(folder: Path, job: Watch, rounds: int) -> Any:
+def _replayed(folder: Path, job: WatchJob, rounds: int) -> Any:
     """The state that the first lines come to."""
     state = record.load(folder, job.bound)
     assert state is not None
