@@ -61,3 +61,15 @@ def test_public_class_names_are_unique() -> None:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
     assert not {name: files for name, files in places.items() if len(files) > 1}
+
+
+def test_every_package_says_what_it_holds() -> None:
+    alternatives = {ROOT / folder for folder in (*ALTERNATIVES, "serve_eval/checks/kinds", "serve_eval/cli")}
+    for init in (*ROOT.glob("serve_eval/*/**/__init__.py"), *ROOT.glob("launchers/*/__init__.py")):
+        if init.parent in alternatives:
+            continue
+        tree = ast.parse(init.read_text())
+        assert ast.get_docstring(tree), init
+        assert any(isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__" for node in tree.body), (
+            init
+        )

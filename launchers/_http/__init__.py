@@ -1,1 +1,3 @@
 """Serve the OpenAI API over HTTP: the layer that the simulated and the embedded server share."""
+
+__all__ = ["answers", "arrival", "errors", "requests", "server"]

@@ -1,1 +1,3 @@
 """Read the logs of servers: lines, signs of a dead server, and known causes of its end."""
+
+__all__ = ["causes", "growing_log", "levels", "refusals", "signs", "transfer_causes"]

@@ -1,1 +1,18 @@
 """Describe what trtllm-serve serves: command lines, deployments, and what each version knows."""
+
+__all__ = [
+    "command_line",
+    "containers",
+    "deployments",
+    "disaggregated",
+    "flavour",
+    "known_flags",
+    "kv_transfer",
+    "metrics",
+    "mpi",
+    "parts",
+    "router_types",
+    "servers",
+    "shared_key",
+    "version",
+]

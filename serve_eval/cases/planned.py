@@ -9,7 +9,7 @@ from typing import Any
 from serve_eval.cases import file
 from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
-from serve_eval.schema import Spec, lives
+from serve_eval.schema import Spec, is_mutable
 
 FAMILY = "cases:"
 
@@ -31,7 +31,7 @@ def planned(tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[
     """
     files, problems, notes = file.read(paths), [], []
     place: dict[str, Any] = {"path": paths[0] if len(paths) == 1 else list(paths)}
-    named = [task.name for task in tasks if lives(task.name) and "path" not in task.options]
+    named = [task.name for task in tasks if is_mutable(task.name) and "path" not in task.options]
     tasks = [replace(task, options={**place, **task.options}) if task.name in named else task for task in tasks]
     wanted = [name.removeprefix(FAMILY) for name in named] or list(files.modules)
     there = {task.name for task in tasks}

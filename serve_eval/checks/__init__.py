@@ -1,1 +1,3 @@
 """Check what an endpoint does with each kind of request, without a data set."""
+
+__all__ = ["answer", "check", "curl", "kinds", "row", "run", "session"]

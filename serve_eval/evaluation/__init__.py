@@ -1,1 +1,27 @@
 """Evaluate an endpoint: the main story, told by `evaluate`."""
+
+__all__ = [
+    "agreement",
+    "attribution",
+    "build_report",
+    "capabilities",
+    "early_stop",
+    "endpoint",
+    "engine",
+    "evaluate",
+    "first_token",
+    "judges",
+    "plan",
+    "prepare",
+    "reach",
+    "rerun",
+    "rescore",
+    "rescored_run",
+    "run_session",
+    "steps",
+    "stopwatch",
+    "storage",
+    "task_report",
+    "task_run",
+    "trust",
+]

@@ -18,7 +18,7 @@ from serve_eval.evaluation.storage.judgements import judges_of
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS as CHOICES
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import Connection, DataRoots, Plan, Spec, Task, lives
+from serve_eval.schema import Connection, DataRoots, Plan, Spec, Task, is_mutable
 
 LAUNCHERS, TASKS = "launchers", "serve_eval.tasks"
 _TIMES = frozenset({"port", "ready_timeout_s", "answer_timeout_s", "stop_timeout_s"})
@@ -169,7 +169,7 @@ def _by_task(spec: Spec) -> Iterator[Reached]:
         elif ours and f"{family}.{option}" in ASKING_OPTIONS:
             does = ASKING_OPTIONS[f"{family}.{option}"]
             yield Reached(field=f"{spec.name}.{option}", does=does, value=value)
-    if ours and lives(spec.name):
+    if ours and is_mutable(spec.name):
         yield from _by_judges(spec)
 
 

@@ -18,7 +18,7 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.archive import archive, archived_records
 from serve_eval.evaluation.storage.asked_cases import AskedCase, add_asked_cases, read_asked_cases
 from serve_eval.evaluation.storage.file_names import ARCHIVE, cases_file, judgements_file, samples_file
-from serve_eval.schema import DataRoots, Plan, Sample, Task, lives
+from serve_eval.schema import DataRoots, Plan, Sample, Task, is_mutable
 
 Rerun = Literal["never", "failed", "changed", "version", "all"]
 """What is asked again beside questions that changed, each with those before it: nothing; what failed; what is expected
@@ -40,7 +40,7 @@ def set_aside(
     for p in prepared:
         name = p.task.name
         journal, cases, judged = (path(folder, name) for path in (samples_file, cases_file, judgements_file))
-        if not journal.exists() or not (lives(name) or rerun == "all"):
+        if not journal.exists() or not (is_mutable(name) or rerun == "all"):
             continue
         stale = _stale(folder, plan, p, rerun, server)
         archive(folder, stamp, journal, stale)

@@ -36,17 +36,7 @@ from serve_eval.plugins import registry
 from serve_eval.plugins.scope import scoped
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import TASKS, build_task
-from serve_eval.schema import (
-    DataRoots,
-    Dataset,
-    FailureKind,
-    Plan,
-    Program,
-    Sample,
-    Spec,
-    Task,
-    lives,
-)
+from serve_eval.schema import DataRoots, Dataset, FailureKind, Plan, Program, Sample, Spec, Task, is_mutable
 
 NOT_SCORED = "not scored"
 """In the place of an outcome, for an answer without a line in the scores on file: the run was killed before that."""
@@ -180,7 +170,7 @@ def _work(saved: Plan, spec: Spec, p: PreparedTask, prints: Mapping[str, Mapping
             f"{name}: the data is not what {run} asked: its samples were {stored.get('samples')}, "
             f"now they are {p.fingerprint['samples']}",
             hint=_CASES_HINT
-            if lives(name)
+            if is_mutable(name)
             else "Put the data back that the run was made with, and the references if they set the number of samples: "
             "report.json names the files.",
         )
@@ -197,7 +187,7 @@ def _work(saved: Plan, spec: Spec, p: PreparedTask, prints: Mapping[str, Mapping
             hint="Ask anew with serve-eval run; here only options can change that decide how an answer is scored.",
         )
     task = build_task(spec, f"tasks.{name}")
-    if lives(name):  # the scorer of a case stands in its sample
+    if is_mutable(name):  # the scorer of a case stands in its sample
         asked = {sample.id for sample in p.dataset.samples}
         again = _load(saved, task, p.dataset.total)
         p = replace(p, dataset=replace(again, samples=[sample for sample in again.samples if sample.id in asked]))
@@ -222,7 +212,7 @@ def _asks_something_else(saved: Plan, p: PreparedTask, options: Mapping[str, obj
     if (task.sampling, task.extra, task.hypothesis.num_samples) != (p.task.sampling, p.task.extra, wanted):
         return True
     old, new = (_load(saved, one, wanted or 1) for one in (p.task, task))
-    if lives(task.name):  # an id says what is asked
+    if is_mutable(task.name):  # an id says what is asked
         return [sample.id for sample in old.samples] != [sample.id for sample in new.samples]
     return fingerprint(p.task, old)["samples"] != fingerprint(task, new)["samples"]
 

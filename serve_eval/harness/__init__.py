@@ -2,3 +2,5 @@
 
 Nothing here is imported before a task of it is named. What is asked and how is our own engine's.
 """
+
+__all__ = ["answers", "data", "instances", "layout", "library", "log", "measures", "seeds"]

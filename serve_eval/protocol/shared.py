@@ -17,17 +17,7 @@ from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
 from serve_eval.protocol.choices import Choices
 from serve_eval.protocol.templating import choose_rendering, date_of, prompt_under
-from serve_eval.schema import (
-    DataRoots,
-    Dataset,
-    Need,
-    Override,
-    Sample,
-    SamplingParams,
-    Spec,
-    Task,
-    lives,
-)
+from serve_eval.schema import DataRoots, Dataset, Need, Override, Sample, SamplingParams, Spec, Task, is_mutable
 
 TASKS = "serve_eval.tasks"
 
@@ -83,7 +73,7 @@ def usual_task(spec: Spec, **options: object) -> Task:
     needed = {
         name: spec.options[name]
         for name, option in own.items()
-        if name in spec.options and (option.default is option.empty or name in PLACES or lives(spec.name))
+        if name in spec.options and (option.default is option.empty or name in PLACES or is_mutable(spec.name))
     }
     return build_task(Spec(name=spec.name, options={**needed, **options}))
 

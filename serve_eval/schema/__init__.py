@@ -7,7 +7,6 @@ Verdict; the Report keeps it all. What is made for every request is a Struct: it
 
 from __future__ import annotations
 
-from serve_eval.schema.attributed import Attributed
 from serve_eval.schema.attribution import Attribution, WorkerFigures, WorkerShare, WorkerTimes
 from serve_eval.schema.comparison import (
     Agreement,
@@ -89,7 +88,7 @@ from serve_eval.schema.suite import (
     WaiverState,
     WaiverUse,
 )
-from serve_eval.schema.task import Need, Scorer, Scoring, Task, file_stem, lives
+from serve_eval.schema.task import Need, Scorer, Scoring, Task, file_stem, is_mutable
 from serve_eval.schema.traffic import Acceptance, ConcurrencyStep, Load, Traffic
 from serve_eval.schema.verdict import (
     Ability,
@@ -113,7 +112,6 @@ __all__ = [
     "AnchorComparison",
     "AnswerFileWriter",
     "Attempt",
-    "Attributed",
     "Attribution",
     "Breakdown",
     "ComparedSide",
@@ -208,7 +206,7 @@ __all__ = [
     "WorkerShare",
     "WorkerTimes",
     "file_stem",
-    "lives",
+    "is_mutable",
     "no_breakdown",
     "no_secondary",
 ]

@@ -72,7 +72,7 @@ def file_stem(task: str) -> str:
     return task.replace(":", "-").replace("/", "-")
 
 
-def lives(task: str) -> bool:
+def is_mutable(task: str) -> bool:
     """Whether the samples of a task may change from one session of a run folder to the next: those of a user's
     cases."""
     return task.startswith("cases:")

@@ -1,1 +1,18 @@
 """Tell every other story: one folder or module per command."""
+
+__all__ = [
+    "attribute",
+    "capsule",
+    "compare",
+    "demo",
+    "diagnose",
+    "drift",
+    "export",
+    "invariants",
+    "measured",
+    "references",
+    "servers",
+    "smoke",
+    "suite",
+    "watch",
+]

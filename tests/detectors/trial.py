@@ -16,8 +16,9 @@ from serve_eval.errors import EndpointError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.report_file import read_report
-from serve_eval.schema import Attributed, Comparison, Degradation, Limits, Plan, Spec
+from serve_eval.schema import Comparison, Degradation, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute
+from serve_eval.workflows.attribute.attributed import Attributed
 from serve_eval.workflows.compare.compare import SELF, CompareRules, CompareSide, compare
 from serve_eval.workflows.smoke.smoke import Smoke
 from tests.standin.in_process import Deployed, aggregated, deployed

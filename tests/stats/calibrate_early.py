@@ -1,7 +1,7 @@
 """Measured error rates of the early stop as Markdown tables: part of `make calibrate`. Printed, never asserted; seeded.
 
-Runs are looked at by the code that looks at real ones (`early_stop.EarlyStopping`), sample by sample in random order, with what
-holds a stop up.
+Runs are looked at by the code that looks at real ones (`early_stop.EarlyStopping`), sample by sample in random order,
+with what holds a stop up.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from serve_eval.stats import vigil
+from serve_eval.stats import sequential_monitor
 from serve_eval.stats.betting import GRID, mean_lower_bound
 from serve_eval.workflows.watch.judging import ACCURACY, ALPHA, FAILURES, FLOOR_ALPHA, USABLE
 from tests.stats.calibrate_drift import interval
@@ -105,7 +105,7 @@ def varying(random: Random, months: int, questions: int, state: State) -> Watche
 
 def _baseline(scores: FloatArray, alpha: float) -> tuple[FloatArray, FloatArray]:
     """The mean score of each prompt, and the least mean difference from these that is healthy."""
-    floors = [vigil.floor(scores[:, i], alpha) for i in range(scores.shape[1])]
+    floors = [sequential_monitor.floor(scores[:, i], alpha) for i in range(scores.shape[1])]
     usual = scores.mean(axis=0)
     return usual, numpy.array(floors) - TOLERANCE - usual.mean(axis=1)
 
@@ -130,7 +130,11 @@ def alarms(
     logs = {kind: numpy.full((months, len(GRID)), -math.inf) for kind in ALPHA}
     found = {kind: numpy.zeros(months, dtype=numpy.int64) for kind in ALPHA}
     room = numpy.sort(1.0 - known.usual_usable, axis=1)[:, -questions:].mean(axis=1)
-    most = numpy.array([vigil.highest_mean(row.tolist(), questions) for row in known.usual]) if round_means else room
+    most = (
+        numpy.array([sequential_monitor.highest_mean(row.tolist(), questions) for row in known.usual])
+        if round_means
+        else room
+    )
     for t in range(1, rounds + 1):
         if fall and t == after + 1:
             sure = right == 1.0
@@ -149,18 +153,18 @@ def alarms(
         values, given = scores - known.usual[rows, asked], shown - known.usual_usable[rows, asked]
         if round_means:
             gained = {
-                ACCURACY: vigil.gains(values.mean(axis=1)[:, None], known.least, most),
-                USABLE: vigil.gains(given.mean(axis=1)[:, None], known.least_usable, room),
+                ACCURACY: sequential_monitor.gains(values.mean(axis=1)[:, None], known.least, most),
+                USABLE: sequential_monitor.gains(given.mean(axis=1)[:, None], known.least_usable, room),
             }
         else:
             gained = {
-                ACCURACY: vigil.gains(values, known.least, 1.0),
-                USABLE: vigil.gains(given, known.least_usable, 1.0),
+                ACCURACY: sequential_monitor.gains(values, known.least, 1.0),
+                USABLE: sequential_monitor.gains(given, known.least_usable, 1.0),
             }
-        gained[FAILURES] = vigil.gains(-failed.mean(axis=1)[:, None], -ALLOWED, 0.0)
+        gained[FAILURES] = sequential_monitor.gains(-failed.mean(axis=1)[:, None], -ALLOWED, 0.0)
         for kind, alpha in ALPHA.items():
-            logs[kind] = vigil.grown(logs[kind], t, gained[kind])
-            over = vigil.log_evidence(logs[kind], t) >= -math.log(alpha)
+            logs[kind] = sequential_monitor.grown(logs[kind], t, gained[kind])
+            over = sequential_monitor.log_evidence(logs[kind], t) >= -math.log(alpha)
             found[kind][over & (found[kind] == 0)] = t
     return found
 
@@ -200,7 +204,7 @@ def floors() -> str:
             scores = run(random, numpy.broadcast_to(right, (passes, PROMPTS)))
             old = scores[0].mean() + mean_lower_bound((scores[1:] - scores[0]).ravel(), alpha)
             before.append(100.0 * (right.mean() - old))
-            after.append(100.0 * (right.mean() - vigil.floor(scores, alpha)))
+            after.append(100.0 * (right.mean() - sequential_monitor.floor(scores, alpha)))
         high = sum(gap < 0.0 for gap in after)
         low, top = interval(high, BASELINES)
         cells = f"{numpy.mean(before):.2f} | {numpy.mean(after):.2f} | {100 * high / BASELINES:.1f}"

@@ -1,1 +1,3 @@
 """Carry requests by aiohttp: the second transport, which proves the seam."""
+
+__all__ = ["channel", "errors", "transport"]

@@ -1,1 +1,3 @@
 """Ask an endpoint about itself."""
+
+__all__ = ["endpoint_questions", "raw_exchange", "self_description"]

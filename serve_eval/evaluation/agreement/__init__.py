@@ -1,1 +1,3 @@
 """Compare the answers of two runs prompt by prompt."""
+
+__all__ = ["answer_pairs", "self_flips", "words"]

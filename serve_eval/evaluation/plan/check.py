@@ -12,7 +12,7 @@ from serve_eval.evaluation.plan.parse import LAUNCHERS, TASKS, VERDICTS, Problem
 from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
 from serve_eval.protocol import shared
-from serve_eval.schema import Spec, lives
+from serve_eval.schema import Spec, is_mutable
 
 
 def check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: Problems) -> None:
@@ -102,5 +102,5 @@ def check_repeats(given: object, file: Mapping[str, Any], tasks: list[Spec], pro
     in_file = [spec_of(raw, TASKS, ("tasks",), Problems(lambda *path: "")) for raw in listed or []]
     known = {task.name for task in (*tasks, *in_file)}
     for name in given:
-        if name not in known and not lives(name):
+        if name not in known and not is_mutable(name):
             problems.add(("repeats", name), f"is not a task of this run.{registry.nearest(name, sorted(known))}")

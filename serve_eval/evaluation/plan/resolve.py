@@ -34,7 +34,7 @@ from serve_eval.evaluation.plan.parse import SECTIONS, VERDICTS, Problems, scala
 from serve_eval.evaluation.plan.set_options import apply_setting
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import scope
-from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, lives
+from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, is_mutable
 
 EPS = 0.01
 """Probability with which an early stop may differ from the whole run's verdict, unless one is given."""
@@ -185,7 +185,7 @@ def _with_cases(
         found = planned(tasks, paths, configured)
     except PlanError as error:  # each with its own file and line
         problems.found += [*error.problems, *([error.hint] if error.hint else [])]
-        return PlannedCases(tasks=[task for task in tasks if not lives(task.name)], iterations={}, notes=())
+        return PlannedCases(tasks=[task for task in tasks if not is_mutable(task.name)], iterations={}, notes=())
     if not found.tasks and not problems.found:
         problems.add(("cases",), f"no case can be asked: {'; '.join(found.notes)}")
     return found

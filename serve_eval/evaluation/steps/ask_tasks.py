@@ -27,7 +27,7 @@ from serve_eval.evaluation.storage import sessions
 from serve_eval.evaluation.storage.reply_proofs import run_proofs
 from serve_eval.evaluation.storage.report_file import drop_report
 from serve_eval.evaluation.task_run import TaskRun, random_order
-from serve_eval.schema import Limits, lives
+from serve_eval.schema import Limits, is_mutable
 
 LEAST_RETRY_BUDGET = 100
 """Retries that a run may spend however few samples it has."""
@@ -41,7 +41,7 @@ async def ask_tasks(session: RunSession, able: Sequence[TaskRun], client: Client
     """
     hung = _hang_detector(session, able, client)
     for w in able:
-        if lives(w.p.task.name):
+        if is_mutable(w.p.task.name):
             pending = [w.tally.samples[i] for i in w.pending_samples()]
             note_asked(session.folder, w.p.task, pending, session.endpoint.info.version)
     journals = {w.p.task.name: w.journal for w in able}

@@ -21,14 +21,14 @@ from serve_eval.evaluation.steps.open_tasks import open_again
 from serve_eval.evaluation.storage import server_logs, sessions
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.masking import Masking
-from serve_eval.schema import Endpoint, ServerInfo, lives
+from serve_eval.schema import Endpoint, ServerInfo, is_mutable
 
 
 def needs_endpoint(session: RunSession, rerun: Rerun) -> bool:
     """Tell whether the endpoint is to be asked anything, if only for its version."""
     if any(w.unfinished or w.unjudged(itself=True) for w in session.tasks):
         return True
-    return rerun == "version" and any(lives(w.p.task.name) for w in session.tasks)
+    return rerun == "version" and any(is_mutable(w.p.task.name) for w in session.tasks)
 
 
 @asynccontextmanager

@@ -30,7 +30,7 @@ from serve_eval.evaluation.storage.folder_format import FOLDER_FORMAT, FORMAT_KE
 from serve_eval.evaluation.storage.private_files import pretty_json, private_file, write_private
 from serve_eval.evaluation.storage.sessions import forget_sessions
 from serve_eval.plugins import registry
-from serve_eval.schema import Plan, lives
+from serve_eval.schema import Plan, is_mutable
 
 FREE_FIELDS = (
     "limits",
@@ -213,17 +213,17 @@ def _drop_what_lives(*stored: dict[str, Any]) -> None:
     What is chosen for all of them, such as a temperature, stays: an id does not tell it."""
     both = set.intersection(*({task["name"] for task in one["plan"]["tasks"]} for one in stored))
     for one in stored:
-        one["fingerprints"] = {name: found for name, found in one["fingerprints"].items() if not lives(name)}
+        one["fingerprints"] = {name: found for name, found in one["fingerprints"].items() if not is_mutable(name)}
         one["plan"]["tasks"] = [_drop_own_options(task) for task in one["plan"]["tasks"] if _stays(task["name"], both)]
 
 
 def _stays(task: str, both: set[str]) -> bool:
-    return task in both or not lives(task)
+    return task in both or not is_mutable(task)
 
 
 def _drop_own_options(task: dict[str, Any]) -> dict[str, Any]:
     """A stored task that lives, without the options that say which its cases are."""
-    if not lives(task["name"]):
+    if not is_mutable(task["name"]):
         return task
     own = registry.options_of(registry.load("serve_eval.tasks", task["name"]))
     return {"name": task["name"], "options": {k: v for k, v in task["options"].items() if k not in own}}

@@ -25,11 +25,12 @@ from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.evaluation.task_run import scoring_of
-from serve_eval.schema import Attributed, Attribution, Failure, Sample, Task
+from serve_eval.schema import Attribution, Failure, Sample, Task
 from serve_eval.stats.contingency import CONTEXT
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.attribute.answers import PhaseAnswers, add_times, judge_phase
 from serve_eval.workflows.attribute.asking import SAMPLES, Asking, prepared
+from serve_eval.workflows.attribute.attributed import Attributed
 from serve_eval.workflows.attribute.legs import ask_pair
 from serve_eval.workflows.attribute.workers import SERVER, Worker, worker
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
 from serve_eval.report.layout import say
 from serve_eval.report.terminal import attribution
-from serve_eval.schema import Attributed
+from serve_eval.workflows.attribute.attributed import Attributed
 
 
 def render(done: Attributed, run: Path, console: Console) -> None:

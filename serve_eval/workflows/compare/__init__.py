@@ -1,1 +1,3 @@
 """Compare two endpoints on the same prompts, with A as the reference of B."""
+
+__all__ = ["asking", "compare", "divergence", "latency", "second_answers", "sides", "text", "verdict"]

@@ -21,7 +21,7 @@ from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.comparison_files import saved_comparison_plan, write_comparison_plan
 from serve_eval.evaluation.storage.report_file import has_report, read_report
 from serve_eval.plugins import extensions
-from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, lives
+from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, is_mutable
 from serve_eval.verdicts.below_reference import expected
 from serve_eval.workflows.compare.verdict import SCHEMA_VERSION, reference_runs_needed, same_fingerprints
 
@@ -182,7 +182,7 @@ def expect_scores(finished: Path, prepared: Sequence[PreparedTask]) -> list[Prep
 
 def hidden_prompts(a: CompareSide, runs: Sequence[SideRun]) -> frozenset[tuple[str, str]]:
     """The prompts whose texts are not to be shown: only one's own cases have such."""
-    if not any(lives(spec.name) for spec in a.plan.tasks):
+    if not any(is_mutable(spec.name) for spec in a.plan.tasks):
         return frozenset()
     prepared = runs[0].prepared if runs else prepare(replace(a.plan, no_reference=True))
     return frozenset((p.task.name, s.id) for p in prepared for s in p.dataset.samples if HOLDOUT in s.metadata)

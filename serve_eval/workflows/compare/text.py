@@ -13,7 +13,16 @@ from serve_eval.evaluation.storage.file_names import COMPARISON
 from serve_eval.report.layout import fitted, say
 from serve_eval.report.lines import anchors_text, paired_text, seconds
 from serve_eval.report.terminal import RED, attribution, diagnose_hint
-from serve_eval.schema import Agreement, ComparedSide, ComparedTask, Comparison, Flip, SelfFlips, VerdictOutcome, lives
+from serve_eval.schema import (
+    Agreement,
+    ComparedSide,
+    ComparedTask,
+    Comparison,
+    Flip,
+    SelfFlips,
+    VerdictOutcome,
+    is_mutable,
+)
 
 SHOWN = 5
 """Flips that are printed with their texts; comparison.json has more."""
@@ -150,7 +159,7 @@ def _flip(task: str, flip: Flip, console: Console) -> None:
 
 def _target(task: str, target: str) -> str:
     """What was expected. The target of a case also holds its scorer."""
-    if not lives(task) or not target.startswith("{"):
+    if not is_mutable(task) or not target.startswith("{"):
         return target
     import msgspec
 

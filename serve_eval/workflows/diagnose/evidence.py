@@ -34,7 +34,7 @@ from serve_eval.schema import (
     ServerInfo,
     TaskReport,
     VerdictOutcome,
-    lives,
+    is_mutable,
 )
 
 FEW_TOKENS = 2
@@ -214,15 +214,15 @@ def _hidden(
 ) -> dict[str, frozenset[str] | None]:
     """The samples of hold-out sets, by task, of tasks that may have such; None where their cases cannot be read, and
     any of them may be one."""
-    if not any(lives(name) for name in prints):
+    if not any(is_mutable(name) for name in prints):
         return {}
-    own = tuple(spec for spec in plan.tasks if lives(spec.name))
+    own = tuple(spec for spec in plan.tasks if is_mutable(spec.name))
     try:
         prepared = prepare(trusted(replace(plan, tasks=own, no_reference=True), include_path))
     except ServeEvalError:
-        return {name: None for name in prints if lives(name)}
+        return {name: None for name in prints if is_mutable(name)}
     found = {p.task.name: frozenset(s.id for s in p.dataset.samples if HOLDOUT in s.metadata) for p in prepared}
-    return {name: found.get(name) for name in prints if lives(name)}
+    return {name: found.get(name) for name in prints if is_mutable(name)}
 
 
 def base_of(sample: str) -> str:

@@ -1,1 +1,3 @@
 """Smoke test: run the checks and judge an endpoint by them."""
+
+__all__ = ["endpoint", "junit", "smoke"]

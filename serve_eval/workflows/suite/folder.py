@@ -24,7 +24,7 @@ from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_FILE, SUITE_
 from serve_eval.evaluation.storage.report_file import read_report
 from serve_eval.evaluation.storage.run_folder import FREE_FIELDS, differences
 from serve_eval.evaluation.storage.suite_files import drop_suite_report, holds_suite, saved_suite, write_suite
-from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, lives
+from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, is_mutable
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | 
         return None
     model = run.plan.model or report.plan.model  # found at the endpoint where the plan names none
     same = _asked(report.plan) == _asked(replace(run.plan, model=model))
-    living = [task for task in report.tasks if lives(task.spec.name)]
+    living = [task for task in report.tasks if is_mutable(task.spec.name)]
     if rerun == "all" or (living and rerun in ("changed", "version")):
         return None
     if not same or any(task.result.failed for task in report.tasks) or not _as_they_were(run.plan, report, living):
@@ -70,7 +70,7 @@ def kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | 
 
 def _as_they_were(plan: Plan, report: Report, living: Sequence[TaskReport]) -> bool:
     """Return whether the cases of a plan are those of its report, and asked as often."""
-    specs = {spec.name: spec for spec in plan.tasks if lives(spec.name)}
+    specs = {spec.name: spec for spec in plan.tasks if is_mutable(spec.name)}
     if set(specs) != {task.spec.name for task in living} or any(
         plan.times(task.result.task) != report.plan.times(task.result.task) for task in living
     ):
@@ -103,8 +103,8 @@ def _asked(plan: Plan, *, address: bool = False) -> Any:
     kept = {"early_stop", "repeats", "repeats_of"}  # a finished run of a suite is not gone on with
     for field in {*FREE_FIELDS} - kept:
         del content[field]
-    content["repeats_of"] = {name: times for name, times in content["repeats_of"].items() if not lives(name)}
-    content["tasks"] = [task for task in content["tasks"] if not lives(task["name"])]  # see `_as_they_were`
+    content["repeats_of"] = {name: times for name, times in content["repeats_of"].items() if not is_mutable(name)}
+    content["tasks"] = [task for task in content["tasks"] if not is_mutable(task["name"])]  # see `_as_they_were`
     if not address and plan.launcher.name == "external":
         content["launcher"]["options"].pop("base_url", None)
     return content

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from serve_eval.checks.row import CheckOutcome
-from serve_eval.stats import vigil
+from serve_eval.stats import sequential_monitor
 from serve_eval.stats.betting import GRID
 from serve_eval.workflows.watch.record import Bets, CheckHistory, LearntLevel, Seen, State, WatchAlarm
 
@@ -54,7 +54,7 @@ def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
             return sorted(rng.sample(left, most))
         rng.shuffle(left)  # those that are equally hard, in an order of this round
         left.sort(key=lambda i: _usual(state.answers[i]))
-        return sorted(left[place] for place in vigil.spread_subset(len(left), most, rng.random()))
+        return sorted(left[place] for place in sequential_monitor.spread_subset(len(left), most, rng.random()))
     rng.shuffle(left)
     due = [i for i in left if len(state.answers[i]) < rules.passes]
     return sorted(due, key=lambda i: len(state.answers[i]))[:most]
@@ -106,7 +106,7 @@ def learnt(state: State, rules: WatchRules) -> float:
 def evidence(state: State, kind: str) -> float:
     """The wealth of a bet, in natural logarithms; 0 before it began."""
     bets = state.bets.get(kind)
-    return float(vigil.log_evidence(bets.logs, bets.rounds)) if bets is not None and bets.rounds else 0.0
+    return float(sequential_monitor.log_evidence(bets.logs, bets.rounds)) if bets is not None and bets.rounds else 0.0
 
 
 def limit(kind: str) -> float:
@@ -147,7 +147,7 @@ def _level(answers: Sequence[Sequence[float]], kind: str, reference: float | Non
     mean = math.fsum(map(math.fsum, answers)) / math.fsum(map(len, answers))
     if reference is not None:
         return LearntLevel(mean=mean, floor=reference)
-    return LearntLevel(mean=mean, floor=vigil.floor(list(zip(*answers, strict=True)), FLOOR_ALPHA[kind]))
+    return LearntLevel(mean=mean, floor=sequential_monitor.floor(list(zip(*answers, strict=True)), FLOOR_ALPHA[kind]))
 
 
 # ---------------------------------------------------------------------------------------------------------- bets
@@ -158,7 +158,7 @@ def _bet(state: State, kind: str, values: Sequence[float], null: float, highest:
     bets = state.bets.setdefault(kind, Bets(logs=[]))
     before = bets.logs or [-math.inf] * len(GRID)
     bets.rounds += 1
-    bets.logs = vigil.grown(before, bets.rounds, vigil.gains(values, null, highest)).tolist()
+    bets.logs = sequential_monitor.grown(before, bets.rounds, sequential_monitor.gains(values, null, highest)).tolist()
     return evidence(state, kind) >= limit(kind)
 
 
@@ -201,7 +201,7 @@ def _highest(kind: str, usual: Mapping[int, float], asked: Sequence[int]) -> flo
     an older version drew at random may have had more room than that.
     """
     if kind == ACCURACY:
-        most = vigil.highest_mean(list(usual.values()), len(asked))
+        most = sequential_monitor.highest_mean(list(usual.values()), len(asked))
     else:
         most = math.fsum(sorted((1.0 - x for x in usual.values()), reverse=True)[: len(asked)]) / len(asked)
     return max(most, math.fsum(1.0 - usual[i] for i in asked) / len(asked))

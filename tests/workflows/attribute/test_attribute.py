@@ -16,10 +16,11 @@ from serve_eval.errors import EndpointError, NotComparableError, PlanError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.schema import Attributed, Endpoint, Limits, Plan, Spec
+from serve_eval.schema import Endpoint, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute as attributing
 from serve_eval.workflows.attribute import workers
 from serve_eval.workflows.attribute.attribute import Asking, Worker, attribute, prepared, worker
+from serve_eval.workflows.attribute.attributed import Attributed
 from tests.cli.command import serve_eval
 from tests.standin.in_process import Deployed, deployed
 from tests.standin.options import Flavour

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats import vigil
+from serve_eval.stats import sequential_monitor
 from serve_eval.stats.betting import GRID, mean_lower_bound
 from tests.stats.simulation import endpoints, run
 
 
 def test_the_shares_of_all_rounds_sum_to_one() -> None:
-    begun = [vigil.beginning(t) for t in range(1, 5001)]
+    begun = [sequential_monitor.beginning(t) for t in range(1, 5001)]
     assert min(begun) > 0.0
-    assert math.isclose(math.fsum(begun) + vigil.kept(5000), 1.0)
-    assert vigil.kept(0) == 1.0
+    assert math.isclose(math.fsum(begun) + sequential_monitor.kept(5000), 1.0)
+    assert sequential_monitor.kept(0) == 1.0
     with pytest.raises(ServeEvalError):
-        vigil.beginning(0)
+        sequential_monitor.beginning(0)
 
 
 @given(
@@ -42,7 +42,7 @@ def test_no_stake_grows_on_average_where_the_pool_is_as_good_as_the_hypothesis_s
     for subset in subsets:
         growth = numpy.ones(len(GRID))
         for chance, usual in subset:
-            right, wrong = (numpy.exp(vigil.gains([value - usual], null, 1.0)) for value in (1.0, 0.0))
+            right, wrong = (numpy.exp(sequential_monitor.gains([value - usual], null, 1.0)) for value in (1.0, 0.0))
             growth *= chance * right + (1.0 - chance) * wrong
         mean += growth / len(subsets)
     assert (mean <= 1.0 + 1e-9).all()
@@ -53,11 +53,11 @@ def test_the_recursion_is_the_mixture_over_all_beginnings() -> None:
     gained = random.normal(size=(7, len(GRID)))
     logs = numpy.full(len(GRID), -numpy.inf)
     for t, one in enumerate(gained, 1):
-        logs = vigil.grown(logs, t, one)
-    wealth = vigil.kept(7)
+        logs = sequential_monitor.grown(logs, t, one)
+    wealth = sequential_monitor.kept(7)
     for k in range(1, 8):
-        wealth += vigil.beginning(k) * float(numpy.exp(gained[k - 1 :].sum(axis=0)).mean())
-    assert math.isclose(float(vigil.log_evidence(logs, 7)), math.log(wealth))
+        wealth += sequential_monitor.beginning(k) * float(numpy.exp(gained[k - 1 :].sum(axis=0)).mean())
+    assert math.isclose(float(sequential_monitor.log_evidence(logs, 7)), math.log(wealth))
 
 
 def test_a_change_is_noticed_after_months_of_healthy_rounds() -> None:
@@ -65,25 +65,25 @@ def test_a_change_is_noticed_after_months_of_healthy_rounds() -> None:
     good, bad = [0.0] * 20, [0.0] * 12 + [-1.0] * 8
     for _ in range(20_000):
         t += 1
-        logs = vigil.grown(logs, t, vigil.gains(good, -0.03, 1.0))
-    assert vigil.log_evidence(logs, t) < 0.0
+        logs = sequential_monitor.grown(logs, t, sequential_monitor.gains(good, -0.03, 1.0))
+    assert sequential_monitor.log_evidence(logs, t) < 0.0
     for _ in range(8):
         t += 1
-        logs = vigil.grown(logs, t, vigil.gains(bad, -0.03, 1.0))
-    assert vigil.log_evidence(logs, t) >= math.log(200.0)
+        logs = sequential_monitor.grown(logs, t, sequential_monitor.gains(bad, -0.03, 1.0))
+    assert sequential_monitor.log_evidence(logs, t) >= math.log(200.0)
 
 
 def test_many_watches_are_played_at_once_as_each_alone() -> None:
     values = numpy.array([[0.0, -1.0], [0.5, 0.0]])
-    together = vigil.gains(values, [-0.1, 0.2], 1.0)
+    together = sequential_monitor.gains(values, [-0.1, 0.2], 1.0)
     for row, null, found in zip(values, (-0.1, 0.2), together, strict=True):
-        assert numpy.allclose(vigil.gains(row, null, 1.0), found)
-    assert (vigil.gains([], 0.0, 1.0) == 0.0).all()
+        assert numpy.allclose(sequential_monitor.gains(row, null, 1.0), found)
+    assert (sequential_monitor.gains([], 0.0, 1.0) == 0.0).all()
 
 
 def test_there_is_no_bet_against_what_cannot_be_missed() -> None:
     with pytest.raises(ServeEvalError, match="no bet"):
-        vigil.gains([0.0], 1.0, 1.0)
+        sequential_monitor.gains([0.0], 1.0, 1.0)
 
 
 @given(st.integers(1, 12), st.data())
@@ -91,11 +91,11 @@ def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataOb
     """Over starts from 0 to 1 in steps so small that no boundary between two subsets lies within one."""
     asked = data.draw(st.integers(1, n))
     steps = 4 * math.lcm(n, asked)
-    subsets = [vigil.spread_subset(n, asked, (start + 0.5) / steps) for start in range(steps)]
+    subsets = [sequential_monitor.spread_subset(n, asked, (start + 0.5) / steps) for start in range(steps)]
     assert all(len(set(subset)) == asked for subset in subsets)
     counts = [sum(place in subset for subset in subsets) for place in range(n)]
     assert counts == [steps * asked // n] * n
-    last = vigil.spread_subset(n, asked, 1.0 - 2.0**-53)
+    last = sequential_monitor.spread_subset(n, asked, 1.0 - 2.0**-53)
     assert len(set(last)) == asked
     assert max(last) < n
 
@@ -103,16 +103,16 @@ def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataOb
 @pytest.mark.parametrize(("n", "asked", "start"), [(3, 4, 0.0), (3, 0, 0.0), (3, 1, 1.0), (3, 1, -0.1)])
 def test_a_subset_that_cannot_be_chosen_is_refused(n: int, asked: int, start: float) -> None:
     with pytest.raises(ServeEvalError):
-        vigil.spread_subset(n, asked, start)
+        sequential_monitor.spread_subset(n, asked, start)
 
 
 @given(st.lists(st.integers(0, 8).map(lambda right: right / 8), min_size=1, max_size=9), st.data())
 def test_no_subset_has_more_room_than_the_highest_mean(usual: list[float], data: st.DataObject) -> None:
     asked = data.draw(st.integers(1, len(usual)))
-    highest = vigil.highest_mean(usual, asked)
+    highest = sequential_monitor.highest_mean(usual, asked)
     start = data.draw(st.floats(0.0, 1.0, exclude_max=True))
     ordered = sorted(usual)
-    mean = sum(1.0 - ordered[place] for place in vigil.spread_subset(len(usual), asked, start)) / asked
+    mean = sum(1.0 - ordered[place] for place in sequential_monitor.spread_subset(len(usual), asked, start)) / asked
     assert mean <= highest + 1e-12
     assert highest >= 1.0 - sum(usual) / len(usual) - 1e-12
 
@@ -132,13 +132,13 @@ def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
     n, asked = len(prompts), min(most, len(prompts))
     mean = math.fsum(share + (1.0 - share) * chance for chance, _ in prompts) / n
     null = mean - math.fsum(usual) / n
-    highest = vigil.highest_mean(usual, asked)
+    highest = sequential_monitor.highest_mean(usual, asked)
     if null > highest - 0.05:
         return
     steps = 2 * math.lcm(n, asked)
     wealth = numpy.zeros(len(GRID))
     for start in range(steps):
-        subset = vigil.spread_subset(n, asked, (start + 0.5) / steps)
+        subset = sequential_monitor.spread_subset(n, asked, (start + 0.5) / steps)
         for good, weight in ((True, share), (False, 1.0 - share)):
             for right in product((0.0, 1.0), repeat=asked):
                 chance = weight
@@ -147,16 +147,16 @@ def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
                     chance *= p if value else 1.0 - p
                 if chance:
                     value = math.fsum(x - usual[place] for place, x in zip(subset, right, strict=True)) / asked
-                    wealth += chance * numpy.exp(vigil.gains([value], null, highest)) / steps
+                    wealth += chance * numpy.exp(sequential_monitor.gains([value], null, highest)) / steps
     assert (wealth <= 1.0 + 1e-9).all()
     assert (wealth >= 1.0 - 1e-9).all()  # nothing is given away either
 
 
 def test_the_floor_is_below_the_mean_and_nearer_to_it_with_more_passes() -> None:
-    few, many = (vigil.floor(numpy.ones((passes, 200)), 0.002) for passes in (2, 8))
+    few, many = (sequential_monitor.floor(numpy.ones((passes, 200)), 0.002) for passes in (2, 8))
     assert few < many < 1.0
     assert 1.0 - many < (math.log(500) + 2.5) / 1400
-    assert vigil.floor(numpy.zeros((3, 50)), 0.002) == 0.0
+    assert sequential_monitor.floor(numpy.zeros((3, 50)), 0.002) == 0.0
 
 
 def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None:
@@ -173,7 +173,7 @@ def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None
                 total *= 1.0 + numpy.minimum(GRID, 1.0 / (1.0 + null)) * (value - null)
         return float(total.mean())
 
-    floor = vigil.floor(scores, 0.01)
+    floor = sequential_monitor.floor(scores, 0.01)
     assert 0.5 < floor < scores.mean()
     assert wealth(floor) == pytest.approx(100.0, rel=1e-6)
 
@@ -187,7 +187,7 @@ def test_the_floor_is_too_high_no_more_often_than_it_says(shift: float) -> None:
         first = (random.random(30) < chances).astype(float)
         later = chances - shift * (first == 0.0) * chances
         scores = numpy.vstack([first, (random.random((3, 30)) < later).astype(float)])
-        over += vigil.floor(scores, 0.1) > max(chances.mean(), later.mean())
+        over += sequential_monitor.floor(scores, 0.1) > max(chances.mean(), later.mean())
     assert over <= 45  # binomial(300, .1): more with probability .002
 
 
@@ -196,12 +196,12 @@ def test_the_floor_is_nearer_than_against_the_first_pass_alone() -> None:
     for _ in range(40):
         scores = run(random, numpy.broadcast_to(endpoints(random, 200, flip_rate=0.1, accuracy=0.7), (8, 200)))
         first = float(scores[0].mean()) + mean_lower_bound((scores[1:] - scores[0]).ravel(), 0.002)
-        nearer.append(vigil.floor(scores, 0.002) - first)
+        nearer.append(sequential_monitor.floor(scores, 0.002) - first)
     assert numpy.mean(nearer) > 0.004
 
 
 @pytest.mark.parametrize("scores", [[[1.0, 0.0]], [1.0, 0.0], [[], []], [[1.0], [1.5]], [[1.0], [math.nan]]])
 def test_passes_that_make_no_floor_are_refused(scores: list[Any]) -> None:
     with pytest.raises(ServeEvalError) as caught:
-        vigil.floor(scores, 0.01)
+        sequential_monitor.floor(scores, 0.01)
     assert caught.value.hint
