@@ -123,31 +123,43 @@ class ScoreAccumulator(SampleTable):
         if isinstance(result, Response) and not self._counts_only:
             result = self._looked_up(sample, result)
         if isinstance(result, Failure):
-            if result.kind is FailureKind.SCORER_ERROR:
-                self._note_scorer_error(i, sample, Unfinished(result.message, raised="an exception"))
-            self._fail(i, result.kind, retryable=result.retryable)
+            self._take_failure(i, sample, result)
             return
-        if self._counts_only:
-            graded = _COUNTED, None
-        elif graded is None:
-            future = None if self._apart is None else self._apart(sample, result)
-            graded = try_grading(self.task, sample, result) if future is None else future.result()
+        graded = self._grade(sample, result, graded)
         if isinstance(graded, Unfinished):
             self._note_scorer_error(i, sample, graded)
             self._fail(i, FailureKind.SCORER_ERROR, retryable=False)
             return
-        score, mode = graded
+        self._take_answer(i, sample, result, *graded)
+
+    def _take_failure(self, i: int, sample: Sample, failure: Failure) -> None:
+        """Count a sample without an answer, or without a score."""
+        if failure.kind is FailureKind.SCORER_ERROR:
+            self._note_scorer_error(i, sample, Unfinished(failure.message, raised="an exception"))
+        self._fail(i, failure.kind, retryable=failure.retryable)
+
+    def _grade(self, sample: Sample, response: Response, graded: Grade | Unfinished | None) -> Grade | Unfinished:
+        """Return the grade that is known, else score the answer here or in the process for it."""
+        if self._counts_only:
+            return _COUNTED, None
+        if graded is not None:
+            return graded
+        future = None if self._apart is None else self._apart(sample, response)
+        return try_grading(self.task, sample, response) if future is None else future.result()
+
+    def _take_answer(self, i: int, sample: Sample, response: Response, score: Score, mode: str | None) -> None:
+        """Count a scored answer in every column, and keep its score."""
         self.failed -= bool(self.failures[i])
         self.failures[i] = 0
         self.outcomes[i] = OUTCOME_CODES[score.outcome]
         self.flags[i] = (
-            result.truncated * TRUNCATED
-            | result.stopped_in_reasoning * STOPPED_IN_REASONING
-            | _repetitive(result.text) * REPETITIVE
+            response.truncated * TRUNCATED
+            | response.stopped_in_reasoning * STOPPED_IN_REASONING
+            | _repetitive(response.text) * REPETITIVE
         )
-        if result.attempts:
-            self.started[i], self.ended[i] = result.attempts[0].start_s, result.attempts[-1].end_s
-        self.lengths[i] = result.usage.completion_tokens or len(result.text)
+        if response.attempts:
+            self.started[i], self.ended[i] = response.attempts[0].start_s, response.attempts[-1].end_s
+        self.lengths[i] = response.usage.completion_tokens or len(response.text)
         self.values[i] = score.value
         if self.answers is not None and score.answer is not None:
             self.answers[i] = hash(score.answer) or 1
@@ -159,9 +171,14 @@ class ScoreAccumulator(SampleTable):
         self._sum += score.value
         if mode is not None:
             self._count_mode(i, mode)
-        if self.task.remember is not None and not self._counts_only:
+        if not self._counts_only:
+            self._keep_score(sample, response, score, mode)
+
+    def _keep_score(self, sample: Sample, response: Response, score: Score, mode: str | None) -> None:
+        """Hand a score to the task that remembers it, and to the file of scores."""
+        if self.task.remember is not None:
             self.task.remember(sample, score)
-        if self._scores is not None and not self._counts_only:
+        if self._scores is not None:
             self._scores.write(
                 ScoreRecord(
                     id=sample.id,
@@ -169,7 +186,7 @@ class ScoreAccumulator(SampleTable):
                     value=score.value,
                     answer=score.answer,
                     target=sample.target,
-                    truncated=result.truncated,
+                    truncated=response.truncated,
                     parts=score.parts,
                     mode=UNSET if mode is None else mode,
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -35,28 +36,34 @@ _STYLES = {
 
 
 def render(comparison: Comparison, out_dir: Path, console: Console) -> None:
-    """Prints the table of verdicts and what explains it."""
-    for name, side in (("A", comparison.a), ("B", comparison.b)):
-        say(console, f"{name}: {_side(side)}")
-    for name, side in (("A", comparison.a), ("B", comparison.b)):
-        other = comparison.b if side is comparison.a else comparison.a
-        for kind, what in side.servers.items():
-            if other.servers.get(kind) != what:
-                say(console, f"{name}: {kind}: {what}")
-    if comparison.a.hidden_retries or comparison.b.hidden_retries:
-        both = " | ".join(_retries(side) for side in (comparison.a, comparison.b))
-        say(console, f"hidden retries of the orchestrator, A | B: {both}")
+    """Print the table of verdicts and what explains it."""
+    for line in _about_sides(comparison):
+        say(console, line)
     console.print(*fitted(_COLUMNS, list(map(_cells, comparison.tasks)), console.width), sep="\n\n")
     for task in comparison.tasks:
         _explain(task, console)
-    for name, side in (("A", comparison.a), ("B", comparison.b)):
-        for warning in side.warnings:
-            say(console, f"warning: {name}: {warning}")
-    for warning in comparison.warnings:
-        say(console, f"warning: {warning}")
+    for line in _warnings(comparison):
+        say(console, line)
     say(console, f"comparison: {out_dir / COMPARISON}")
     if any(task.verdict.outcome in RED for task in comparison.tasks):
         say(console, diagnose_hint(out_dir))
+
+
+def _about_sides(comparison: Comparison) -> Iterator[str]:
+    """Yield what is compared, and in which servers the sides differ."""
+    a, b = comparison.a, comparison.b
+    for name, side in (("A", a), ("B", b)):
+        yield f"{name}: {_side(side)}"
+    for name, side, other in (("A", a, b), ("B", b, a)):
+        yield from (f"{name}: {kind}: {what}" for kind, what in side.servers.items() if other.servers.get(kind) != what)
+    if a.hidden_retries or b.hidden_retries:
+        yield f"hidden retries of the orchestrator, A | B: {_retries(a)} | {_retries(b)}"
+
+
+def _warnings(comparison: Comparison) -> Iterator[str]:
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        yield from (f"warning: {name}: {warning}" for warning in side.warnings)
+    yield from (f"warning: {warning}" for warning in comparison.warnings)
 
 
 def _side(side: ComparedSide) -> str:
@@ -85,43 +92,61 @@ def _row(task: ComparedTask) -> list[str]:
 
 
 def _explain(task: ComparedTask, console: Console) -> None:
-    name, verdict = task.task, task.verdict
-    if verdict.paired is not None:
-        told = verdict.paired
-        kept = ", and so is a rise by as much" if told.equivalent else ""
-        no = "is" if told.noninferior else "is not"
-        say(console, f"{name}: {paired_text(told).replace('1 reference run', 'A')}")
-        if told.anchors is not None:
-            say(console, f"{name}: {anchors_text(told.anchors).replace('reference run', 'run of A')}")
-        say(console, f"{name}: a drop of the margin of {told.margin:.3f} points {no} excluded{kept}")
+    """Print what stands behind the row of a task."""
+    for line in (*_drop(task), *_answers(task), *_service(task), *_first_differences(task)):
+        say(console, f"{task.task}: {line}")
+    for flip in task.flips[:SHOWN]:
+        _flip(task.task, flip, console)
+    left = task.worse + task.better - min(SHOWN, len(task.flips))
+    if left > 0 and task.flips:
+        say(console, f"{task.task}: and {left} more flips; comparison.json has {len(task.flips)} with their texts")
+    for side, workers in zip("AB", task.attributions, strict=True):
+        if workers is not None:
+            attribution(workers, f"{task.task}: {side}", console)
+    for reason in task.verdict.reasons:
+        say(console, f"{task.task}: {reason}")
+    for warning in (*task.verdict.warnings, *task.warnings):
+        say(console, f"{task.task}: warning: {warning}")
+
+
+def _drop(task: ComparedTask) -> Iterator[str]:
+    """Yield what the paired comparison says of a drop."""
+    if (told := task.verdict.paired) is None:
+        return
+    kept = ", and so is a rise by as much" if told.equivalent else ""
+    no = "is" if told.noninferior else "is not"
+    yield paired_text(told).replace("1 reference run", "A")
+    if told.anchors is not None:
+        yield anchors_text(told.anchors).replace("reference run", "run of A")
+    yield f"a drop of the margin of {told.margin:.3f} points {no} excluded{kept}"
+
+
+def _answers(task: ComparedTask) -> Iterator[str]:
+    """Yield how far the answers of both sides, and of one side twice, agree."""
     if task.agreement.prompts:
-        say(console, f"{name}: texts of A and B: {_agreement(task.agreement)}")
+        yield f"texts of A and B: {_agreement(task.agreement)}"
     if task.itself is not None:
-        say(console, f"{name}: {_itself(task.itself)}")
+        yield _itself(task.itself)
+
+
+def _service(task: ComparedTask) -> Iterator[str]:
+    """Yield how fast and how much both sides answered."""
     for what, pick in (("latency", "latency_s"), ("first token", "ttft_s"), ("per token", "tpot_s")):
         times = [getattr(traffic, pick) for traffic in task.traffic]
         if all(times):
             shown = " | ".join(", ".join(f"{key} {seconds(value)}" for key, value in one.items()) for one in times)
-            say(console, f"{name}: {what}, A | B: {shown}")
+            yield f"{what}, A | B: {shown}"
     tokens = [traffic.completion_tokens for traffic in task.traffic]
     if any(tokens):
-        say(console, f"{name}: tokens of the answers, A | B: {tokens[0]} | {tokens[1]}")
+        yield f"tokens of the answers, A | B: {tokens[0]} | {tokens[1]}"
+
+
+def _first_differences(task: ComparedTask) -> Iterator[str]:
+    """Yield of which kind the first different tokens of the flips are."""
     if kinds := Counter(flip.divergence.kind for flip in task.flips if flip.divergence is not None):
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         why = next((f.divergence.why for f in task.flips if f.divergence is not None and f.divergence.why), "")
-        say(console, f"{name}: first different tokens of {kinds.total()} flips: {counts}{f' ({why})' if why else ''}")
-    for flip in task.flips[:SHOWN]:
-        _flip(name, flip, console)
-    left = task.worse + task.better - min(SHOWN, len(task.flips))
-    if left > 0 and task.flips:
-        say(console, f"{name}: and {left} more flips; comparison.json has {len(task.flips)} with their texts")
-    for side, workers in zip("AB", task.attributions, strict=True):
-        if workers is not None:
-            attribution(workers, f"{name}: {side}", console)
-    for reason in verdict.reasons:
-        say(console, f"{name}: {reason}")
-    for warning in (*verdict.warnings, *task.warnings):
-        say(console, f"{name}: warning: {warning}")
+        yield f"first different tokens of {kinds.total()} flips: {counts}{f' ({why})' if why else ''}"
 
 
 def _agreement(agreed: Agreement) -> str:

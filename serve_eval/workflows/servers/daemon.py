@@ -6,15 +6,12 @@ Whoever holds them enters them in the registry (`held.py`), waits, and ends them
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,96 +19,24 @@ from typing import TextIO
 
 import msgspec
 
-from serve_eval.errors import LaunchError, PlanError
-from serve_eval.evaluation.endpoint.launch import check_launcher, launch
+from serve_eval.errors import LaunchError
+from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.private_files import write_private
-from serve_eval.plugins import extensions
-from serve_eval.plugins.values import load_launcher
-from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Limits, Plan
 from serve_eval.workflows.servers import held_servers
 from serve_eval.workflows.servers.held_servers import Held
+from serve_eval.workflows.servers.identity import UNHELD as UNHELD
+from serve_eval.workflows.servers.identity import check as check
+from serve_eval.workflows.servers.identity import identity as identity
 
 Told = Callable[[str], None]
 
-UNHELD = {
-    "external": "it starts no server",
-    "simulated": "its server knows the answers to one run's questions only",
-}
-"""Launchers whose endpoints cannot be held, and why."""
-WAITING = ("ready_timeout_s", "answer_timeout_s", "stop_timeout_s")
-"""Options that say how long is waited for servers, and not what they serve."""
-TEXT_BYTES = 1024 * 1024
-"""A file that is longer is not read for the id."""
-ID_CHARS = 8
 PASSED = ("SERVE_EVAL_TRACEBACK", "SERVE_EVAL_PASS_ENV", "SERVE_EVAL_LOCK_DIR")
 """Variables of ours that a holder gets: all others would be flags of another command."""
 POLL_S = 0.1
 TELL_S = 10.0
-
-
-def identity(plan: Plan) -> str:
-    """What decides what is served: the launcher, its options with what stands behind paths in them, and the model."""
-    launcher = load_launcher(plan.launcher.name)
-    given = launcher.check_options(plan.launcher.options)
-    options = {name: p.default for name, p in launcher.options.items()} | given
-    loaded = options.pop("model", None) or plan.model
-    served = {name: value for name, value in options.items() if name not in WAITING}
-    content = {
-        "launcher": plan.launcher.name,
-        "options": _with_files(msgspec.to_builtins(served)),
-        "model": plan.model or loaded,
-        "loaded": str(Path(str(loaded)).resolve()) if Path(str(loaded)).is_dir() else loaded,
-    }
-    if (code := extensions.loaded().get(f"launchers.{plan.launcher.name}")) is not None:
-        content["code"] = code.sha256
-    return hashlib.sha256(canonical(content).encode()).hexdigest()[:ID_CHARS]
-
-
-def _with_files(options: object, name: str = "") -> object:
-    """Options with what stands behind the paths in them: of a file its text, which serves something else when it
-    changes, of a folder its full path, and of a file that is long, such as a program, its path, size and time."""
-    if isinstance(options, Mapping):
-        return {key: _with_files(value, str(key)) for key, value in options.items()}
-    if isinstance(options, list):
-        return [_with_files(value, name) for value in options]
-    if not isinstance(options, str):
-        return options
-    if name == "command":
-        with suppress(ValueError):  # told where it is checked
-            return [_behind(word) for word in shlex.split(options)]
-    return _behind(options)
-
-
-def _behind(word: str) -> object:
-    """A word of an option or a command line, or what it is the path of; it may be behind `--flag=`."""
-    before, equals, after = word.partition("=") if word.startswith("-") else ("", "", word)
-    if not after:
-        return word
-    try:
-        path = Path(after).expanduser()
-        if path.is_dir():
-            return [before, equals, str(path.resolve())]
-        if not path.is_file():
-            return word
-        state = path.stat()
-        if state.st_size > TEXT_BYTES:
-            return [before, equals, str(path.resolve()), state.st_size, state.st_mtime_ns]
-        return [before, equals, hashlib.sha256(path.read_bytes()).hexdigest()]
-    except (OSError, ValueError, RuntimeError):
-        return word
-
-
-def check(plan: Plan) -> None:
-    """Raises PlanError for servers that cannot be held or launched."""
-    if why := UNHELD.get(plan.launcher.name):
-        raise PlanError(f"launcher {plan.launcher.name}: {why}, so that there is nothing to hold")
-    check_launcher(plan)
-
-
-# --------------------------------------------------------------------------------------------------- the holder
 
 
 async def hold(

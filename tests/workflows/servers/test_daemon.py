@@ -27,6 +27,7 @@ from serve_eval.evaluation.plan.resolve import resolve_launcher
 from serve_eval.schema import Endpoint, HeldServers, Limits, Plan, Spec, Suite, SuiteRun
 from serve_eval.workflows.servers import daemon, held_servers
 from serve_eval.workflows.servers.held_servers import Held
+from serve_eval.workflows.servers.identity import TEXT_BYTES
 from serve_eval.workflows.servers.reuse import attached
 from serve_eval.workflows.suite.execution import evaluate_suite
 from tests.standin.process import environment
@@ -99,7 +100,7 @@ def test_the_files_behind_words_count(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("one", "two"):  # the same relative names, another folder
         (folder := tmp_path / name / "tokenizer").mkdir(parents=True)
         (tmp_path / name / "template.jinja").write_text(name)
-        (tmp_path / name / "serve").write_bytes(bytes(daemon.TEXT_BYTES + 1))
+        (tmp_path / name / "serve").write_bytes(bytes(TEXT_BYTES + 1))
         monkeypatch.chdir(folder.parent)
         found |= {identity(extra_args=["--tokenizer", "tokenizer"]), identity(extra_args=["--tokenizer=tokenizer"])}
         found |= {identity(extra_args=["--chat_template", "template.jinja"])}
